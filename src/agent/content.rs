@@ -1,0 +1,150 @@
+//! Blocks of a message: text, thinking, images, tool calls, files, and kinds that later versions bring.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::ids::ArtifactId;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Block {
+    Text(Text),
+    Thinking(Thinking),
+    Image(Image),
+    ToolCall(ToolCall),
+    File(FileBlock),
+    /// A kind that this version does not know: kept, never sent to the model.
+    Other(RawJson),
+}
+
+tagged!(Block by "type" {
+    "text" => Text(Text),
+    "thinking" => Thinking(Thinking),
+    "image" => Image(Image),
+    "toolCall" => ToolCall(ToolCall),
+    "file" => File(FileBlock),
+});
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Text {
+    pub text: String,
+    /// Opaque replay data of the provider; Azure: the id of the message item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_signature: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Thinking {
+    pub thinking: String,
+    /// Azure: the whole reasoning item as JSON, with `encrypted_content`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking_signature: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Image {
+    /// Base64, no `data:` prefix.
+    pub data: String,
+    pub mime_type: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCall {
+    /// The provider's; Azure: `call_id|item id`. Models repeat them: never a key.
+    pub id: String,
+    /// The tool's own name, not the one on the wire.
+    pub name: String,
+    /// As the model wrote them; an object unless the model erred.
+    pub arguments: RawJson,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought_signature: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A file of the conversation, by reference.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FileBlock {
+    pub artifact_id: ArtifactId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What a person or model said never reaches a log by accident.
+macro_rules! redacted {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!(stringify!($name), "(…)"))
+            }
+        }
+    )*};
+}
+redacted!(Text, Thinking, Image, ToolCall, FileBlock);
+
+impl Block {
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text(Text { text: text.into(), text_signature: None, extra: Extra::new() })
+    }
+}
+
+/// The text blocks of a list, joined by newlines; other kinds are passed over.
+pub fn joined_text(blocks: &[Block]) -> String {
+    let texts: Vec<&str> = blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::Text(text) => Some(text.text.as_str()),
+            Block::Thinking(_)
+            | Block::Image(_)
+            | Block::ToolCall(_)
+            | Block::File(_)
+            | Block::Other(_) => None,
+        })
+        .collect();
+    texts.join("\n")
+}
+
+/// A message's content: a bare string and a list of blocks are both legal, and stay what they were.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Content {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        if raw.text().trim_start().starts_with('"') {
+            raw.read().map(Self::Text)
+        } else {
+            raw.read().map(Self::Blocks)
+        }
+        .map_err(serde::de::Error::custom)
+    }
+}
+
+impl Content {
+    pub fn joined_text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Blocks(blocks) => joined_text(blocks),
+        }
+    }
+}

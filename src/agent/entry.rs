@@ -1,0 +1,343 @@
+//! The timeline: immutable records that form a tree. `seq` orders them, `parentId` makes paths.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::Content;
+use crate::agent::message::Message;
+use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::request::{Decision, Request};
+use crate::clock::{Timestamp, iso};
+use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub base: EntryBase,
+    pub body: EntryBody,
+}
+
+/// What every entry has. In API and export `entryId` is called `id`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EntryBase {
+    pub entry_id: EntryId,
+    /// `None` for a root; several roots are allowed.
+    pub parent_id: Option<EntryId>,
+    /// From 1, without gaps in a conversation.
+    pub seq: u64,
+    #[serde(with = "iso")]
+    pub timestamp: Timestamp,
+    /// The prompt during which it was written; absent on imported entries and between prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_id: Option<PromptId>,
+}
+
+/// Pi's nine kinds, ours, and what later versions bring.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EntryBody {
+    Message(MessageEntry),
+    ThinkingLevelChange(ThinkingLevelChange),
+    ModelChange(ModelChange),
+    Compaction(Compaction),
+    BranchSummary(BranchSummary),
+    Custom(Custom),
+    CustomMessage(CustomMessageEntry),
+    Label(Label),
+    SessionInfo(SessionInfo),
+    Prompt(PromptEntry),
+    PromptEnd(PromptEnd),
+    ToolStarted(ToolStarted),
+    Request(RequestEntry),
+    Decision(DecisionEntry),
+    Output(OutputEntry),
+    Protocol(Protocol),
+    /// A kind that this version does not know, whole: silent, and kept.
+    Other(RawJson),
+}
+
+tagged!(EntryBody by "type" {
+    "message" => Message(MessageEntry),
+    "thinking_level_change" => ThinkingLevelChange(ThinkingLevelChange),
+    "model_change" => ModelChange(ModelChange),
+    "compaction" => Compaction(Compaction),
+    "branch_summary" => BranchSummary(BranchSummary),
+    "custom" => Custom(Custom),
+    "custom_message" => CustomMessage(CustomMessageEntry),
+    "label" => Label(Label),
+    "session_info" => SessionInfo(SessionInfo),
+    "prompt" => Prompt(PromptEntry),
+    "prompt_end" => PromptEnd(PromptEnd),
+    "tool_started" => ToolStarted(ToolStarted),
+    "request" => Request(RequestEntry),
+    "decision" => Decision(DecisionEntry),
+    "output" => Output(OutputEntry),
+    "protocol" => Protocol(Protocol),
+});
+
+impl Serialize for Entry {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            #[serde(flatten)]
+            base: &'a EntryBase,
+            #[serde(flatten)]
+            body: &'a EntryBody,
+        }
+        if let EntryBody::Other(raw) = &self.body {
+            return raw.serialize(serializer);
+        }
+        Whole { base: &self.base, body: &self.body }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = RawJson::deserialize(deserializer)?;
+        let base = raw.read().map_err(serde::de::Error::custom)?;
+        let body = EntryBody::from_raw(raw).map_err(serde::de::Error::custom)?;
+        Ok(Self { base, body })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageEntry {
+    pub message: Message,
+    /// On answers: the revision of the agent file that was in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// On tool results: which call of which answer; the provider's call id may repeat, this does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallRef>,
+    /// On answers: when the request was sent. The entry's own time is when the answer was complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+}
+
+/// One call of one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallRef {
+    /// `seq` of the answer's entry.
+    pub answer: u64,
+    /// From 0, in source order.
+    pub index: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ThinkingLevelChange {
+    pub thinking_level: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelChange {
+    pub provider: String,
+    pub model_id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Compaction {
+    pub summary: String,
+    pub first_kept_entry_id: EntryId,
+    pub tokens_before: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<RawJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_hook: Option<bool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BranchSummary {
+    /// The leaf that was left.
+    pub from_id: EntryId,
+    pub summary: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<RawJson>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Custom {
+    pub custom_type: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<RawJson>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CustomMessageEntry {
+    pub custom_type: String,
+    pub content: Content,
+    pub display: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<RawJson>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Label {
+    pub target_id: EntryId,
+    /// Absent or empty clears it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionInfo {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// Who began a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    User,
+    Queue,
+    Schedule,
+    Plugin,
+}
+
+/// The beginning of a prompt; its input, if any, is the message that follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptEntry {
+    pub input_id: InputId,
+    pub model: String,
+    pub visible: bool,
+    pub source: Source,
+}
+
+/// How a prompt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptState {
+    Running,
+    WaitingForApproval,
+    Completed,
+    Failed,
+    Aborted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptStop {
+    End,
+    MaxRounds,
+    Budget,
+    Aborted,
+    Error,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptEnd {
+    pub state: PromptState,
+    pub stop_reason: PromptStop,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<PromptError>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptError {
+    /// `model`, `poisoned`, `outcome`, …: for programs.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+}
+
+/// The intent of a call: written before it is sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolStarted {
+    pub call: CallRef,
+    pub effect_id: EffectId,
+    pub tool_name: String,
+    /// From 1.
+    pub attempt: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestEntry {
+    pub request: Request,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DecisionEntry {
+    pub decision: Decision,
+}
+
+/// Something for the person beside the model's words; follows the result of the tool that made it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputEntry {
+    pub output: Output,
+    /// The call that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallRef>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    File(FileOutput),
+    Widget(WidgetOutput),
+    /// Display-only kinds that later versions bring.
+    Other(RawJson),
+}
+
+tagged!(Output by "type" {
+    "file" => File(FileOutput),
+    "widget" => Widget(WidgetOutput),
+});
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FileOutput {
+    pub artifact_id: ArtifactId,
+    pub path: String,
+    pub mime_type: String,
+    pub size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WidgetOutput {
+    pub widget: String,
+    pub data: RawJson,
+    /// What a client that does not know the widget shows.
+    pub fallback: String,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl std::fmt::Debug for FileOutput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FileOutput({})", self.artifact_id)
+    }
+}
+
+impl std::fmt::Debug for WidgetOutput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WidgetOutput(…)")
+    }
+}
+
+/// A record of protocol mode: think, call, result, respond.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Protocol {
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<RawJson>,
+}

@@ -1,0 +1,222 @@
+//! What subscribers are told. Stored events hold types, ids and references by `seq`; the reader fills in what entries hold.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::ToolCall;
+use crate::agent::entry::CallRef;
+use crate::agent::raw::{RawJson, tagged};
+use crate::clock::Timestamp;
+use crate::ids::{EntryId, PromptId, RequestId};
+
+/// One durable event. Numbers are consecutive and given only by commits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    pub n: u64,
+    pub at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_id: Option<PromptId>,
+    pub turn: u64,
+    pub body: EventBody,
+}
+
+/// The sources' names; tagged with `type`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EventBody {
+    AgentStart(Empty),
+    /// The messages new in this run, by `seq`.
+    AgentEnd(AgentEnd),
+    AgentSettled(Empty),
+    TurnStart(Empty),
+    TurnEnd(TurnEnd),
+    MessageStart(MessageRef),
+    MessageEnd(MessageRef),
+    /// What was streamed of this message is void.
+    MessageReset(MessageReset),
+    ToolExecutionStart(ToolExecutionStart),
+    ToolExecutionEnd(ToolExecutionEnd),
+    PromptCreated(Empty),
+    PromptOutput(OutputRef),
+    PromptOutputUpdated(OutputRef),
+    PromptApprovalRequested(RequestRef),
+    PromptApprovalSettled(RequestRef),
+    PromptCompleted(Empty),
+    PromptError(Empty),
+    Other(RawJson),
+}
+
+tagged!(EventBody by "type" {
+    "agent_start" => AgentStart(Empty),
+    "agent_end" => AgentEnd(AgentEnd),
+    "agent_settled" => AgentSettled(Empty),
+    "turn_start" => TurnStart(Empty),
+    "turn_end" => TurnEnd(TurnEnd),
+    "message_start" => MessageStart(MessageRef),
+    "message_end" => MessageEnd(MessageRef),
+    "message_reset" => MessageReset(MessageReset),
+    "tool_execution_start" => ToolExecutionStart(ToolExecutionStart),
+    "tool_execution_end" => ToolExecutionEnd(ToolExecutionEnd),
+    "prompt.created" => PromptCreated(Empty),
+    "prompt.output" => PromptOutput(OutputRef),
+    "prompt.output-updated" => PromptOutputUpdated(OutputRef),
+    "prompt.approval-requested" => PromptApprovalRequested(RequestRef),
+    "prompt.approval-settled" => PromptApprovalSettled(RequestRef),
+    "prompt.completed" => PromptCompleted(Empty),
+    "prompt.error" => PromptError(Empty),
+});
+
+impl EventBody {
+    /// The `event:` line.
+    pub fn name(&self) -> String {
+        match self {
+            Self::AgentStart(_) => "agent_start",
+            Self::AgentEnd(_) => "agent_end",
+            Self::AgentSettled(_) => "agent_settled",
+            Self::TurnStart(_) => "turn_start",
+            Self::TurnEnd(_) => "turn_end",
+            Self::MessageStart(_) => "message_start",
+            Self::MessageEnd(_) => "message_end",
+            Self::MessageReset(_) => "message_reset",
+            Self::ToolExecutionStart(_) => "tool_execution_start",
+            Self::ToolExecutionEnd(_) => "tool_execution_end",
+            Self::PromptCreated(_) => "prompt.created",
+            Self::PromptOutput(_) => "prompt.output",
+            Self::PromptOutputUpdated(_) => "prompt.output-updated",
+            Self::PromptApprovalRequested(_) => "prompt.approval-requested",
+            Self::PromptApprovalSettled(_) => "prompt.approval-settled",
+            Self::PromptCompleted(_) => "prompt.completed",
+            Self::PromptError(_) => "prompt.error",
+            Self::Other(raw) => return raw.string_member("type").unwrap_or_default(),
+        }
+        .to_owned()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Empty {}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentEnd {
+    /// `seq` of each message new in this run, in order.
+    pub messages: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnEnd {
+    /// `seq` of the answer.
+    pub message: u64,
+    /// `seq` of each result, in source order.
+    pub tool_results: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageRef {
+    /// The entry's id, and the one that deltas named.
+    pub message_id: EntryId,
+    pub seq: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageReset {
+    pub message_id: EntryId,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolExecutionStart {
+    pub tool_call_id: String,
+    pub tool_name: String,
+    /// Where the arguments are.
+    pub call: CallRef,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolExecutionEnd {
+    pub tool_call_id: String,
+    pub tool_name: String,
+    pub is_error: bool,
+    /// `seq` of the result.
+    pub result: u64,
+}
+
+/// Which item of `Prompt.output`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputRef {
+    /// `seq` of the entry that made or changed it.
+    pub seq: u64,
+    /// Which block of that entry's message; absent for side outputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<usize>,
+    /// Set when the item is a tool's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallRef>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestRef {
+    pub request_id: RequestId,
+    /// `seq` of the `request` entry, or of the `decision` entry once settled.
+    pub seq: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+/// What a model answer is made of while it is under way: the sources' twelve kinds less `start`, `done` and `error`,
+/// which are the message's own start and end.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum AnswerEvent {
+    TextStart {
+        content_index: usize,
+    },
+    TextDelta {
+        content_index: usize,
+        delta: String,
+    },
+    TextEnd {
+        content_index: usize,
+        content: String,
+    },
+    ThinkingStart {
+        content_index: usize,
+    },
+    ThinkingDelta {
+        content_index: usize,
+        delta: String,
+    },
+    ThinkingEnd {
+        content_index: usize,
+        content: String,
+    },
+    #[serde(rename = "toolcall_start")]
+    ToolcallStart {
+        content_index: usize,
+        id: String,
+        tool_name: String,
+    },
+    #[serde(rename = "toolcall_delta")]
+    ToolcallDelta {
+        content_index: usize,
+        delta: String,
+    },
+    #[serde(rename = "toolcall_end")]
+    ToolcallEnd {
+        content_index: usize,
+        tool_call: TypedToolCall,
+    },
+}
+
+/// A tool call with its `type`, as it stands among a message's blocks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename = "toolCall")]
+pub struct TypedToolCall {
+    #[serde(flatten)]
+    pub call: ToolCall,
+}

@@ -1,0 +1,197 @@
+//! The head: the one small mutable document of a conversation, guarded by its ETag.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::entry::{PromptState, PromptStop};
+use crate::agent::phase::Phase;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::Request;
+use crate::agent::settings::Settings;
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::ids::{
+    CommitId, ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId, WorkerId,
+};
+
+/// What this version writes.
+pub const SCHEMA: u32 = 1;
+/// The newest `minReader` that this version may act on.
+pub const READER: u32 = 1;
+/// Bytes of a head as JSON; a commit above it is refused.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Prompts whose span the head remembers.
+pub const PROMPTS_KEPT: usize = 20;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    pub schema: u32,
+    /// A worker below this acknowledges and leaves the work to newer ones.
+    pub min_reader: u32,
+    pub tenant: TenantId,
+    pub user: UserId,
+    pub conversation_id: ConversationId,
+    /// Eight hex digits, fresh at creation: tells a conversation from an earlier one of the same id.
+    pub incarnation: String,
+    pub commit_id: CommitId,
+    /// Grows with what clients see: their `ETag`.
+    pub revision: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
+    /// Of the newest claim; grows by one with each.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Claims of the same step without progress.
+    #[serde(default)]
+    pub claims: u32,
+    pub phase: Phase,
+    #[serde(default)]
+    pub leaf_id: Option<EntryId>,
+    /// Of the newest entry; 0 when there is none.
+    pub seq: u64,
+    /// Number of the newest event; 0 when there is none.
+    pub event_seq: u64,
+    /// Turns begun.
+    pub turn: u64,
+    /// Model calls whose answer is in the record; names the next answer.
+    #[serde(default)]
+    pub answers: u64,
+    pub agent: String,
+    #[serde(default)]
+    pub settings: Settings,
+    #[serde(default)]
+    pub usage: Usage,
+    /// The prompt that runs or waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Run>,
+    /// The last ones, oldest first.
+    #[serde(default)]
+    pub prompts: Vec<PromptSpan>,
+    /// What a person is asked and has not decided.
+    #[serde(default)]
+    pub requests: Vec<Request>,
+    /// Requests ever made; names the next.
+    #[serde(default)]
+    pub requests_made: u64,
+    /// Writes whose outcome nobody knows: `tool + arguments` hash → request; an equal call is not started meanwhile.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown_writes: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub plugin_state: BTreeMap<String, PluginState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_state: Option<RawJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<RawJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// Inbox items that were looked at and left waiting: whoever frees the conversation owes them a look.
+    #[serde(default)]
+    pub waiting: u32,
+    /// When something is owed; absent: nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A worker's right to act.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    pub worker: WorkerId,
+    pub epoch: u64,
+    pub until: Timestamp,
+}
+
+/// The prompt that has not ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Run {
+    pub id: PromptId,
+    /// `seq` of its `prompt` entry.
+    pub from_seq: u64,
+    /// Who began it.
+    pub user: UserId,
+    /// Overrides the conversation's for this prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Model answers so far.
+    pub rounds: u32,
+    /// Whether the first `turn_start` is already in the record.
+    pub is_turn_open: bool,
+    #[serde(default)]
+    pub usage: Usage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptSpan {
+    pub id: PromptId,
+    pub state: PromptState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<PromptStop>,
+    pub from_seq: u64,
+    /// `seq` of its `prompt_end` entry; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_seq: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginState {
+    pub schema: u32,
+    pub value: RawJson,
+}
+
+/// The conversation that began this one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parent {
+    pub conversation_id: ConversationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_id: Option<EntryId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+/// What clients are told of a conversation's state; derived, never stored apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    Idle,
+    Running,
+    WaitingForApproval,
+}
+
+impl Head {
+    pub fn key(&self) -> ConversationKey {
+        ConversationKey {
+            tenant: self.tenant.clone(),
+            user: self.user.clone(),
+            conversation_id: self.conversation_id.clone(),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        match &self.phase {
+            Phase::Idle | Phase::Deleted => State::Idle,
+            Phase::Model { .. } | Phase::Summary { .. } => State::Running,
+            Phase::Calls { .. } if self.requests.is_empty() => State::Running,
+            Phase::Calls { .. } => State::WaitingForApproval,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What has been accepted and not yet taken in, and the receipt that replaces it under the same id.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::Content;
+use crate::agent::entry::{CallRef, Source};
+use crate::agent::message::ToolResultMessage;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::Decision;
+use crate::clock::Timestamp;
+use crate::ids::{InputId, PromptId, UserId};
+
+/// An accepted request. It is created before the client hears 2xx, and nothing else holds it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InboxItem {
+    pub input_id: InputId,
+    /// Orders what waits, then `input_id`.
+    pub accepted_at: Timestamp,
+    #[serde(flatten)]
+    pub admission: Admission,
+    pub body: InboxBody,
+}
+
+/// What a repeated request is compared with and answered from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Admission {
+    /// SHA-256 of the request's JSON in canonical form.
+    pub body_hash: String,
+    /// The first answer.
+    pub status: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RawJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum InboxBody {
+    Prompt(PromptInput),
+    Steer(PromptInput),
+    FollowUp(PromptInput),
+    Decision(Decision),
+    Abort(AbortInput),
+    Continue(ContinueInput),
+    LateResult(LateResult),
+    Command(Command),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptInput {
+    pub prompt_id: PromptId,
+    pub user: UserId,
+    /// Absent: begun by the system, adds no user message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Content>,
+    pub visible: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    pub source: Source,
+    /// W3C trace context of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AbortInput {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_id: Option<PromptId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContinueInput {
+    pub prompt_id: PromptId,
+    pub user: UserId,
+}
+
+/// The outcome of a tool whose worker lost its claim while it ran: known, so it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LateResult {
+    pub call: CallRef,
+    pub message: ToolResultMessage,
+    #[serde(default)]
+    pub outputs: Vec<crate::agent::entry::Output>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Command {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<RawJson>,
+}
+
+/// What became of an accepted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Landed,
+    /// It changed nothing: it came too late, or was said before.
+    Ignored,
+    Cleared,
+}
+
+/// Replaces an inbox item in the commit that takes it in; lives as long as the conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    pub input_id: InputId,
+    pub accepted_at: Timestamp,
+    #[serde(flatten)]
+    pub admission: Admission,
+    pub outcome: Outcome,
+    /// The turn in which it landed.
+    pub turn: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_id: Option<PromptId>,
+    /// What was decided, when it was a decision: a later, different one is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped_calls: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ran_calls: Vec<String>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}

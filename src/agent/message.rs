@@ -1,0 +1,208 @@
+//! Messages with the sources' shapes; a role that this version does not know loads, round-trips and speaks to nobody.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::{Block, Content};
+use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::ids::ArtifactId;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    User(UserMessage),
+    Assistant(AssistantMessage),
+    ToolResult(ToolResultMessage),
+    BashExecution(BashExecutionMessage),
+    Custom(CustomMessage),
+    BranchSummary(BranchSummaryMessage),
+    CompactionSummary(CompactionSummaryMessage),
+    Other(RawJson),
+}
+
+tagged!(Message by "role" {
+    "user" => User(UserMessage),
+    "assistant" => Assistant(AssistantMessage),
+    "toolResult" => ToolResult(ToolResultMessage),
+    "bashExecution" => BashExecution(BashExecutionMessage),
+    "custom" => Custom(CustomMessage),
+    "branchSummary" => BranchSummary(BranchSummaryMessage),
+    "compactionSummary" => CompactionSummary(CompactionSummaryMessage),
+});
+
+impl Message {
+    /// The role as stored; empty for a message without one.
+    pub fn role(&self) -> String {
+        match self {
+            Self::User(_) => "user".to_owned(),
+            Self::Assistant(_) => "assistant".to_owned(),
+            Self::ToolResult(_) => "toolResult".to_owned(),
+            Self::BashExecution(_) => "bashExecution".to_owned(),
+            Self::Custom(_) => "custom".to_owned(),
+            Self::BranchSummary(_) => "branchSummary".to_owned(),
+            Self::CompactionSummary(_) => "compactionSummary".to_owned(),
+            Self::Other(raw) => raw.string_member("role").unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UserMessage {
+    pub content: Content,
+    pub timestamp: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Why the model stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StopReason {
+    Stop,
+    /// Cut by the output limit: its calls are not run.
+    Length,
+    ToolUse,
+    Error,
+    Aborted,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssistantMessage {
+    /// Text, thinking and tool calls, in the order in which they were produced.
+    pub content: Vec<Block>,
+    pub api: String,
+    pub provider: String,
+    /// The model's id, not the deployment's name.
+    pub model: String,
+    #[serde(default)]
+    pub usage: Usage,
+    pub stop_reason: StopReason,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    pub timestamp: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl AssistantMessage {
+    /// The tool calls in source order.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &crate::agent::content::ToolCall> {
+        self.content.iter().filter_map(|block| match block {
+            Block::ToolCall(call) => Some(call),
+            Block::Text(_)
+            | Block::Thinking(_)
+            | Block::Image(_)
+            | Block::File(_)
+            | Block::Other(_) => None,
+        })
+    }
+
+    /// Left out of what the model is sent, and its calls are not run.
+    pub fn is_failed(&self) -> bool {
+        matches!(self.stop_reason, StopReason::Error | StopReason::Aborted)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResultMessage {
+    pub tool_call_id: String,
+    pub tool_name: String,
+    /// Text and images.
+    pub content: Vec<Block>,
+    /// For programs and people; never sent to the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<RawJson>,
+    /// What the tool answered as JSON, when it answered JSON: the `output` of the prompt's view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<RawJson>,
+    pub is_error: bool,
+    pub timestamp: Timestamp,
+    /// Files of the workspace that this call changed: path → artifact, or `null` for a removed one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Where the bytes of a workspace file are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkspaceFile {
+    pub artifact_id: ArtifactId,
+    pub size: u64,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BashExecutionMessage {
+    pub command: String,
+    pub output: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i64>,
+    pub cancelled: bool,
+    pub truncated: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_output_path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclude_from_context: Option<bool>,
+    pub timestamp: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl std::fmt::Debug for BashExecutionMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BashExecutionMessage(…)")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CustomMessage {
+    pub custom_type: String,
+    pub content: Content,
+    pub display: bool,
+    /// Never sent to the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<RawJson>,
+    pub timestamp: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BranchSummaryMessage {
+    pub summary: String,
+    pub from_id: String,
+    pub timestamp: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl std::fmt::Debug for BranchSummaryMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BranchSummaryMessage(…)")
+    }
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CompactionSummaryMessage {
+    pub summary: String,
+    pub tokens_before: u64,
+    pub timestamp: Timestamp,
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+impl std::fmt::Debug for CompactionSummaryMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CompactionSummaryMessage(…)")
+    }
+}

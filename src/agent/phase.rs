@@ -1,0 +1,91 @@
+//! What is owed next. Nothing that waits is held anywhere but here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::request::Effect;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationId, EffectId, RequestId};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "owed", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Phase {
+    /// Nothing is owed.
+    #[default]
+    Idle,
+    /// A model call, not before that time.
+    Model {
+        /// From 1; counts the tries for the same answer.
+        attempt: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before: Option<Timestamp>,
+    },
+    /// Results of the calls of one answer.
+    Calls {
+        /// `seq` of the answer's entry.
+        answer: u64,
+        /// In source order; never empty; at least one is not done.
+        calls: Vec<CallState>,
+    },
+    /// A summary of what the window no longer holds.
+    Summary {
+        attempt: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before: Option<Timestamp>,
+        reason: String,
+    },
+    /// The conversation is being purged; for everyone else it is gone.
+    Deleted,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallState {
+    pub status: CallStatus,
+    /// The binding a person has approved; good for exactly that tool, arguments and definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum CallStatus {
+    /// Nobody has looked at it yet, or a person let it run.
+    Ready,
+    /// Somebody else has to move first.
+    Waiting { on: WaitsFor },
+    /// Sent, or about to be: the intent is committed.
+    Started {
+        effect_id: EffectId,
+        /// From 1; counts the tries of this call.
+        attempt: u32,
+        effect: Effect,
+        /// The tool's setting for a lost answer.
+        on_unknown: OnUnknown,
+        /// When the attempt is certainly over.
+        until: Timestamp,
+    },
+    /// Its result entry is committed.
+    Done {
+        /// `seq` of the result's entry.
+        result: u64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum WaitsFor {
+    Request { request_id: RequestId },
+    Conversation { conversation_id: ConversationId },
+    Callback { token: String },
+}
+
+/// What happens when a write's answer is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknown {
+    /// A person says what happened.
+    #[default]
+    Ask,
+    /// The model reads that the outcome is unknown and must not repeat it.
+    Tell,
+}

@@ -1,0 +1,153 @@
+//! JSON that is carried and not understood: kept as it was written, numbers and all.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// JSON text, valid by construction. Equality is equality as JSON.
+#[derive(Clone)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// # Errors
+    /// The text is not JSON.
+    pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
+        RawValue::from_string(text.into()).map(Self)
+    }
+
+    /// Any value that serialises; one that does not (a map with keys that are no strings) becomes `null`.
+    pub fn of(value: &impl Serialize) -> Self {
+        Self(serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.get()
+    }
+
+    /// As a tree; numbers beyond 64 bits lose digits here, and only here.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.text()).unwrap_or(Value::Null)
+    }
+
+    /// # Errors
+    /// The JSON is not of that shape.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(self.text())
+    }
+
+    /// The text of a top-level member, when it is a string.
+    pub fn string_member(&self, name: &str) -> Option<String> {
+        self.value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text() || self.value() == other.value()
+    }
+}
+
+impl fmt::Debug for RawJson {
+    /// Content is never printed: only how much of it there is.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawJson({} bytes)", self.text().len())
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(Self)
+    }
+}
+
+/// Members of an object that this version does not know; they survive a rewrite.
+pub type Extra = serde_json::Map<String, Value>;
+
+#[derive(Serialize)]
+pub(crate) struct Tagged<'a, T> {
+    #[serde(flatten)]
+    pub(crate) inner: &'a T,
+}
+
+/// The text of a JSON object's string member, without reading the rest into a tree.
+pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
+    struct Finder<'a>(&'a str);
+
+    impl<'de> serde::de::Visitor<'de> for Finder<'_> {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            self,
+            mut map: A,
+        ) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(key) = map.next_key::<std::borrow::Cow<'_, str>>()? {
+                if key == self.0 {
+                    let raw = map.next_value::<&RawValue>()?;
+                    found = serde_json::from_str(raw.get()).ok();
+                } else {
+                    map.next_value::<serde::de::IgnoredAny>()?;
+                }
+            }
+            Ok(found)
+        }
+    }
+
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    Deserializer::deserialize_map(&mut deserializer, Finder(name)).ok().flatten()
+}
+
+/// An enum told apart by a string member. serde's own tagging buffers the object and would lose [`RawJson`] members;
+/// this one keeps an unknown kind as the text it was.
+macro_rules! tagged {
+    ($name:ident by $tag:literal { $($kind:literal => $variant:ident($inner:ty),)* }) => {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$variant(inner) => {
+                        #[derive(serde::Serialize)]
+                        struct Kinded<'a> {
+                            #[serde(rename = $tag)]
+                            kind: &'static str,
+                            #[serde(flatten)]
+                            inner: $crate::agent::raw::Tagged<'a, $inner>,
+                        }
+                        Kinded { kind: $kind, inner: $crate::agent::raw::Tagged { inner } }.serialize(serializer)
+                    })*
+                    Self::Other(raw) => raw.serialize(serializer),
+                }
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let raw = $crate::agent::raw::RawJson::deserialize(deserializer)?;
+                Self::from_raw(raw).map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl $name {
+            /// # Errors
+            /// A member of a known kind is missing or of the wrong shape. An unknown kind is no error.
+            pub fn from_raw(raw: $crate::agent::raw::RawJson) -> Result<Self, serde_json::Error> {
+                match $crate::agent::raw::tag_of(raw.text(), $tag).as_deref() {
+                    $(Some($kind) => raw.read().map(Self::$variant),)*
+                    _ => Ok(Self::Other(raw)),
+                }
+            }
+        }
+    };
+}
+pub(crate) use tagged;

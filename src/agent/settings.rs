@@ -1,0 +1,174 @@
+//! Settings of a conversation: what the request, the agent file and the defaults say, in that order.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::raw::RawJson;
+
+/// As given: absent means "as the agent file, or else the default, has it".
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Settings {
+    #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
+    pub loop_kind: Option<LoopKind>,
+    /// A model id, or `normal`, `high`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking_level: Option<ThinkingLevel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u64>,
+    /// Names of the tools that are offered; absent: all of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_tools: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rounds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hard_rounds_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_execution: Option<ToolExecution>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel_tools_max: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steering_skips_tools: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steering_mode: Option<QueueMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub follow_up_mode: Option<QueueMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compaction: Option<CompactionSettings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continuation: Option<Continuation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<RawJson>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopKind {
+    #[default]
+    Prompt,
+    Agent,
+    Protocol,
+}
+
+/// How hard the model thinks. `off` is sent as no reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThinkingLevel {
+    #[default]
+    Off,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolExecution {
+    #[default]
+    Sequential,
+    Parallel,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueMode {
+    #[default]
+    OneAtATime,
+    All,
+}
+
+/// Whether the next turn is taken by a new delivery or at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Continuation {
+    #[default]
+    Queue,
+    Inline,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Retry {
+    pub enabled: bool,
+    pub max_retries: u32,
+    pub base_delay_ms: u64,
+    pub max_delay_ms: u64,
+    /// Share of the delay that chance may add, 0 to 1.
+    pub jitter: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_retries: 3,
+            base_delay_ms: 2_000,
+            max_delay_ms: 60_000,
+            jitter: 0.0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CompactionSettings {
+    pub enabled: bool,
+    pub reserve_tokens: u64,
+    pub keep_recent_tokens: u64,
+}
+
+impl Default for CompactionSettings {
+    fn default() -> Self {
+        Self { enabled: true, reserve_tokens: 16_384, keep_recent_tokens: 20_000 }
+    }
+}
+
+/// Rounds after which the service stops a prompt whatever its settings say.
+pub const HARD_ROUNDS_MAX: u32 = 200;
+
+impl Settings {
+    /// `self` where it says something, else `fallback`.
+    #[must_use]
+    pub fn over(&self, fallback: &Self) -> Self {
+        Self {
+            loop_kind: self.loop_kind.or(fallback.loop_kind),
+            model: self.model.clone().or_else(|| fallback.model.clone()),
+            thinking_level: self.thinking_level.or(fallback.thinking_level),
+            temperature: self.temperature.or(fallback.temperature),
+            max_output_tokens: self.max_output_tokens.or(fallback.max_output_tokens),
+            active_tools: self.active_tools.clone().or_else(|| fallback.active_tools.clone()),
+            max_rounds: self.max_rounds.or(fallback.max_rounds),
+            hard_rounds_max: self.hard_rounds_max.or(fallback.hard_rounds_max),
+            tool_execution: self.tool_execution.or(fallback.tool_execution),
+            parallel_tools_max: self.parallel_tools_max.or(fallback.parallel_tools_max),
+            steering_skips_tools: self.steering_skips_tools.or(fallback.steering_skips_tools),
+            steering_mode: self.steering_mode.or(fallback.steering_mode),
+            follow_up_mode: self.follow_up_mode.or(fallback.follow_up_mode),
+            retry: self.retry.clone().or_else(|| fallback.retry.clone()),
+            compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
+            continuation: self.continuation.or(fallback.continuation),
+            budget: self.budget.clone().or_else(|| fallback.budget.clone()),
+        }
+    }
+
+    /// Rounds of model calls in one prompt; `None`: no limit but the hard one.
+    pub fn rounds_max(&self) -> Option<u32> {
+        self.max_rounds.or(match self.loop_kind.unwrap_or_default() {
+            LoopKind::Prompt => Some(25),
+            LoopKind::Agent => None,
+            LoopKind::Protocol => Some(10),
+        })
+    }
+
+    pub fn hard_rounds(&self) -> u32 {
+        self.hard_rounds_max.unwrap_or(HARD_ROUNDS_MAX).min(HARD_ROUNDS_MAX)
+    }
+}

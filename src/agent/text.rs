@@ -1,0 +1,81 @@
+//! Text that leaves for the model is well-formed: unpaired surrogate halves are taken out.
+
+use std::borrow::Cow;
+
+/// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text; a Rust string can hold
+/// none, so escapes are the only way in. Text without any is borrowed.
+pub fn repair_surrogates(json: &str) -> Cow<'_, str> {
+    if !json.contains("\\u") {
+        return Cow::Borrowed(json);
+    }
+    let bytes = json.as_bytes();
+    let mut kept = String::with_capacity(json.len());
+    let mut from = 0;
+    let mut at = 0;
+    let mut is_changed = false;
+    while let Some(byte) = bytes.get(at) {
+        if *byte != b'\\' {
+            at += 1;
+            continue;
+        }
+        match unit_at(json, at) {
+            Some(high) if (0xd800..0xdc00).contains(&high) => match unit_at(json, at + 6) {
+                Some(low) if (0xdc00..0xe000).contains(&low) => at += 12,
+                _ => {
+                    kept.push_str(json.get(from..at).unwrap_or_default());
+                    at += 6;
+                    from = at;
+                    is_changed = true;
+                }
+            },
+            Some(low) if (0xdc00..0xe000).contains(&low) => {
+                kept.push_str(json.get(from..at).unwrap_or_default());
+                at += 6;
+                from = at;
+                is_changed = true;
+            }
+            Some(_) => at += 6,
+            None => at += 2,
+        }
+    }
+    if !is_changed {
+        return Cow::Borrowed(json);
+    }
+    kept.push_str(json.get(from..).unwrap_or_default());
+    Cow::Owned(kept)
+}
+
+/// The UTF-16 unit of the escape `\uXXXX` that begins at `at`.
+fn unit_at(json: &str, at: usize) -> Option<u16> {
+    let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+    u16::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unpaired_halves_are_removed_and_pairs_stay() {
+        let cases = [
+            (r#""a😀b""#, r#""a😀b""#),
+            (r#""a\ud83db""#, r#""ab""#),
+            (r#""a\ude00b""#, r#""ab""#),
+            (r#""\ud83d\ud83d\ude00""#, r#""\ud83d\ude00""#),
+            (r#""\\ud83d""#, r#""\\ud83d""#),
+            (r#""\u0041\n""#, r#""\u0041\n""#),
+            (r#""\ud83d"#, r#"""#),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(repair_surrogates(given), expected, "{given}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_given_comes_back_without_halves(text in "(\\\\u[d][89abcdef][0-9a-f]{2}|\\\\\\\\|[a-z\\\\u]){0,12}") {
+            let repaired = repair_surrogates(&text).into_owned();
+            proptest::prop_assert_eq!(repair_surrogates(&repaired).into_owned(), repaired);
+        }
+    }
+}

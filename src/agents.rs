@@ -1,0 +1,116 @@
+//! Agents: instructions, a model and tools, each written as one Markdown file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::agent::settings::Settings;
+use crate::tools::RunTool;
+
+/// One agent, ready to work.
+#[derive(Debug)]
+pub struct Agent {
+    /// The file's name before `.agent.md`.
+    pub name: String,
+    pub description: String,
+    /// The front matter's settings; the conversation's win over them.
+    pub settings: Settings,
+    /// The system prompt: the file's body.
+    pub instructions: String,
+    /// In the file's order; names are unique.
+    pub tools: Vec<Arc<dyn RunTool>>,
+    /// JSON Schema that the last answer fits.
+    pub response_schema: Option<Value>,
+    /// Hash of the file; each answer records it.
+    pub revision: String,
+}
+
+impl Agent {
+    pub fn tool(&self, name: &str) -> Option<&Arc<dyn RunTool>> {
+        self.tools.iter().find(|tool| tool.definition().name == name)
+    }
+}
+
+/// An agent file that cannot be used, and why: at run time it alone is unavailable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenAgent {
+    pub name: String,
+    /// `agents/clerk.agent.md:7: …`
+    pub problem: String,
+}
+
+/// All agents of the app.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    pub agents: BTreeMap<String, Arc<Agent>>,
+    pub broken: BTreeMap<String, BrokenAgent>,
+    /// `TURNWHEEL_DEFAULT_AGENT`.
+    pub default_agent: Option<String>,
+}
+
+/// Why no agent answers to a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAgent {
+    Unknown {
+        name: String,
+        names: Vec<String>,
+    },
+    Broken(BrokenAgent),
+    /// None was named and several are there.
+    Ambiguous {
+        names: Vec<String>,
+    },
+}
+
+impl fmt::Display for NoAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { name, names } => {
+                write!(f, "there is no agent `{name}`; there are: {}", listed(names))
+            }
+            Self::Broken(broken) => {
+                write!(f, "the agent `{}` is unavailable: {}", broken.name, broken.problem)
+            }
+            Self::Ambiguous { names } => {
+                write!(
+                    f,
+                    "name an agent, or set TURNWHEEL_DEFAULT_AGENT; there are: {}",
+                    listed(names)
+                )
+            }
+        }
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+impl Catalog {
+    /// The agent of that name; without one the default, else the only one.
+    ///
+    /// # Errors
+    /// Tell the client: the text names what there is.
+    pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, NoAgent> {
+        let Some(name) = name.or(self.default_agent.as_deref()) else {
+            let mut all = self.agents.values();
+            return match (all.next(), all.next()) {
+                (Some(only), None) => Ok(only),
+                _ => Err(NoAgent::Ambiguous { names: self.names() }),
+            };
+        };
+        if let Some(agent) = self.agents.get(name) {
+            return Ok(agent);
+        }
+        match self.broken.get(name) {
+            Some(broken) => Err(NoAgent::Broken(broken.clone())),
+            None => Err(NoAgent::Unknown { name: name.to_owned(), names: self.names() }),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.agents.keys().cloned().collect()
+    }
+}

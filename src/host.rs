@@ -1,0 +1,1 @@
+//! The local development host: drives the handler over loopback as the Functions host does.

@@ -1,0 +1,1 @@
+//! Every public route, the Functions host's envelopes, and one mapping from errors to problems.

@@ -1,0 +1,220 @@
+//! The names of things, one type each, and the only source of chance.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! string_id {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Takes the text as it is: whoever reads it from outside checks it with [`is_plain`].
+            pub fn new(text: impl Into<String>) -> Self {
+                Self(text.into())
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+string_id! {
+    /// Who is billed and isolated: the first part of every key.
+    TenantId;
+    /// Whose conversation it is: the second part of every key.
+    UserId;
+    /// 1 to 128 characters that pass [`is_plain`]; unique for its owner.
+    ConversationId;
+    /// One run: `pr_` and the part of its inbox item's id after `in_`.
+    PromptId;
+    /// An inbox item and the receipt that replaces it.
+    InputId;
+    /// Eight hex digits, unique in the conversation; never reused.
+    EntryId;
+    /// `tw_<conversation>_<incarnation>_<seq of the answer>_<index of the call>`; the same for every attempt.
+    EffectId;
+    /// What a person is asked; unique in the conversation.
+    RequestId;
+    /// Fresh for every commit: tells a won commit from a lost one when the answer was lost.
+    CommitId;
+    /// One process of ours; fresh at every start.
+    WorkerId;
+    /// `<effect id>.<sha256 of the bytes>`.
+    ArtifactId;
+}
+
+/// Whose conversation, and which: the partition key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConversationKey {
+    pub tenant: TenantId,
+    pub user: UserId,
+    pub conversation_id: ConversationId,
+}
+
+impl fmt::Display for ConversationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.tenant, self.user, self.conversation_id)
+    }
+}
+
+impl PromptId {
+    /// The prompt that an accepted input begins, known before any worker has seen it.
+    pub fn of(input: &InputId) -> Self {
+        let text = input.as_str();
+        Self(format!("pr_{}", text.strip_prefix("in_").unwrap_or(text)))
+    }
+}
+
+impl EntryId {
+    /// The id of the entry stored under `seq`: a bijection on 31 bits, so two entries of a conversation never share one.
+    pub fn of_entry(incarnation: &str, seq: u64) -> Self {
+        Self::scramble(incarnation, u32::try_from(seq & 0x7fff_ffff).unwrap_or(0))
+    }
+
+    /// The id of the answer of a conversation's `number`-th model call: known before the answer is, so that deltas can
+    /// name their message. It shares no value with [`Self::of_entry`].
+    pub fn of_answer(incarnation: &str, number: u64) -> Self {
+        Self::scramble(incarnation, 0x8000_0000 | u32::try_from(number & 0x7fff_ffff).unwrap_or(0))
+    }
+
+    /// Odd multiplications and xor-shifts are invertible, so this is one-to-one; the incarnation only moves the start.
+    fn scramble(incarnation: &str, number: u32) -> Self {
+        let salt = incarnation
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let mut mixed = number ^ salt;
+        mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x7feb_352d);
+        mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x846c_a68b);
+        Self(format!("{:08x}", mixed ^ (mixed >> 16)))
+    }
+}
+
+impl EffectId {
+    pub fn of_call(
+        conversation: &ConversationId,
+        incarnation: &str,
+        answer_seq: u64,
+        index: usize,
+    ) -> Self {
+        Self(format!("tw_{conversation}_{incarnation}_{answer_seq}_{index}"))
+    }
+}
+
+impl ArtifactId {
+    pub fn of(effect: &EffectId, sha256: &str) -> Self {
+        Self(format!("{effect}.{sha256}"))
+    }
+
+    /// The effect that made it and the hash of its bytes; `None` when the text is no artifact id.
+    pub fn parts(&self) -> Option<(EffectId, &str)> {
+        let (effect, sha256) = self.0.rsplit_once('.')?;
+        let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_hash && is_plain(effect)).then(|| (EffectId::new(effect), sha256))
+    }
+}
+
+/// Whether a text from outside may become part of a key or a document id: 1 to 255 of `A-Z a-z 0-9 _ . -`, and not only
+/// dots. Cosmos takes `/ \ ? #` and cannot read them back, and a blob path must not climb.
+pub fn is_plain(text: &str) -> bool {
+    (1..=255).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
+        && !text.bytes().all(|byte| byte == b'.')
+}
+
+/// Where new ids come from. Simulations hand out ids of one seed; production asks the operating system.
+pub trait Ids: Send + Sync + fmt::Debug {
+    /// 128 bits that sort by time, as 32 hex digits.
+    fn fresh(&self) -> String;
+}
+
+/// Version 7 UUIDs without hyphens.
+#[derive(Debug, Default)]
+pub struct SystemIds;
+
+impl Ids for SystemIds {
+    #[expect(clippy::disallowed_methods, reason = "this is the one source of chance")]
+    fn fresh(&self) -> String {
+        uuid::Uuid::now_v7().simple().to_string()
+    }
+}
+
+/// Numbers from a seed, for tests and simulations: the same seed gives the same ids.
+#[derive(Debug)]
+pub struct SeededIds {
+    seed: u64,
+    next: std::sync::atomic::AtomicU64,
+}
+
+impl SeededIds {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, next: std::sync::atomic::AtomicU64::new(1) }
+    }
+}
+
+impl Ids for SeededIds {
+    fn fresh(&self) -> String {
+        let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        format!("{number:016x}{:016x}", self.seed)
+    }
+}
+
+/// `bytes_count` bytes from the operating system, for keys and signatures.
+///
+/// # Errors
+/// The operating system has no randomness to give: stop, a guessable key is worse than none.
+pub fn secret_bytes(bytes_count: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; bytes_count];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn entry_ids_are_eight_hex_digits_and_never_meet() {
+        let mut seen = HashSet::new();
+        for number in 0..50_000 {
+            for id in
+                [EntryId::of_entry("0a1b2c3d", number), EntryId::of_answer("0a1b2c3d", number)]
+            {
+                assert_eq!(id.as_str().len(), 8);
+                assert!(seen.insert(id), "{number} met an earlier id");
+            }
+        }
+    }
+
+    #[test]
+    fn only_plain_text_becomes_part_of_a_key() {
+        assert!(is_plain("a-b_c.9"));
+        for bad in ["", ".", "..", "a/b", "a\\b", "a?b", "a#b", "a b", "ü", &"x".repeat(256)] {
+            assert!(!is_plain(bad), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn an_artifact_id_reads_back() {
+        let id = ArtifactId::of(&EffectId::new("tw_c_1_2_3"), &"ab".repeat(32));
+        let (effect, sha256) = id.parts().unwrap();
+        assert_eq!((effect.as_str(), sha256), ("tw_c_1_2_3", "ab".repeat(32).as_str()));
+        assert!(ArtifactId::new("../x.zz").parts().is_none());
+    }
+}

@@ -1,0 +1,18 @@
+//! Turnwheel: a durable agent runtime. One queue message turns the wheel once.
+
+pub mod agent;
+pub mod agents;
+pub mod artifacts;
+pub mod clock;
+pub mod extensions;
+pub mod host;
+pub mod http;
+pub mod ids;
+pub mod live;
+pub mod model;
+pub mod queue;
+pub mod settings;
+pub mod store;
+pub mod telemetry;
+pub mod tools;
+pub mod turn;

@@ -1,0 +1,119 @@
+//! The model: one answer to one request. Whatever goes wrong is in the answer; nothing is thrown.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::agent::event::AnswerEvent;
+use crate::agent::message::{AssistantMessage, Message};
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::usage::{Cost, Usage};
+
+/// What is known of a model. Prices are US dollars per million tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelRecord {
+    pub id: String,
+    pub name: String,
+    pub api: String,
+    pub provider: String,
+    pub reasoning: bool,
+    /// Whether images may be sent.
+    pub images: bool,
+    pub cost: Prices,
+    pub context_window: u64,
+    pub max_tokens: u64,
+    pub deployment_name: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Prices {
+    pub input: f64,
+    pub output: f64,
+    pub cache_read: f64,
+    pub cache_write: f64,
+}
+
+impl Prices {
+    /// What these tokens cost.
+    pub fn cost(&self, usage: &Usage) -> Cost {
+        #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+        let part = |tokens: u64, price: f64| price / 1_000_000.0 * tokens as f64;
+        let (input, output) = (part(usage.input, self.input), part(usage.output, self.output));
+        let (cache_read, cache_write) =
+            (part(usage.cache_read, self.cache_read), part(usage.cache_write, self.cache_write));
+        Cost {
+            input,
+            output,
+            cache_read,
+            cache_write,
+            total: input + output + cache_read + cache_write,
+        }
+    }
+}
+
+/// A tool as the model is told of it. `name` is the tool's own; the client maps it to the wire and back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolOffer {
+    pub name: String,
+    pub description: String,
+    pub parameters: Value,
+    pub strict: bool,
+}
+
+/// One request. Messages are references: the history is not copied for a call.
+#[derive(Debug)]
+pub struct ModelRequest<'a> {
+    pub model: &'a ModelRecord,
+    pub system: Option<&'a str>,
+    /// Well-formed: each call has one output, no failed answer among them (`agent::projection`).
+    pub messages: &'a [&'a Message],
+    pub tools: &'a [ToolOffer],
+    pub thinking: ThinkingLevel,
+    pub temperature: Option<f64>,
+    pub max_output_tokens: Option<u64>,
+    /// JSON Schema that the last answer fits.
+    pub response_schema: Option<&'a Value>,
+    /// Groups calls for the provider's prompt cache.
+    pub session_id: &'a str,
+    pub traceparent: Option<&'a str>,
+}
+
+/// What the caller does differently about a failed call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// Try again, not before that long.
+    Retryable { after: Option<Duration> },
+    /// The input no longer fits the window.
+    Overflow,
+    /// The same request will fail again.
+    Final,
+}
+
+/// `failure` is set exactly when the message's stop reason is `error`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub message: AssistantMessage,
+    pub failure: Option<Failure>,
+}
+
+/// Told what the answer is made of, as it comes.
+pub trait Listener: Send + Sync {
+    fn hear(&self, event: AnswerEvent);
+}
+
+#[async_trait]
+pub trait Model: Send + Sync + fmt::Debug {
+    /// One answer. Dropping the future cancels the call. The message's `timestamp` is left 0: the driver sets it.
+    async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> Answer;
+
+    /// What is known of a model id (tiers `normal`, `high` included).
+    ///
+    /// # Errors
+    /// No such model is configured: the sentence that says what to set.
+    fn record(&self, model: &str) -> Result<ModelRecord, String>;
+}

@@ -1,0 +1,79 @@
+//! Queues of small texts: doorbells of ours, and `agent-prompts`, which holds users' only copy until it is acknowledged.
+//!
+//! At least once, in no order. The shape is Storage queues': messages are hidden while somebody works on them.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::clock::Timestamp;
+
+/// Bytes of one message (Storage: 64 KiB).
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+pub const TURNS: &str = "agent-turns";
+pub const PROMPTS: &str = "agent-prompts";
+pub const NOTIFY: &str = "agent-notify";
+
+/// The queue that takes what cannot be delivered.
+pub fn poison_of(queue: &str) -> String {
+    format!("{queue}-poison")
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub id: String,
+    /// Changes with every receive and renewal; only the newest deletes.
+    pub pop_receipt: String,
+    /// From 1.
+    pub dequeue_count: u32,
+    pub text: String,
+    pub inserted_at: Timestamp,
+    pub expires_at: Timestamp,
+    pub next_visible_at: Timestamp,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The message is gone, or somebody else has it: do nothing more with it.
+    #[error("the message is no longer held")]
+    Gone,
+    #[error("the message is too large: {0} bytes")]
+    TooLarge(usize),
+    /// Try again.
+    #[error("the queue did not answer")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+#[async_trait]
+pub trait Queue: Send + Sync + fmt::Debug {
+    /// Creates the queue when it does not exist. Hidden for `delay`.
+    async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError>;
+
+    /// At most `count_max` visible messages, hidden for `hide` from everyone else.
+    async fn receive(
+        &self,
+        queue: &str,
+        count_max: usize,
+        hide: Duration,
+    ) -> Result<Vec<Received>, QueueError>;
+
+    /// Hides a received message for `hide` from now; answers the new pop receipt.
+    async fn renew(
+        &self,
+        queue: &str,
+        id: &str,
+        pop_receipt: &str,
+        hide: Duration,
+    ) -> Result<String, QueueError>;
+
+    async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError>;
+
+    /// Messages there are, hidden ones included; approximate where the service is.
+    async fn length(&self, queue: &str) -> Result<u64, QueueError>;
+
+    /// Changes whenever a message may have become visible; `None` where only polling tells.
+    fn arrivals(&self, queue: &str) -> Option<watch::Receiver<u64>>;
+}

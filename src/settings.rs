@@ -1,0 +1,1 @@
+//! Settings of the app: the only reader of the environment.

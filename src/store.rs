@@ -1,0 +1,240 @@
+//! The conversation store: documents in partitions, written in atomic conditional batches. The truth.
+//!
+//! One contract test (`store::contract`) holds every implementation to what is written here.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::agent::raw::RawJson;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
+
+/// Operations of one batch (Cosmos: 100).
+pub const BATCH_OPERATIONS_MAX: usize = 80;
+/// Bytes of one batch (Cosmos: 2 MB).
+pub const BATCH_BYTES_MAX: usize = 1_500_000;
+/// A claim that ended may be taken over only this much later.
+pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
+
+/// What is atomic together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Partition {
+    Conversation(ConversationKey),
+    /// Accounts, usage, schedules, memory of a tenant.
+    Scope(TenantId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Head,
+    Entry,
+    Events,
+    Inbox,
+    Receipt,
+    Notice,
+    /// Any document of a [`Partition::Scope`].
+    Scope,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Head => "head",
+            Self::Entry => "entry",
+            Self::Events => "events",
+            Self::Inbox => "inbox",
+            Self::Receipt => "receipt",
+            Self::Notice => "notice",
+            Self::Scope => "scope",
+        }
+    }
+}
+
+/// Id of a conversation's head.
+pub const HEAD_ID: &str = "head";
+
+/// Id of the entry with that `seq`: sorts as the number does.
+pub fn entry_id(seq: u64) -> String {
+    format!("{seq:012}")
+}
+
+/// Id of the events document whose first event has that number.
+pub fn events_id(first: u64) -> String {
+    format!("ev-{first:012}")
+}
+
+/// One JSON document and the few facts by which it is found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// Unique in its partition; passes [`crate::ids::is_plain`].
+    pub id: String,
+    pub kind: Kind,
+    pub body: RawJson,
+    /// When something is owed; absent: nothing is.
+    pub due: Option<Timestamp>,
+    /// On heads: lists are newest first.
+    pub created_at: Option<Timestamp>,
+    /// On heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
+    pub state: Option<String>,
+}
+
+/// Names one version of one document. Opaque.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ETag(pub String);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub document: Document,
+    pub etag: ETag,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Refused when the id exists.
+    Create(Document),
+    /// Refused when the id does not exist, or exists with another ETag than the one given.
+    Replace(Document, Option<ETag>),
+    /// Refused when the id does not exist, or exists with another ETag than the one given.
+    Delete(String, Option<ETag>),
+}
+
+/// Whether a read may be answered from an older version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Everything committed before the read began: for what decides.
+    Latest,
+    /// May lag: for what never changes.
+    Any,
+}
+
+/// Documents of one kind whose id lies between two ids, both included; ascending.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    pub kind: Kind,
+    pub from_id: Option<String>,
+    pub to_id: Option<String>,
+    pub limit: usize,
+}
+
+impl Selection {
+    pub fn all(kind: Kind) -> Self {
+        Self { kind, from_id: None, to_id: None, limit: usize::MAX }
+    }
+
+    /// Entries with `from <= seq <= to`.
+    pub fn entries(from: u64, to: u64) -> Self {
+        Self { from_id: Some(entry_id(from)), to_id: Some(entry_id(to)), ..Self::all(Kind::Entry) }
+    }
+}
+
+/// Heads of a tenant, or of one of its users, newest first; purged and deleted ones are not among them.
+#[derive(Clone, Debug)]
+pub struct HeadQuery {
+    pub tenant: TenantId,
+    pub user: Option<UserId>,
+    pub state: Option<String>,
+    pub limit: usize,
+    /// From an earlier page of the same query.
+    pub continuation: Option<String>,
+}
+
+/// A page may be short or empty before the end; the end is the absence of a continuation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub continuation: Option<String>,
+}
+
+/// Something that is due.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owed {
+    pub partition: Partition,
+    pub id: String,
+    pub kind: Kind,
+    pub due: Timestamp,
+}
+
+#[derive(Debug)]
+pub struct ClaimRequest<'a> {
+    pub key: &'a ConversationKey,
+    pub worker: &'a WorkerId,
+    pub now: Timestamp,
+    pub until: Timestamp,
+}
+
+/// The answer to [`ConversationStore::claim`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claimed {
+    /// There is no such conversation.
+    Missing,
+    /// Another worker's claim is live, or ended less than [`TAKE_OVER_AFTER`] ago.
+    Held { until: Timestamp },
+    /// Nobody else's is. `is_settled`: the right is already the caller's; otherwise it is once a commit that carries it
+    /// has won, and no effect may begin before.
+    Free { head: Stored, is_settled: bool },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A condition of the batch did not hold, or the id existed: nothing was written by it. Conclude nothing from it
+    /// alone: a batch that the driver itself resent may have won the first time.
+    #[error("the batch lost against another")]
+    Conflict,
+    /// Larger than a batch or document may be: the same batch will never be taken.
+    #[error("the batch is too large: {0}")]
+    TooLarge(String),
+    /// Whether it was written is not known. Send the identical batch again, or read.
+    #[error("the store did not answer")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What is stored cannot be read: a person has to look.
+    #[error("the store holds what cannot be read: {0}")]
+    Corrupt(String),
+}
+
+#[async_trait]
+pub trait ConversationStore: Send + Sync + fmt::Debug {
+    /// All writes or none, in one partition; answers with the ETag of each written document in order (a deleted one has
+    /// an empty ETag).
+    async fn write(
+        &self,
+        partition: &Partition,
+        writes: Vec<Write>,
+    ) -> Result<Vec<ETag>, StoreError>;
+
+    async fn read(
+        &self,
+        partition: &Partition,
+        id: &str,
+        freshness: Freshness,
+    ) -> Result<Option<Stored>, StoreError>;
+
+    async fn select(
+        &self,
+        partition: &Partition,
+        selection: &Selection,
+        freshness: Freshness,
+    ) -> Result<Vec<Stored>, StoreError>;
+
+    /// Whether the caller may act on the conversation, and its head, read [`Freshness::Latest`].
+    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError>;
+
+    /// Extends a settled claim without a commit, where the store keeps claims apart from heads; `false`: this store does
+    /// not, extend it by a commit; [`StoreError::Conflict`]: it is no longer the caller's.
+    async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError>;
+
+    /// Gives the claim back where the store keeps it apart; otherwise the last commit has done it. Never fails: an
+    /// unreleased claim ends by itself.
+    async fn release(&self, key: &ConversationKey, worker: &WorkerId);
+
+    /// Documents with `due <= at`, by pages, each once per sweep; `continuation` is bound to `at`.
+    async fn due(
+        &self,
+        at: Timestamp,
+        limit: usize,
+        continuation: Option<&str>,
+    ) -> Result<Page<Owed>, StoreError>;
+
+    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError>;
+}

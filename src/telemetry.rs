@@ -1,0 +1,1 @@
+//! Logs: one line a step, no content above debug.

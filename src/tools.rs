@@ -1,0 +1,176 @@
+//! Tools: what an agent can do to the world, each with its declared effect.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::agent::content::Block;
+use crate::agent::entry::Output;
+use crate::agent::message::WorkspaceFile;
+use crate::agent::phase::OnUnknown;
+use crate::agent::raw::RawJson;
+use crate::agent::request::Effect;
+use crate::artifacts::{ArtifactError, ArtifactFacts, Artifacts, Shelf};
+use crate::clock::{Clock, Timestamp};
+use crate::ids::{ArtifactId, EffectId};
+use bytes::Bytes;
+use sha2::Digest as _;
+
+/// A time-out above it is a mistake in the agent file.
+pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// What a tool says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolDefinition {
+    /// As records, events and approvals have it; dots are legal.
+    pub name: String,
+    /// For people; the name when nothing better is known.
+    pub label: String,
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub parameters: Value,
+    pub effect: Effect,
+    pub on_unknown: OnUnknown,
+    /// At most [`TIMEOUT_MAX`].
+    pub timeout: Duration,
+    /// Changes when what the tool does changes: an approval is bound to it.
+    pub revision: String,
+}
+
+/// What a person is asked before a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    pub reason: String,
+    /// `owner`, `link`, `role:NAME`; never empty.
+    pub approvers: Vec<String>,
+    pub not_requester: bool,
+    pub expires_after: Duration,
+}
+
+/// Arguments as validation left them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arguments {
+    /// After coercion.
+    pub value: Value,
+    /// The same as JSON; the model's own text when coercion changed nothing, so numbers are as it wrote them.
+    pub text: RawJson,
+}
+
+/// What a call gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolResult {
+    /// Text and images, for the model.
+    pub content: Vec<Block>,
+    /// For programs and people only.
+    pub details: Option<RawJson>,
+    /// Set when the tool answered JSON.
+    pub structured: Option<RawJson>,
+    pub is_error: bool,
+    /// Files and widgets for the person.
+    pub outputs: Vec<Output>,
+    /// Workspace paths this call changed.
+    pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
+}
+
+impl ToolResult {
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { content: vec![Block::text(text)], ..Self::default() }
+    }
+
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { is_error: true, ..Self::text(text) }
+    }
+
+    /// The model reads the JSON text, programs the value.
+    pub fn json(value: &Value) -> Self {
+        Self { structured: Some(RawJson::of(value)), ..Self::text(value.to_string()) }
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolOutcome {
+    Returned(ToolResult),
+    /// It was sent and its answer was lost. For a `write` nobody knows whether it happened.
+    Unknown {
+        reason: String,
+    },
+}
+
+/// What a call may use.
+#[derive(Clone)]
+pub struct ToolContext {
+    /// The same for every attempt: what a tool fences with.
+    pub effect_id: EffectId,
+    /// From 1.
+    pub attempt: u32,
+    pub tool_call_id: String,
+    pub shelf: Shelf,
+    pub artifacts: Arc<dyn Artifacts>,
+    pub clock: Arc<dyn Clock>,
+    /// Files of the workspace before the call.
+    pub workspace: Arc<BTreeMap<String, WorkspaceFile>>,
+    /// The attempt is over at this time; its future is dropped then.
+    pub deadline: Timestamp,
+    /// Told of progress: a partial result.
+    pub progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
+    pub traceparent: Option<String>,
+}
+
+impl fmt::Debug for ToolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext")
+            .field("effect_id", &self.effect_id)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ToolContext {
+    /// Puts bytes under this call's effect id; the same bytes again are the same artifact.
+    ///
+    /// # Errors
+    /// As [`Artifacts::put`].
+    pub async fn keep(
+        &self,
+        name: &str,
+        mime_type: &str,
+        bytes: Bytes,
+    ) -> Result<ArtifactFacts, ArtifactError> {
+        let facts = ArtifactFacts {
+            id: ArtifactId::of(&self.effect_id, &sha256_hex(&bytes)),
+            name: Some(name.to_owned()),
+            mime_type: mime_type.to_owned(),
+            size: bytes.len() as u64,
+            created_at: self.clock.now(),
+        };
+        self.artifacts.put(&self.shelf, &facts, bytes).await?;
+        Ok(facts)
+    }
+}
+
+/// Lower-case hex, 64 digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    sha2::Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// Something that can be called. Implementations hold no state of a call.
+#[async_trait]
+pub trait RunTool: Send + Sync + fmt::Debug {
+    fn definition(&self) -> &ToolDefinition;
+
+    /// Whether a person must agree to this call.
+    fn ask(&self, arguments: &Arguments) -> Option<Ask>;
+
+    /// Dropped at the deadline. A panic is caught by the caller and counts as a lost answer for a write.
+    async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome;
+}

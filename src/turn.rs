@@ -1,0 +1,73 @@
+//! The driver: claim, load, step, commit, perform. It holds the world that the core never touches.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agents::Catalog;
+use crate::artifacts::Artifacts;
+use crate::clock::Clock;
+use crate::extensions::Extension;
+use crate::ids::{ConversationKey, Ids, WorkerId};
+use crate::live::Live;
+use crate::model::Model;
+use crate::queue::Queue;
+use crate::store::ConversationStore;
+
+/// Everything a turn touches.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub store: Arc<dyn ConversationStore>,
+    pub queue: Arc<dyn Queue>,
+    pub artifacts: Arc<dyn Artifacts>,
+    pub live: Arc<dyn Live>,
+    pub model: Arc<dyn Model>,
+    pub agents: Arc<Catalog>,
+    pub extensions: Vec<Arc<dyn Extension>>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+    pub probe: Arc<dyn Probe>,
+    pub worker: WorkerId,
+    pub limits: Limits,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Half of the host's `functionTimeout`: the host kills the whole process when one invocation exceeds it.
+    pub turn: Duration,
+    /// Whether notices are written: there is a webhook to send them to.
+    pub has_webhook: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { turn: Duration::from_mins(5), has_webhook: false }
+    }
+}
+
+/// Told of every boundary between two I/O operations, so that a proof can cut there.
+#[async_trait::async_trait]
+pub trait Probe: Send + Sync + fmt::Debug {
+    async fn reached(&self, boundary: &'static str);
+}
+
+/// Production: boundaries are only names.
+#[derive(Debug, Default)]
+pub struct NoProbe;
+
+#[async_trait::async_trait]
+impl Probe for NoProbe {
+    async fn reached(&self, _boundary: &'static str) {}
+}
+
+/// The doorbell: something may be owed here. It says nothing more, so losing or doubling it costs only time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Nudge {
+    #[serde(flatten)]
+    pub key: ConversationKey,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}

@@ -1,0 +1,1 @@
+//! All integration tests: one binary, so that the library is linked once.
