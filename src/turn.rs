@@ -1,5 +1,14 @@
 //! The driver: claim, load, step, commit, perform. It holds the world that the core never touches.
 
+mod answering;
+mod calling;
+mod commit;
+pub mod delivery;
+pub mod expiry;
+mod memory;
+pub mod record;
+pub mod sweep;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +25,8 @@ use crate::model::Model;
 use crate::queue::Queue;
 use crate::store::ConversationStore;
 
+pub use memory::EntryMemory;
+
 /// Everything a turn touches.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -26,6 +37,7 @@ pub struct World {
     pub model: Arc<dyn Model>,
     pub agents: Arc<Catalog>,
     pub extensions: Vec<Arc<dyn Extension>>,
+    pub entries: Arc<EntryMemory>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     pub probe: Arc<dyn Probe>,

@@ -8,7 +8,7 @@ use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
 use crate::agent::head::Head;
 use crate::agent::inbox::Receipt;
-use crate::agent::message::{AssistantMessage, Message};
+use crate::agent::message::AssistantMessage;
 use crate::agent::notice::Notice;
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::RawJson;

@@ -204,15 +204,13 @@ fn told(value: Option<&RawJson>) -> CallResult {
         let text = "A person checked: this call happened. What it answered is not known.";
         return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
     };
-    match value.value() {
-        serde_json::Value::String(text) => {
-            CallResult { content: vec![Block::text(text)], ..CallResult::default() }
-        }
-        _ => CallResult {
-            content: vec![Block::text(value.text())],
-            structured: Some(value.clone()),
-            ..CallResult::default()
-        },
+    if let Ok(text) = value.read::<String>() {
+        return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
+    }
+    CallResult {
+        content: vec![Block::text(value.text())],
+        structured: Some(value.clone()),
+        ..CallResult::default()
     }
 }
 
