@@ -18,3 +18,6 @@ pub mod step;
 pub mod text;
 pub mod usage;
 pub mod view;
+
+#[cfg(test)]
+mod tests;
