@@ -6,7 +6,9 @@ mod commit;
 pub mod delivery;
 pub mod expiry;
 mod memory;
+pub mod notify;
 pub mod record;
+pub mod recount;
 pub mod sweep;
 
 use std::fmt;
@@ -38,6 +40,8 @@ pub struct World {
     pub agents: Arc<Catalog>,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub entries: Arc<EntryMemory>,
+    /// Carries notices; without one none are written.
+    pub herald: Option<Arc<dyn notify::Herald>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     pub probe: Arc<dyn Probe>,
@@ -49,13 +53,11 @@ pub struct World {
 pub struct Limits {
     /// Half of the host's `functionTimeout`: the host kills the whole process when one invocation exceeds it.
     pub turn: Duration,
-    /// Whether notices are written: there is a webhook to send them to.
-    pub has_webhook: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn: Duration::from_mins(5), has_webhook: false }
+        Self { turn: Duration::from_mins(5) }
     }
 }
 

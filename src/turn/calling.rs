@@ -35,7 +35,7 @@ impl Hold<'_> {
             let draft = self.try_out(inputs);
             let Some((index, CallStatus::Ready)) = draft.next_call() else { return Ok(()) };
             let Some(gate) = self.gate(&draft, index).await else {
-                self.is_out_of_time = true;
+                // It stays ready: the next turn, which has its whole time, starts it.
                 return Ok(());
             };
             inputs.push(Input::Prepared { index, gate });

@@ -93,6 +93,9 @@ impl Hold<'_> {
         if is_last {
             head.claim = None;
             head.due = head.owed_at(draft.now);
+            if self.is_counting {
+                head.due = head.due.map(|due| due.max(draft.now.plus(back_off(head.claims))));
+            }
         } else {
             head.claim = Some(self.claim());
             head.due = Some(self.until.plus(TAKE_OVER_AFTER));
@@ -268,6 +271,11 @@ impl Hold<'_> {
         self.world.clock.now() >= margin
             || self.world.clock.monotonic() + MARGIN >= self.until_monotonic
     }
+}
+
+/// How long a step that was tried in vain waits: not at all the first time.
+fn back_off(claims: u32) -> Duration {
+    if claims <= 1 { Duration::ZERO } else { Duration::from_secs(1 << claims.min(6)) }
 }
 
 fn is_poison(inputs: &[Input]) -> bool {

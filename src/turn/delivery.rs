@@ -96,45 +96,17 @@ pub(super) struct Hold<'w> {
     pub(super) until_monotonic: Duration,
     /// When this turn must be over.
     pub(super) turn_ends: Duration,
-    /// Calls whose time-out did not fit any more: the next turn starts them.
-    pub(super) is_out_of_time: bool,
     /// Answers taken in this delivery.
     pub(super) answers_taken: u32,
+    /// Whether this is no delivery, and only counts one that came to nothing.
+    pub(super) is_counting: bool,
 }
 
 async fn deliver(world: &World, key: &ConversationKey) -> Result<Round, TurnError> {
     world.probe.reached("claim.before").await;
-    let now = world.clock.now();
-    let until = now.plus(CLAIM);
-    let request = ClaimRequest { key, worker: &world.worker, now, until };
-    let claimed =
-        world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
+    let Some(mut hold) = take(world, key).await? else { return Ok(Round::Nothing) };
     world.probe.reached("claim.after").await;
-    let Claimed::Free { head: stored, is_settled } = claimed else { return Ok(Round::Nothing) };
-    let outcome = match record::read_head(&stored) {
-        Ok(head) if head.min_reader > READER || head.phase == Phase::Deleted => Ok(Round::Nothing),
-        Ok(head) => {
-            let started = world.clock.monotonic();
-            let mut hold = Hold {
-                world,
-                key: key.clone(),
-                partition: Partition::Conversation(key.clone()),
-                epoch: head.epoch + 1,
-                head,
-                etag: stored.etag,
-                answer: None,
-                is_settled,
-                is_counted: false,
-                until,
-                until_monotonic: started + CLAIM,
-                turn_ends: started + world.limits.turn,
-                is_out_of_time: false,
-                answers_taken: 0,
-            };
-            Box::pin(work(&mut hold)).await
-        }
-        Err(source) => Err(store_error(key, "read", source)),
-    };
+    let outcome = Box::pin(work(&mut hold)).await;
     world.probe.reached("release.before").await;
     world.store.release(key, &world.worker).await;
     world.probe.reached("release.after").await;
@@ -142,6 +114,43 @@ async fn deliver(world: &World, key: &ConversationKey) -> Result<Round, TurnErro
         Ok(Round::Done) if has_news(world, key).await? => Ok(Round::Again),
         other => other,
     }
+}
+
+/// The right to act on a conversation; `None`: it is somebody else's, or there is nothing to act on.
+pub(super) async fn take<'w>(
+    world: &'w World,
+    key: &ConversationKey,
+) -> Result<Option<Hold<'w>>, TurnError> {
+    let now = world.clock.now();
+    let until = now.plus(CLAIM);
+    let request = ClaimRequest { key, worker: &world.worker, now, until };
+    let claimed =
+        world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
+    let Claimed::Free { head: stored, is_settled } = claimed else { return Ok(None) };
+    let head = match record::read_head(&stored) {
+        Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
+        unusable => {
+            world.store.release(key, &world.worker).await;
+            return unusable.map(|_| None).map_err(|source| store_error(key, "read", source));
+        }
+    };
+    let started = world.clock.monotonic();
+    Ok(Some(Hold {
+        world,
+        key: key.clone(),
+        partition: Partition::Conversation(key.clone()),
+        epoch: head.epoch + 1,
+        head,
+        etag: stored.etag,
+        answer: None,
+        is_settled,
+        is_counted: false,
+        until,
+        until_monotonic: started + CLAIM,
+        turn_ends: started + world.limits.turn,
+        answers_taken: 0,
+        is_counting: false,
+    }))
 }
 
 /// Release, then look: what came in while the claim was held found nobody to take it.
@@ -166,7 +175,8 @@ async fn work(hold: &mut Hold<'_>) -> Result<Round, TurnError> {
     let inbox = hold.inbox().await?;
     let (landing, waiting) = sort_out(&hold.head, inbox, hold.rules(), now);
     let owes_a_look = waiting.iter().any(|waiting| waiting.is_due);
-    let is_due = hold.head.owed_at(now).is_some_and(|due| due <= now);
+    let is_due =
+        hold.head.owed_at(now).is_some_and(|due| due <= now) && !is_backing_off(&hold.head, now);
     let is_news = owes_a_look || waiting.len() != hold.head.waiting as usize;
     if landing.is_empty() && !is_due && !is_news {
         return Ok(Round::Nothing);
@@ -232,6 +242,11 @@ fn was_interrupted(head: &Head) -> bool {
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => false,
     };
     head.claim.is_some() || has_started
+}
+
+/// A step that was tried in vain waits before it is tried again, whoever rings.
+fn is_backing_off(head: &Head, now: Timestamp) -> bool {
+    head.claim.is_none() && head.claims > 0 && head.due.is_some_and(|due| due > now)
 }
 
 fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
@@ -312,7 +327,7 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
-            writes_notices: self.world.limits.has_webhook,
+            writes_notices: self.world.herald.is_some(),
         }
     }
 
@@ -376,6 +391,9 @@ impl Hold<'_> {
 
     /// Whether nothing more will be performed in this delivery after this commit, so that it clears the claim.
     pub(super) fn is_last(&self, draft: &Draft) -> bool {
+        if self.is_counting {
+            return true;
+        }
         match &draft.head.phase {
             Phase::Idle | Phase::Deleted | Phase::Summary { .. } => true,
             Phase::Model { not_before, .. } => {
