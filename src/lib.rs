@@ -10,6 +10,7 @@ pub mod http;
 pub mod ids;
 pub mod live;
 pub mod model;
+pub mod payments;
 pub mod queue;
 pub mod settings;
 pub mod store;
