@@ -12,6 +12,7 @@ pub mod ids;
 pub mod live;
 pub mod model;
 pub mod package;
+pub mod payments;
 pub mod queue;
 pub mod settings;
 pub mod store;

@@ -22,6 +22,8 @@ use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
 use sha2::Digest as _;
 
+pub mod http;
+
 /// A time-out above it is a mistake in the agent file.
 pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
