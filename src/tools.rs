@@ -1,5 +1,14 @@
 //! Tools: what an agent can do to the world, each with its declared effect.
 
+pub mod cap;
+pub mod code;
+pub mod run;
+pub mod validate;
+pub mod workspace;
+
+#[cfg(test)]
+mod testing;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
