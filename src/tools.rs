@@ -1,7 +1,19 @@
 //! Tools: what an agent can do to the world, each with its declared effect.
 
+<<<<<<< HEAD
 pub mod run;
 pub mod validate;
+=======
+pub mod cap;
+pub mod code;
+pub mod run;
+pub mod validate;
+pub mod workspace;
+
+#[cfg(test)]
+mod testing;
+
+>>>>>>> tools
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
