@@ -1,5 +1,8 @@
 //! The driver: claim, load, step, commit, perform. It holds the world that the core never touches.
 
+pub mod admission;
+pub mod views;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use crate::agent::message::Message;
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{Decision, Request};
 use crate::clock::{Timestamp, iso};
-use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId};
+use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
@@ -73,6 +73,12 @@ tagged!(EntryBody by "type" {
     "protocol" => Protocol(Protocol),
 });
 
+impl EntryBody {
+    pub fn message(&self) -> Option<&Message> {
+        if let Self::Message(entry) = self { Some(&entry.message) } else { None }
+    }
+}
+
 impl Serialize for Entry {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -114,7 +120,7 @@ pub struct MessageEntry {
 }
 
 /// One call of one answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallRef {
     /// `seq` of the answer's entry.
@@ -207,6 +213,8 @@ pub enum Source {
 #[serde(rename_all = "camelCase")]
 pub struct PromptEntry {
     pub input_id: InputId,
+    /// Who began it.
+    pub user: UserId,
     pub model: String,
     pub visible: bool,
     pub source: Source,

@@ -24,7 +24,7 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventBody {
     AgentStart(Empty),
-    /// The messages new in this run, by `seq`.
+    /// Stands for the messages new in this run.
     AgentEnd(AgentEnd),
     AgentSettled(Empty),
     TurnStart(Empty),
@@ -98,8 +98,10 @@ pub struct Empty {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentEnd {
-    /// `seq` of each message new in this run, in order.
-    pub messages: Vec<u64>,
+    /// The messages new in this run are the message entries of the prompt from here …
+    pub from_seq: u64,
+    /// … to here, both included.
+    pub to_seq: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

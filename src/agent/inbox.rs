@@ -17,7 +17,6 @@ pub struct InboxItem {
     pub input_id: InputId,
     /// Orders what waits, then `input_id`.
     pub accepted_at: Timestamp,
-    #[serde(flatten)]
     pub admission: Admission,
     pub body: InboxBody,
 }
@@ -114,7 +113,6 @@ pub enum Outcome {
 pub struct Receipt {
     pub input_id: InputId,
     pub accepted_at: Timestamp,
-    #[serde(flatten)]
     pub admission: Admission,
     pub outcome: Outcome,
     /// The turn in which it landed.

@@ -1,0 +1,40 @@
+//! The path: from the leaf back to its root, along `parentId`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::agent::entry::Entry;
+use crate::ids::EntryId;
+
+/// Root first. Without a leaf the path is empty; a parent that is not there ends it.
+pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
+    let Some(leaf) = leaf else { return Vec::new() };
+    if let Some(straight) = straight_path(entries, leaf) {
+        return straight;
+    }
+    let by_id: HashMap<&EntryId, &Arc<Entry>> =
+        entries.iter().map(|entry| (&entry.base.entry_id, entry)).collect();
+    let mut path = Vec::new();
+    let mut at = by_id.get(leaf).copied();
+    while let Some(entry) = at {
+        path.push(Arc::clone(entry));
+        // A circle cannot be written by us; an imported one ends here instead of going round for ever.
+        if path.len() > entries.len() {
+            break;
+        }
+        at = entry.base.parent_id.as_ref().and_then(|parent| by_id.get(parent).copied());
+    }
+    path.reverse();
+    path
+}
+
+/// The common case without a table: every entry's parent is the one before it, and the last is the leaf.
+fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry>>> {
+    let is_leaf_last = entries.last().is_some_and(|last| &last.base.entry_id == leaf);
+    let is_chain = entries.windows(2).all(|pair| match pair {
+        [before, after] => after.base.parent_id.as_ref() == Some(&before.base.entry_id),
+        _ => true,
+    });
+    let starts_at_root = entries.first().is_some_and(|first| first.base.parent_id.is_none());
+    (is_leaf_last && is_chain && starts_at_root).then(|| entries.to_vec())
+}

@@ -1,0 +1,315 @@
+//! The prompt's view: one input, many outputs, built from the entries between its beginning and its end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::agent::content::{Block, Content, joined_text};
+use crate::agent::entry::{
+    CallRef, Entry, EntryBody, MessageEntry, Output, PromptError, PromptState, PromptStop,
+};
+use crate::agent::head::{Head, State};
+use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
+use crate::agent::raw::RawJson;
+use crate::agent::usage::Usage;
+use crate::clock::{Timestamp, iso, iso_option};
+use crate::ids::{ArtifactId, PromptId, UserId};
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptView {
+    pub id: PromptId,
+    pub user_id: UserId,
+    pub model: String,
+    pub visible: bool,
+    pub state: PromptState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<PromptStop>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Content>,
+    pub output: Vec<PromptOutput>,
+    pub usage: Usage,
+    /// The last answer as JSON, when the agent has a response schema and it parses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<PromptError>,
+}
+
+/// Everything that happened, in order. A pending result is settled in place.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum PromptOutput {
+    Text {
+        id: String,
+        content: String,
+        #[serde(with = "iso")]
+        started_at: Timestamp,
+        #[serde(with = "iso")]
+        ended_at: Timestamp,
+    },
+    Tool {
+        id: String,
+        function: String,
+        input: RawJson,
+        result: OutputResult,
+        #[serde(with = "iso")]
+        started_at: Timestamp,
+        #[serde(with = "iso_option", skip_serializing_if = "Option::is_none")]
+        ended_at: Option<Timestamp>,
+    },
+    File {
+        id: String,
+        artifact_id: ArtifactId,
+        path: String,
+        mime_type: String,
+        size: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        description: Option<String>,
+    },
+    Widget {
+        id: String,
+        widget: String,
+        data: RawJson,
+        fallback: String,
+    },
+    #[serde(untagged)]
+    Other(RawJson),
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+pub enum OutputResult {
+    Success { output: Value },
+    Error { error: Value },
+    Pending { reason: String },
+}
+
+/// Where an output came from, so that an event can name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    Text { seq: u64, block: usize },
+    Call(CallRef),
+    Side { seq: u64 },
+}
+
+/// The prompt of that id among the entries, which hold at least its span; `None` when it is not there.
+pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option<PromptView> {
+    let mut view: Option<PromptView> = None;
+    for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
+        match (&entry.body, &mut view) {
+            (EntryBody::Prompt(prompt), _) => {
+                view = Some(PromptView {
+                    id: id.clone(),
+                    user_id: prompt.user.clone(),
+                    model: prompt.model.clone(),
+                    visible: prompt.visible,
+                    state: PromptState::Running,
+                    stop_reason: None,
+                    input: None,
+                    output: Vec::new(),
+                    usage: Usage::default(),
+                    result: None,
+                    error: None,
+                });
+            }
+            (EntryBody::PromptEnd(end), Some(view)) => {
+                view.state = end.state;
+                view.stop_reason = Some(end.stop_reason);
+                view.error.clone_from(&end.error);
+            }
+            (EntryBody::Message(MessageEntry { message: Message::User(user), .. }), Some(view)) => {
+                view.input.get_or_insert_with(|| user.content.clone());
+            }
+            (
+                EntryBody::Message(MessageEntry { message: Message::Assistant(answer), .. }),
+                Some(view),
+            ) => {
+                view.usage += answer.usage;
+            }
+            _ => {}
+        }
+    }
+    let mut view = view?;
+    if view.state == PromptState::Running && head.state() == State::WaitingForApproval {
+        view.state = PromptState::WaitingForApproval;
+    }
+    view.output = outputs(id, entries).into_iter().map(|(_, output)| output).collect();
+    Some(view)
+}
+
+/// The prompt's outputs alone, each with where it came from.
+#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry have no output")]
+pub fn outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(Origin, PromptOutput)> {
+    let mut builder = Builder::default();
+    for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
+        match &entry.body {
+            EntryBody::Message(MessageEntry {
+                message: Message::Assistant(answer),
+                started_at,
+                ..
+            }) => {
+                builder.answer(entry, answer, started_at.unwrap_or(entry.base.timestamp));
+            }
+            EntryBody::Message(MessageEntry {
+                message: Message::ToolResult(result),
+                call: Some(call),
+                ..
+            }) => {
+                builder.settle(*call, result, entry.base.timestamp);
+            }
+            EntryBody::ToolStarted(started) => builder.started(started.call, entry.base.timestamp),
+            EntryBody::Request(request) => {
+                if let Some(call) = request.request.call {
+                    builder.ask(call, &request.request.reason, entry.base.timestamp);
+                }
+            }
+            EntryBody::Output(output) => builder.side(entry.base.seq, &output.output),
+            _ => {}
+        }
+    }
+    builder.finish()
+}
+
+#[derive(Default)]
+struct Builder {
+    outputs: Vec<(Origin, Option<PromptOutput>)>,
+    /// Calls that have been made: where their output stands.
+    calls: HashMap<CallRef, Called>,
+}
+
+struct Called {
+    position: usize,
+    id: String,
+    function: String,
+    input: RawJson,
+    started_at: Option<Timestamp>,
+}
+
+impl Builder {
+    fn answer(&mut self, entry: &Entry, answer: &AssistantMessage, started_at: Timestamp) {
+        let mut index = 0;
+        for (block_number, block) in answer.content.iter().enumerate() {
+            match block {
+                Block::Text(text) if text.text.trim().is_empty() => {}
+                Block::Text(text) => self.outputs.push((
+                    Origin::Text { seq: entry.base.seq, block: block_number },
+                    Some(PromptOutput::Text {
+                        id: format!("{}-{block_number}", entry.base.entry_id),
+                        content: text.text.clone(),
+                        started_at,
+                        ended_at: entry.base.timestamp,
+                    }),
+                )),
+                Block::ToolCall(call) => {
+                    let reference = CallRef { answer: entry.base.seq, index };
+                    index += 1;
+                    let called = Called {
+                        position: self.outputs.len(),
+                        id: call.id.clone(),
+                        function: call.name.clone(),
+                        input: call.arguments.clone(),
+                        started_at: None,
+                    };
+                    self.calls.insert(reference, called);
+                    self.outputs.push((Origin::Call(reference), None));
+                }
+                Block::Thinking(_) | Block::Image(_) | Block::File(_) | Block::Other(_) => {}
+            }
+        }
+    }
+
+    fn started(&mut self, call: CallRef, at: Timestamp) {
+        if let Some(called) = self.calls.get_mut(&call) {
+            called.started_at.get_or_insert(at);
+        }
+    }
+
+    fn ask(&mut self, call: CallRef, reason: &str, at: Timestamp) {
+        self.set(call, OutputResult::Pending { reason: reason.to_owned() }, at, None);
+    }
+
+    fn settle(&mut self, call: CallRef, result: &ToolResultMessage, at: Timestamp) {
+        self.set(call, result_view(result), at, Some(at));
+    }
+
+    fn set(
+        &mut self,
+        call: CallRef,
+        result: OutputResult,
+        at: Timestamp,
+        ended_at: Option<Timestamp>,
+    ) {
+        let Some(called) = self.calls.get_mut(&call) else { return };
+        let started_at = *called.started_at.get_or_insert(at);
+        let output = PromptOutput::Tool {
+            id: called.id.clone(),
+            function: called.function.clone(),
+            input: called.input.clone(),
+            result,
+            started_at,
+            ended_at,
+        };
+        if let Some(place) = self.outputs.get_mut(called.position) {
+            place.1 = Some(output);
+        }
+    }
+
+    fn side(&mut self, seq: u64, output: &Output) {
+        let id = format!("out-{seq}");
+        let output = match output {
+            Output::File(file) => PromptOutput::File {
+                id,
+                artifact_id: file.artifact_id.clone(),
+                path: file.path.clone(),
+                mime_type: file.mime_type.clone(),
+                size: file.size,
+                description: file.description.clone(),
+            },
+            Output::Widget(widget) => PromptOutput::Widget {
+                id,
+                widget: widget.widget.clone(),
+                data: widget.data.clone(),
+                fallback: widget.fallback.clone(),
+            },
+            Output::Other(raw) => PromptOutput::Other(raw.clone()),
+        };
+        self.place_side(seq, output);
+    }
+
+    /// A side output is stored right after its tool's result, but later calls of the batch hold their places already:
+    /// it goes before the first of them that has nothing to show.
+    fn place_side(&mut self, seq: u64, output: PromptOutput) {
+        let at = self
+            .outputs
+            .iter()
+            .rposition(|(_, output)| output.is_some())
+            .map_or(self.outputs.len(), |last| last + 1);
+        self.outputs.insert(at, (Origin::Side { seq }, Some(output)));
+        for called in self.calls.values_mut() {
+            if called.position >= at {
+                called.position += 1;
+            }
+        }
+    }
+
+    fn finish(self) -> Vec<(Origin, PromptOutput)> {
+        self.outputs
+            .into_iter()
+            .filter_map(|(origin, output)| output.map(|output| (origin, output)))
+            .collect()
+    }
+}
+
+/// What a program reads of a result: the tool's JSON when it answered JSON, else its text.
+fn result_view(result: &ToolResultMessage) -> OutputResult {
+    let text = || Value::String(joined_text(&result.content));
+    if result.is_error {
+        return OutputResult::Error { error: text() };
+    }
+    OutputResult::Success {
+        output: result.structured_content.as_ref().map_or_else(text, RawJson::value),
+    }
+}
