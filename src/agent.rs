@@ -1,16 +1,23 @@
 //! The core: what a conversation is and what happens next in it. Pure: no I/O, no clock, no chance, no logging.
 
 pub mod content;
+pub mod draft;
 pub mod entry;
 pub mod event;
 pub mod head;
 pub mod inbox;
 pub mod message;
+pub mod notice;
 pub mod path;
 pub mod phase;
+pub mod projection;
 pub mod raw;
 pub mod request;
 pub mod settings;
+pub mod step;
 pub mod text;
 pub mod usage;
 pub mod view;
+
+#[cfg(test)]
+mod tests;

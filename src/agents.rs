@@ -9,6 +9,23 @@ use serde_json::Value;
 use crate::agent::settings::Settings;
 use crate::tools::RunTool;
 
+mod approval;
+mod fields;
+mod file;
+mod http_tool;
+mod load;
+mod mistakes;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub use load::{Loaded, load};
+pub use mistakes::Mistake;
+
+/// Built-in and code tools by name: what agent files may list.
+pub type ToolSet = BTreeMap<String, Arc<dyn RunTool>>;
+
 /// One agent, ready to work.
 #[derive(Debug)]
 pub struct Agent {

@@ -1,1 +1,249 @@
 //! The local development host: drives the handler over loopback as the Functions host does.
+//!
+//! Stricter where Azure would hang or corrupt silently. It knows the handler only by its address: nothing here calls
+//! what the handler is made of.
+
+mod admin;
+mod config;
+mod envelope;
+mod folder;
+mod function;
+mod gate;
+mod invoke;
+mod listener;
+mod package;
+mod problem;
+mod proxy;
+mod root;
+mod routes;
+mod schedule;
+mod timer;
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use http::uri::Authority;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use config::{HostConfig, QueueConfig};
+pub use folder::DataFolder;
+pub use function::{Function, Trigger};
+pub use invoke::InvocationError;
+pub use package::check_package;
+pub use problem::Problem;
+pub use root::ScriptRoot;
+pub use routes::Template;
+pub use schedule::Schedule;
+
+use admin::Manual;
+use invoke::Handler;
+
+use crate::clock::Clock;
+use crate::ids::Ids;
+use crate::queue::Queue;
+
+/// The port of `func start`, too.
+pub const PORT: u16 = 7071;
+/// How long a received message is hidden; renewed at half time.
+pub const LEASE: Duration = Duration::from_mins(10);
+/// What a stop waits for invocations under way.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// The host asks this often whether the handler answers yet, and gives up after [`READY_MAX`].
+const READY_INTERVAL: Duration = Duration::from_millis(25);
+const READY_MAX: Duration = Duration::from_secs(30);
+/// Runs asked for by `POST /admin/functions/<name>` that wait to be started.
+const MANUAL_MAX: usize = 64;
+
+#[derive(Debug)]
+pub struct HostOptions {
+    /// 0: any free one.
+    pub port: u16,
+    pub root: ScriptRoot,
+    /// Where the handler answers: `127.0.0.1:43997`.
+    pub handler: Authority,
+    pub queues: Arc<dyn Queue>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn Ids>,
+    /// Names beside loopback ones under which requests may ask for this host: that of a tunnel.
+    pub names: Vec<String>,
+    /// [`LEASE`], but for tests.
+    pub lease: Duration,
+    /// [`GRACE`], but for tests.
+    pub grace: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("the Functions files have mistakes:{}", problem::lines(.0))]
+    Files(Vec<Problem>),
+    #[error("port {port} is taken: choose another with `--port {}`", .port.wrapping_add(1).max(1024))]
+    PortTaken { port: u16 },
+    #[error("cannot listen on 127.0.0.1:{port}")]
+    Listen { port: u16, source: std::io::Error },
+    #[error(
+        "another `turnwheel dev` works on {}{}: stop it, or give this one its own folder with `--data DIR`",
+        folder.display(),
+        address.as_ref().map(|address| format!(", at {address}")).unwrap_or_default()
+    )]
+    FolderTaken { folder: PathBuf, address: Option<String> },
+    #[error("cannot use the data folder {}", folder.display())]
+    Folder { folder: PathBuf, source: std::io::Error },
+    #[error("the handler did not answer `GET /` within {} s", READY_MAX.as_secs())]
+    HandlerSilent,
+    #[error("the local host stopped by itself: {0}")]
+    Broken(String),
+}
+
+/// What every part of a running host knows.
+#[derive(Debug)]
+struct Shared {
+    config: HostConfig,
+    functions: Vec<Function>,
+    handler: Handler,
+    queues: Arc<dyn Queue>,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    names: Vec<String>,
+    lease: Duration,
+    manual: mpsc::Sender<Manual>,
+    stop: CancellationToken,
+    /// On the monotonic clock.
+    started: Duration,
+}
+
+/// Listens already; answers and works once [`RunningHost::run`] does.
+pub struct RunningHost {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    address: SocketAddr,
+    manual: mpsc::Receiver<Manual>,
+    grace: Duration,
+}
+
+impl fmt::Debug for RunningHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningHost").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Reads the files and takes the port.
+///
+/// # Errors
+/// Show it and exit: each says what to do.
+pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
+    let (config, mut functions) = options.root.read().map_err(HostError::Files)?;
+    functions.sort_by_key(|function| match &function.trigger {
+        Trigger::Http { route, methods: _ } => Some(route.precedence()),
+        Trigger::Queue { .. } | Trigger::Timer { .. } => None,
+    });
+    let port = options.port;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| {
+        if source.kind() == std::io::ErrorKind::AddrInUse {
+            HostError::PortTaken { port }
+        } else {
+            HostError::Listen { port, source }
+        }
+    })?;
+    let address = listener.local_addr().map_err(|source| HostError::Listen { port, source })?;
+    let (sender, receiver) = mpsc::channel(MANUAL_MAX);
+    let shared = Arc::new(Shared {
+        config,
+        functions,
+        handler: Handler::at(options.handler),
+        queues: options.queues,
+        started: options.clock.monotonic(),
+        clock: options.clock,
+        ids: options.ids,
+        names: options.names,
+        lease: options.lease,
+        manual: sender,
+        stop: CancellationToken::new(),
+    });
+    Ok(RunningHost { shared, listener, address, manual: receiver, grace: options.grace })
+}
+
+impl RunningHost {
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Works until `stop`, then takes nothing new and waits for what runs, at most [`HostOptions::grace`].
+    ///
+    /// # Errors
+    /// The handler never answered, or a part of the host died: show it and exit.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), HostError> {
+        // However this ends, streams to readers end too.
+        let ended = self.shared.stop.clone().drop_guard();
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            is_ready = ready(&self.shared.handler) => if !is_ready { return Err(HostError::HandlerSilent) },
+        }
+        let Self { shared, listener, manual, grace, address: _ } = self;
+        let mut tasks = JoinSet::new();
+        for function in shared.functions.clone() {
+            let host = Arc::clone(&shared);
+            match function.trigger.clone() {
+                Trigger::Http { .. } => {}
+                Trigger::Queue { queue } => {
+                    tasks.spawn(listener::listen(host, function, queue));
+                }
+                Trigger::Timer { schedule } => {
+                    tasks.spawn(timer::tick(host, function, schedule));
+                }
+            }
+        }
+        tasks.spawn(admin::run_manual(Arc::clone(&shared), manual));
+        tasks.spawn(serve(Arc::clone(&shared), listener));
+        let broken = tokio::select! {
+            () = stop.cancelled() => None,
+            ended = tasks.join_next() => Some(match ended {
+                Some(Err(error)) => error.to_string(),
+                Some(Ok(())) | None => "one of its parts ended".to_owned(),
+            }),
+        };
+        drop(ended);
+        let drain = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, drain).await.is_err() {
+            tracing::warn!(
+                "gave up waiting for what still runs; its messages come back when their lease ends"
+            );
+        }
+        broken.map_or(Ok(()), |reason| Err(HostError::Broken(reason)))
+    }
+}
+
+/// Asks until anything answers.
+async fn ready(handler: &Handler) -> bool {
+    let asking = async {
+        while !handler.is_ready().await {
+            tokio::time::sleep(READY_INTERVAL).await;
+        }
+    };
+    tokio::time::timeout(READY_MAX, asking).await.is_ok()
+}
+
+async fn serve(host: Arc<Shared>, listener: TcpListener) {
+    let stop = host.stop.clone();
+    let router = admin::router()
+        .fallback(proxy::proxy)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&host), gate::gate))
+        .with_state(host);
+    let listener = listener.tap_io(|stream| {
+        // Small events must not wait for each other; a stream that refuses this is merely slower.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(error = %error, "TCP_NODELAY was refused");
+        }
+    });
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    if let Err(error) = serving.await {
+        tracing::error!(error = %error, "the local host's listener failed");
+    }
+}

@@ -1,5 +1,7 @@
 //! Tools: what an agent can do to the world, each with its declared effect.
 
+pub mod run;
+pub mod validate;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use crate::clock::{Clock, Timestamp};
 use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
 use sha2::Digest as _;
+
+pub mod http;
 
 /// A time-out above it is a mistake in the agent file.
 pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);
@@ -96,6 +100,8 @@ impl ToolResult {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolOutcome {
     Returned(ToolResult),
+    /// The tool raised an error: it did not happen, and the model reads why.
+    Failed(String),
     /// It was sent and its answer was lost. For a `write` nobody knows whether it happened.
     Unknown {
         reason: String,

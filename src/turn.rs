@@ -1,6 +1,16 @@
 //! The driver: claim, load, step, commit, perform. It holds the world that the core never touches.
 
 pub mod admission;
+mod answering;
+mod calling;
+mod commit;
+pub mod delivery;
+pub mod expiry;
+mod memory;
+pub mod notify;
+pub mod record;
+pub mod recount;
+pub mod sweep;
 pub mod views;
 
 use std::fmt;
@@ -19,6 +29,8 @@ use crate::model::Model;
 use crate::queue::Queue;
 use crate::store::ConversationStore;
 
+pub use memory::EntryMemory;
+
 /// Everything a turn touches.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -29,6 +41,9 @@ pub struct World {
     pub model: Arc<dyn Model>,
     pub agents: Arc<Catalog>,
     pub extensions: Vec<Arc<dyn Extension>>,
+    pub entries: Arc<EntryMemory>,
+    /// Carries notices; without one none are written.
+    pub herald: Option<Arc<dyn notify::Herald>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
     pub probe: Arc<dyn Probe>,
@@ -40,13 +55,11 @@ pub struct World {
 pub struct Limits {
     /// Half of the host's `functionTimeout`: the host kills the whole process when one invocation exceeds it.
     pub turn: Duration,
-    /// Whether notices are written: there is a webhook to send them to.
-    pub has_webhook: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn: Duration::from_mins(5), has_webhook: false }
+        Self { turn: Duration::from_mins(5) }
     }
 }
 

@@ -17,13 +17,14 @@ pub struct InboxItem {
     pub input_id: InputId,
     /// Orders what waits, then `input_id`.
     pub accepted_at: Timestamp,
+    #[serde(default)]
     pub admission: Admission,
     pub body: InboxBody,
 }
 
 /// What a repeated request is compared with and answered from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Admission {
     /// SHA-256 of the request's JSON in canonical form.
     pub body_hash: String,
@@ -113,6 +114,7 @@ pub enum Outcome {
 pub struct Receipt {
     pub input_id: InputId,
     pub accepted_at: Timestamp,
+    #[serde(default)]
     pub admission: Admission,
     pub outcome: Outcome,
     /// The turn in which it landed.

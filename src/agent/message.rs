@@ -33,6 +33,10 @@ tagged!(Message by "role" {
 });
 
 impl Message {
+    pub fn as_assistant(&self) -> Option<&AssistantMessage> {
+        if let Self::Assistant(answer) = self { Some(answer) } else { None }
+    }
+
     /// The role as stored; empty for a message without one.
     pub fn role(&self) -> String {
         match self {

@@ -41,6 +41,12 @@ pub enum Phase {
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
     pub status: CallStatus,
+    /// Tries so far.
+    #[serde(default)]
+    pub attempts: u32,
+    /// Whether a person was asked about it: its output is in the prompt's view already.
+    #[serde(default)]
+    pub is_asked: bool,
     /// The binding a person has approved; good for exactly that tool, arguments and definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
@@ -56,11 +62,11 @@ pub enum CallStatus {
     /// Sent, or about to be: the intent is committed.
     Started {
         effect_id: EffectId,
-        /// From 1; counts the tries of this call.
-        attempt: u32,
         effect: Effect,
         /// The tool's setting for a lost answer.
         on_unknown: OnUnknown,
+        /// Hash of tool name and arguments.
+        fingerprint: String,
         /// When the attempt is certainly over.
         until: Timestamp,
     },
@@ -88,4 +94,15 @@ pub enum OnUnknown {
     Ask,
     /// The model reads that the outcome is unknown and must not repeat it.
     Tell,
+}
+
+impl CallState {
+    /// A call nobody has looked at.
+    pub fn fresh() -> Self {
+        Self { status: CallStatus::Ready, attempts: 0, is_asked: false, approved: None }
+    }
+
+    pub fn is_done(&self) -> bool {
+        matches!(self.status, CallStatus::Done { .. })
+    }
 }

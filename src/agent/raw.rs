@@ -69,7 +69,39 @@ impl<'de> Deserialize<'de> for RawJson {
 }
 
 /// Members of an object that this version does not know; they survive a rewrite.
-pub type Extra = serde_json::Map<String, Value>;
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Extra(serde_json::Map<String, Value>);
+
+impl Extra {
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl std::ops::Deref for Extra {
+    type Target = serde_json::Map<String, Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Extra {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Extra {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut members = serde_json::Map::deserialize(deserializer)?;
+        // The tags: the enum around the object writes them.
+        members.remove("type");
+        members.remove("role");
+        Ok(Self(members))
+    }
+}
 
 #[derive(Serialize)]
 pub(crate) struct Tagged<'a, T> {

@@ -58,11 +58,17 @@ pub fn pointer_token(name: &str) -> String {
 
 /// Where a reader of JSON stood, as an RFC 6901 pointer.
 pub fn pointer_of(path: &serde_path_to_error::Path) -> String {
+    use std::fmt::Write as _;
+
     use serde_path_to_error::Segment;
     path.iter().fold(String::new(), |mut pointer, segment| {
         match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-            Segment::Map { key } => pointer.push_str(&format!("/{}", pointer_token(key))),
+            Segment::Seq { index } => {
+                let _ = write!(pointer, "/{index}");
+            },
+            Segment::Map { key } => {
+                let _ = write!(pointer, "/{}", pointer_token(key));
+            },
             Segment::Enum { .. } | Segment::Unknown => {}
         }
         pointer

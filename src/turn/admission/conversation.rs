@@ -18,11 +18,11 @@ use crate::clock::Timestamp;
 use crate::ids::{CommitId, ConversationKey, EntryId, is_plain};
 use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
 use crate::tools::sha256_hex;
-use crate::turn::World;
+use crate::turn::{World, record};
 use crate::turn::admission::idempotency::{Idempotency, earlier};
 use crate::turn::admission::import;
 use crate::turn::admission::write::{
-    Written, bytes_of, entry_document, head_document, receipt_document, write_surely,
+    Written, bytes_of, head_document, receipt_document, write_surely,
 };
 use crate::turn::admission::{Answer, Fault, Owner, Refusal};
 use crate::turn::views::conversation::fresh_view;
@@ -82,9 +82,9 @@ pub async fn create_conversation(
     };
     let receipt = receipt_document(idempotency, &key, &answer, head.created_at);
     let mut writes: Vec<Write> =
-        entries.iter().map(|entry| Write::Create(entry_document(entry))).collect();
+        entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))).collect();
     writes.push(Write::Create(receipt.clone()));
-    writes.push(Write::Create(head_document(&head)));
+    writes.push(Write::Create(head_document(&head)?));
     let bytes: usize = writes.iter().map(bytes_of).sum();
     if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
         match write_surely(world, &key, writes).await? {

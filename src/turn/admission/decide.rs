@@ -8,13 +8,14 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{Admission, InboxBody, InboxItem};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::ids::{ConversationKey, InputId, RequestId, TenantId, UserId};
+use crate::ids::{ConversationKey, RequestId, TenantId, UserId};
 use crate::store::Write;
-use crate::turn::World;
+use crate::turn::{World, record};
 use crate::turn::admission::idempotency::canonical_hash;
-use crate::turn::admission::write::{Written, inbox_document, write_surely};
+use crate::turn::admission::write::{Written, write_surely};
 use crate::turn::admission::{Answer, Refusal, nudge};
-use crate::turn::views::approvals::{Approval, approval, decision_id};
+use crate::turn::expiry::decision_id;
+use crate::turn::views::approvals::{Approval, approval};
 use crate::turn::views::load;
 
 /// Who wants to decide.
@@ -140,7 +141,7 @@ async fn create(
         "decision": decision.verdict, "reason": decision.reason, "value": decision.value,
     });
     let item = InboxItem {
-        input_id: InputId::new(decision_id(&decision.request_id)),
+        input_id: decision_id(&decision.request_id),
         accepted_at: decision.decided_at,
         admission: Admission {
             body_hash: canonical_hash(&body),
@@ -151,7 +152,7 @@ async fn create(
         body: InboxBody::Decision(decision.clone()),
     };
     world.probe.reached("admission: decide").await;
-    let writes = vec![Write::Create(inbox_document(&item, item.accepted_at))];
+    let writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
     if let Written::Lost = write_surely(world, key, writes).await? {
         let (head, _) = load::head(world, key).await?;
         let found = crate::turn::views::approvals::approval(world, &head, &decision.request_id).await?;
@@ -249,13 +250,12 @@ async fn request_id(world: &World, head: &Head, name: &str) -> Result<Option<Req
     if let Some(id) = named(head.requests.iter(), name)? {
         return Ok(Some(id));
     }
-    let entries = load::entries(world, &head.key(), 1, head.seq).await?;
+    let entries = load::all_entries(world, head).await?;
     let asked: Vec<&Request> = entries
         .iter()
         .rev()
-        .filter_map(|entry| match &entry.body {
-            EntryBody::Request(asked) => Some(&asked.request),
-            _ => None,
+        .filter_map(|entry| {
+            if let EntryBody::Request(asked) = &entry.body { Some(&asked.request) } else { None }
         })
         .collect();
     if let Some(exact) = asked.iter().find(|request| is_exactly(request, name)) {

@@ -60,7 +60,7 @@ async fn is_written(
     tombstone: &Head,
     etag: ETag,
 ) -> Result<bool, Refusal> {
-    let writes = vec![Write::Replace(head_document(tombstone), Some(etag))];
+    let writes = vec![Write::Replace(head_document(tombstone)?, Some(etag))];
     Ok(match write_surely(world, key, writes).await? {
         Written::Won(_) => true,
         Written::Lost => {
@@ -144,7 +144,7 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
         Write::Delete(HEAD_ID.to_owned(), Some(etag))
     } else {
         let kept = Head { due: Some(ends_at), ..head };
-        Write::Replace(head_document(&kept), Some(etag))
+        Write::Replace(head_document(&kept)?, Some(etag))
     };
     // Lost: somebody else purges, and has done or will do the same.
     write_surely(world, key, vec![write]).await.map(|_| ())

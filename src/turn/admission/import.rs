@@ -12,11 +12,11 @@ use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, ETag, Freshness, Kind, Partition, Selection,
     Write,
 };
-use crate::turn::World;
+use crate::turn::{World, record};
 use crate::turn::admission::Refusal;
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::admission::write::{
-    Written, bytes_of, entry_document, head_document, write_surely,
+    Written, bytes_of, head_document, write_surely,
 };
 use crate::turn::views::load::any_head;
 
@@ -46,7 +46,7 @@ pub(crate) async fn import(
     let mut batch = Vec::new();
     let mut bytes = 0;
     for entry in entries {
-        let write = Write::Create(entry_document(entry));
+        let write = Write::Create(record::entry_document(&key, entry));
         let size = bytes_of(&write);
         // Two places are left for the head and, in the last batch, the receipt; the head and the receipt are small.
         let is_full = batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
@@ -118,7 +118,7 @@ async fn begin(
     let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
     let input_id = InputId::new(input_id);
     if let Written::Won(etags) =
-        write_surely(world, key, vec![Write::Create(head_document(hidden))]).await?
+        write_surely(world, key, vec![Write::Create(head_document(hidden)?)]).await?
         && let Some(etag) = etags.into_iter().next()
     {
         return Ok(etag);
@@ -166,7 +166,7 @@ async fn commit(
     mut writes: Vec<Write>,
 ) -> Result<ETag, Refusal> {
     head.commit_id = CommitId::new(world.ids.fresh());
-    writes.insert(0, Write::Replace(head_document(head), Some(etag)));
+    writes.insert(0, Write::Replace(head_document(head)?, Some(etag)));
     if let Written::Won(etags) = write_surely(world, key, writes).await?
         && let Some(etag) = etags.into_iter().next()
     {

@@ -10,13 +10,13 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{CommitId, ConversationKey};
 use crate::store::{ETag, Write};
-use crate::turn::World;
+use crate::turn::{World, record};
 use crate::turn::admission::conversation::{
     NAME_BYTES_MAX, agent_named, append_entry, metadata_faults, settings_faults,
 };
 use crate::turn::admission::idempotency::{Idempotency, earlier};
 use crate::turn::admission::write::{
-    Written, entry_document, head_document, receipt_document, write_surely,
+    Written, head_document, receipt_document, write_surely,
 };
 use crate::turn::admission::{Answer, Fault, Refusal};
 use crate::turn::views::conversation::conversation_view;
@@ -80,8 +80,8 @@ async fn attempt(
     changed.commit_id = CommitId::new(world.ids.fresh());
     let body = RawJson::of(&conversation_view(world, &changed).await?);
     let answer = Answer { status: 200, body: Some(body), location: None, is_replayed: false };
-    let mut writes = vec![Write::Replace(head_document(&changed), Some(etag))];
-    writes.extend(entries.iter().map(|entry| Write::Create(entry_document(entry))));
+    let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
+    writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))));
     writes.push(Write::Create(receipt_document(idempotency, &key, &answer, now)));
     world.probe.reached("admission: patch").await;
     match write_surely(world, &key, writes).await? {

@@ -13,10 +13,10 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::store::Write;
-use crate::turn::World;
+use crate::turn::{World, record};
 use crate::turn::admission::conversation::{Beginning, conversation_id, new_head};
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
-use crate::turn::admission::write::{Written, head_document, inbox_document, write_surely};
+use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Answer, Owner, Refusal, import, input, nudge};
 use crate::turn::views::load;
 
@@ -169,8 +169,10 @@ async fn keep(
     let mut item = item;
     item.admission = idempotency.admission(&answer);
     let input_id = item.input_id.clone();
-    let mut writes = vec![Write::Create(inbox_document(&item, item.accepted_at))];
-    writes.extend(new_head.as_ref().map(|head| Write::Create(head_document(head))));
+    let mut writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
+    if let Some(head) = &new_head {
+        writes.push(Write::Create(head_document(head)?));
+    }
     world.probe.reached("admission: accept").await;
     if let Written::Lost = write_surely(world, key, writes).await? {
         let Some(found) = earlier(world, key, input_id.as_str()).await? else {

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxItem, Outcome, Receipt};
-use crate::agent::raw::RawJson;
+use crate::agent::inbox::{Outcome, Receipt};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
-use crate::store::{Document, ETag, HEAD_ID, Kind, Partition, StoreError, Write, entry_id};
-use crate::turn::World;
+use crate::store::{Document, ETag, Partition, StoreError, Write};
+use crate::turn::{World, record};
 use crate::turn::admission::idempotency::{Idempotency, kept};
 use crate::turn::admission::{Answer, Refusal};
 
@@ -46,45 +45,9 @@ pub(crate) async fn write_surely(
     }
 }
 
-/// The head with the facts by which the store finds it.
-pub fn head_document(head: &Head) -> Document {
-    let state = match head.phase {
-        crate::agent::phase::Phase::Deleted => "deleted".to_owned(),
-        crate::agent::phase::Phase::Idle
-        | crate::agent::phase::Phase::Model { .. }
-        | crate::agent::phase::Phase::Calls { .. }
-        | crate::agent::phase::Phase::Summary { .. } => crate::turn::views::state_name(head.state()).to_owned(),
-    };
-    Document {
-        id: HEAD_ID.to_owned(),
-        kind: Kind::Head,
-        body: RawJson::of(head),
-        due: head.due,
-        created_at: Some(head.created_at),
-        state: Some(state),
-    }
-}
-
-pub(crate) fn inbox_document(item: &InboxItem, due: Timestamp) -> Document {
-    Document {
-        id: item.input_id.as_str().to_owned(),
-        kind: Kind::Inbox,
-        body: RawJson::of(item),
-        due: Some(due),
-        created_at: None,
-        state: None,
-    }
-}
-
-pub(crate) fn entry_document(entry: &crate::agent::entry::Entry) -> Document {
-    Document {
-        id: entry_id(entry.base.seq),
-        kind: Kind::Entry,
-        body: RawJson::of(entry),
-        due: None,
-        created_at: None,
-        state: None,
-    }
+/// The document of a head that is about to be written.
+pub(crate) fn head_document(head: &Head) -> Result<Document, Refusal> {
+    Ok(record::head_document(head)?)
 }
 
 /// The receipt of a request that is done when it is accepted.
@@ -106,14 +69,7 @@ pub(crate) fn receipt_document(
         ran_calls: Vec::new(),
         extra: crate::agent::raw::Extra::new(),
     };
-    Document {
-        id: receipt.input_id.as_str().to_owned(),
-        kind: Kind::Receipt,
-        body: RawJson::of(&receipt),
-        due: None,
-        created_at: None,
-        state: None,
-    }
+    record::receipt_document(key, &receipt)
 }
 
 /// Bytes that a write adds to its batch.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::agent::entry::{Entry, EntryBody, MessageEntry};
+use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::InboxBody;
 use crate::agent::message::Message;
@@ -13,6 +13,7 @@ use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
 use crate::store::HeadQuery;
 use crate::turn::World;
+use crate::turn::expiry::decision_id;
 use crate::turn::admission::Refusal;
 use crate::turn::admission::decide::Decider;
 use crate::turn::admission::idempotency::{Earlier, earlier};
@@ -21,11 +22,6 @@ use crate::turn::views::{load, state_name};
 /// Heads that one look at all approvals reads at most.
 const HEADS_READ_MAX: usize = 1_000;
 const PAGE: usize = 100;
-
-/// Id of the inbox item and receipt that settle a request.
-pub fn decision_id(request: &RequestId) -> String {
-    format!("decision-{request}")
-}
 
 /// A request and, once there is one, its decision.
 #[derive(Clone, Debug)]
@@ -152,11 +148,8 @@ pub async fn approval(
     let request = match open {
         Some(request) => request,
         None => {
-            let entries = load::entries(world, &key, 1, head.seq).await?;
-            let asked = entries.iter().rev().find_map(|entry| match &entry.body {
-                EntryBody::Request(asked) if &asked.request.id == id => Some(asked.request.clone()),
-                _ => None,
-            });
+            let entries = load::all_entries(world, head).await?;
+            let asked = entries.iter().rev().find_map(|entry| asked_in(entry, id));
             on_record = entries.iter().rev().find_map(|entry| decided_in(entry, id));
             let Some(request) = asked else { return Ok(None) };
             request
@@ -170,13 +163,14 @@ pub async fn approval(
     Ok(Some(Approval { key, request, arguments, decision }))
 }
 
+fn asked_in(entry: &Entry, id: &RequestId) -> Option<Request> {
+    let EntryBody::Request(asked) = &entry.body else { return None };
+    (&asked.request.id == id).then(|| asked.request.clone())
+}
+
 fn decided_in(entry: &Entry, id: &RequestId) -> Option<Decision> {
-    match &entry.body {
-        EntryBody::Decision(decided) if &decided.decision.request_id == id => {
-            Some(decided.decision.clone())
-        }
-        _ => None,
-    }
+    let EntryBody::Decision(decided) = &entry.body else { return None };
+    (&decided.decision.request_id == id).then(|| decided.decision.clone())
 }
 
 /// The decision that was accepted, whether or not a worker has taken it in.
@@ -185,7 +179,7 @@ pub(crate) async fn decided(
     key: &ConversationKey,
     id: &RequestId,
 ) -> Result<Option<Decision>, Refusal> {
-    Ok(match earlier(world, key, &decision_id(id)).await? {
+    Ok(match earlier(world, key, decision_id(id).as_str()).await? {
         Some(Earlier::Waiting(item)) => match item.body {
             InboxBody::Decision(decision) => Some(decision),
             InboxBody::Prompt(_)
@@ -214,12 +208,8 @@ async fn arguments_of(
 
 /// The arguments of an answer's call.
 pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
-    match &entry.body {
-        EntryBody::Message(MessageEntry { message: Message::Assistant(answer), .. }) => {
-            answer.tool_calls().nth(index).map(|call| call.arguments.clone())
-        }
-        _ => None,
-    }
+    let Some(Message::Assistant(answer)) = entry.body.message() else { return None };
+    answer.tool_calls().nth(index).map(|call| call.arguments.clone())
 }
 
 /// What a conversation asks and nobody has decided.
@@ -264,7 +254,7 @@ pub async fn decidable(
         let page = world.store.heads(&query).await?;
         heads_read += page.items.len();
         for stored in &page.items {
-            let head: Head = load::read_body(stored)?;
+            let head: Head = crate::turn::record::read_head(stored)?;
             let key = head.key();
             let is_mine = |request: &Request| {
                 who.may_decide(&key, request) && request.expires_at.is_none_or(|at| at > now)

@@ -71,7 +71,7 @@ pub struct PromptSummary {
 
 /// The view of a conversation that nothing has happened in.
 pub(crate) fn fresh_view(head: &Head) -> ConversationView {
-    whole(head, head.state(), prompt_summaries(head, head.state()), Vec::new())
+    whole(head, head.state(), prompt_summaries(head, head.state()), &[])
 }
 
 /// The view, with what waits in the inbox.
@@ -86,7 +86,7 @@ pub async fn conversation_view(world: &World, head: &Head) -> Result<Conversatio
         inbox.iter().filter_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id).collect();
     let state = match seen_state(head, &pending) {
         State::Idle if !waiting.is_empty() => State::Running,
-        state => state,
+        state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
     };
     let mut prompts = prompt_summaries(head, seen_state(head, &pending));
     for id in waiting {
@@ -94,14 +94,14 @@ pub async fn conversation_view(world: &World, head: &Head) -> Result<Conversatio
             prompts.push(PromptSummary { id: id.clone(), state: PromptState::Running });
         }
     }
-    Ok(whole(head, state, prompts, pending))
+    Ok(whole(head, state, prompts, &pending))
 }
 
 /// A waiting conversation whose requests have all been decided is running again, though no worker has seen it yet.
 pub(crate) fn seen_state(head: &Head, pending: &[Approval]) -> State {
     match head.state() {
         State::WaitingForApproval if pending.is_empty() => State::Running,
-        state => state,
+        state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
     }
 }
 
@@ -124,7 +124,7 @@ fn whole(
     head: &Head,
     state: State,
     prompts: Vec<PromptSummary>,
-    pending: Vec<Approval>,
+    pending: &[Approval],
 ) -> ConversationView {
     ConversationView {
         id: head.conversation_id.clone(),
@@ -149,7 +149,7 @@ fn whole(
 /// # Errors
 /// As the store's.
 pub async fn messages(world: &World, head: &Head) -> Result<Vec<Value>, Refusal> {
-    let entries = load::entries(world, &head.key(), 1, head.seq).await?;
+    let entries = load::all_entries(world, head).await?;
     let path = path(&entries, head.leaf_id.as_ref());
     Ok(path.iter().filter_map(|entry| message_of(entry)).collect())
 }

@@ -12,15 +12,12 @@ use crate::ids::ConversationKey;
 use crate::store::{
     ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored,
 };
-use crate::turn::World;
+use crate::turn::{World, record};
 use crate::turn::admission::Refusal;
 
 /// A stored body as what it is.
 pub(crate) fn read_body<T: DeserializeOwned>(stored: &Stored) -> Result<T, Refusal> {
-    serde_json::from_str(stored.document.body.text()).map_err(|error| {
-        let what = format!("{} {}: {error}", stored.document.kind.as_str(), stored.document.id);
-        Refusal::Corrupt(StoreError::Corrupt(what))
-    })
+    Ok(record::read(&stored.document)?)
 }
 
 /// The head, a deleted one too.
@@ -32,7 +29,7 @@ pub(crate) async fn any_head(
     let Some(stored) = world.store.read(&partition, HEAD_ID, Freshness::Latest).await? else {
         return Ok(None);
     };
-    Ok(Some((read_body(&stored)?, stored.etag)))
+    Ok(Some((record::read_head(&stored)?, stored.etag)))
 }
 
 /// The head of a conversation that is there for clients.
@@ -72,12 +69,20 @@ pub async fn entries(
     for freshness in [Freshness::Any, Freshness::Latest] {
         let found = world.store.select(&partition, &Selection::entries(from, to), freshness).await?;
         if found.len() == expected {
-            return found.iter().map(|stored| read_body(stored).map(Arc::new)).collect();
+            return Ok(record::read_entries(&found)?);
         }
     }
     // A deletion may be under way; otherwise a person has to look.
     head(world, key).await?;
     Err(Refusal::Corrupt(StoreError::Corrupt(format!("entries {from} to {to} of {key} have a gap"))))
+}
+
+/// All entries of a conversation; what a warm process remembers is not read again.
+///
+/// # Errors
+/// As the store's.
+pub async fn all_entries(world: &World, head: &Head) -> Result<Arc<Vec<Arc<Entry>>>, Refusal> {
+    Ok(world.entries.entries(&*world.store, head).await?)
 }
 
 /// What was accepted and not yet taken in, oldest first.

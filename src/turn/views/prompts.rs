@@ -92,7 +92,7 @@ pub async fn prompts(
     limit: usize,
 ) -> Result<(Vec<PromptView>, Option<usize>), Refusal> {
     let key = head.key();
-    let entries = load::entries(world, &key, 1, head.seq).await?;
+    let entries = load::all_entries(world, head).await?;
     let inbox = load::inbox(world, &key).await?;
     let begun: Vec<&PromptId> = entries
         .iter()

@@ -1,0 +1,201 @@
+//! What one commit will write: the head as it will be, and everything new.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
+use crate::agent::event::{Event, EventBody, MessageRef};
+use crate::agent::head::Head;
+use crate::agent::inbox::Receipt;
+use crate::agent::message::AssistantMessage;
+use crate::agent::notice::Notice;
+use crate::agent::phase::{CallState, CallStatus, Phase};
+use crate::agent::raw::RawJson;
+use crate::clock::Timestamp;
+use crate::ids::{EntryId, PromptId};
+
+/// What the settings in force say to the core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Model answers in one prompt; `None`: no limit but the hard one.
+    pub rounds_max: Option<u32>,
+    pub hard_rounds_max: u32,
+    /// Whether there is somebody to send notices to.
+    pub writes_notices: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Draft {
+    pub head: Head,
+    pub entries: Vec<Arc<Entry>>,
+    pub events: Vec<Event>,
+    pub receipts: Vec<Receipt>,
+    pub notices: Vec<Notice>,
+    /// The answer whose calls are open; the driver loads it when the phase names one.
+    pub answer: Option<Arc<Entry>>,
+    pub rules: Rules,
+    pub now: Timestamp,
+}
+
+impl Draft {
+    pub fn new(head: Head, answer: Option<Arc<Entry>>, rules: Rules, now: Timestamp) -> Self {
+        Self {
+            head,
+            entries: Vec::new(),
+            events: Vec::new(),
+            receipts: Vec::new(),
+            notices: Vec::new(),
+            answer,
+            rules,
+            now,
+        }
+    }
+
+    /// Whether a commit would tell anyone anything.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+            && self.events.is_empty()
+            && self.receipts.is_empty()
+            && self.notices.is_empty()
+    }
+
+    /// Operations of the batch that this draft becomes: head, entries, one events document, receipts, notices.
+    pub fn operations(&self) -> usize {
+        2 + self.entries.len() + self.receipts.len() + self.notices.len()
+    }
+
+    /// Appends after the leaf, which it becomes.
+    pub(super) fn append(&mut self, body: EntryBody) -> Arc<Entry> {
+        let seq = self.head.seq + 1;
+        let entry_id = EntryId::of_entry(&self.head.incarnation, seq);
+        self.append_as(entry_id, body)
+    }
+
+    /// The same under an id that was promised before.
+    pub(super) fn append_as(&mut self, entry_id: EntryId, body: EntryBody) -> Arc<Entry> {
+        self.head.seq += 1;
+        let base = EntryBase {
+            entry_id: entry_id.clone(),
+            parent_id: self.head.leaf_id.replace(entry_id),
+            seq: self.head.seq,
+            timestamp: self.now,
+            prompt_id: self.prompt_id(),
+        };
+        let entry = Arc::new(Entry { base, body });
+        self.entries.push(Arc::clone(&entry));
+        entry
+    }
+
+    pub(super) fn tell(&mut self, body: EventBody) {
+        self.head.event_seq += 1;
+        let event = Event {
+            n: self.head.event_seq,
+            at: self.now,
+            prompt_id: self.prompt_id(),
+            turn: self.head.turn,
+            body,
+        };
+        self.events.push(event);
+    }
+
+    /// Appends a message and tells its start and end.
+    pub(super) fn speak(&mut self, entry: MessageEntry) -> Arc<Entry> {
+        let entry = self.append(EntryBody::Message(entry));
+        self.tell_message(&entry);
+        entry
+    }
+
+    pub(super) fn tell_message(&mut self, entry: &Entry) {
+        let message = MessageRef { message_id: entry.base.entry_id.clone(), seq: entry.base.seq };
+        self.tell(EventBody::MessageStart(message.clone()));
+        self.tell(EventBody::MessageEnd(message));
+    }
+
+    pub(super) fn owe_notice(&mut self, kind: &str, data: &serde_json::Value, text: String) {
+        if !self.rules.writes_notices {
+            return;
+        }
+        // The event that says the same has this number, so a conversation never names two notices alike.
+        let id = format!(
+            "nt_{}_{}_{}",
+            self.head.conversation_id, self.head.incarnation, self.head.event_seq
+        );
+        self.notices.push(Notice {
+            id,
+            kind: kind.to_owned(),
+            at: self.now,
+            data: RawJson::of(&self.notice_data(data)),
+            text,
+            attempts: 0,
+            settled_at: None,
+            gave_up: false,
+        });
+    }
+
+    fn notice_data(&self, data: &serde_json::Value) -> serde_json::Value {
+        let mut whole = json!({
+            "conversationId": self.head.conversation_id,
+            "tenantId": self.head.tenant,
+            "userId": self.head.user,
+            "agent": self.head.agent,
+        });
+        if let (Some(whole), Some(data)) = (whole.as_object_mut(), data.as_object()) {
+            whole.extend(data.clone());
+        }
+        whole
+    }
+
+    pub fn prompt_id(&self) -> Option<PromptId> {
+        self.head.prompt.as_ref().map(|run| run.id.clone())
+    }
+
+    /// The answer whose calls are open.
+    pub fn open_answer(&self) -> Option<&AssistantMessage> {
+        self.answer.as_ref()?.body.message()?.as_assistant()
+    }
+
+    pub fn calls(&self) -> &[CallState] {
+        match &self.head.phase {
+            Phase::Calls { calls, .. } => calls,
+            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => &[],
+        }
+    }
+
+    pub(super) fn call_mut(&mut self, index: usize) -> Option<&mut CallState> {
+        match &mut self.head.phase {
+            Phase::Calls { calls, .. } => calls.get_mut(index),
+            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => None,
+        }
+    }
+
+    /// The first call without a result, and where it stands: calls run one after the other.
+    pub fn next_call(&self) -> Option<(usize, &CallStatus)> {
+        let (index, call) = self.calls().iter().enumerate().find(|(_, call)| !call.is_done())?;
+        Some((index, &call.status))
+    }
+}
+
+impl Head {
+    /// When somebody has to look at this conversation again, if nobody holds it; `None`: nothing is owed.
+    pub fn owed_at(&self, now: Timestamp) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Deleted => None,
+            Phase::Idle => (self.waiting > 0).then_some(now),
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
+                Some(not_before.unwrap_or(now))
+            }
+            Phase::Calls { calls, .. } => {
+                match calls.iter().find(|call| !call.is_done()).map(|call| &call.status) {
+                    Some(CallStatus::Waiting { .. }) => {
+                        self.requests.iter().filter_map(|request| request.expires_at).min()
+                    }
+                    Some(
+                        CallStatus::Ready | CallStatus::Started { .. } | CallStatus::Done { .. },
+                    )
+                    | None => Some(now),
+                }
+            }
+        }
+    }
+}

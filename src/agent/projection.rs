@@ -1,0 +1,164 @@
+//! From the path to what the model is sent. Two stages, as the sources have it: the messages of the path, which extensions
+//! may change, and then the conversion that makes them well-formed (invariant 8).
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::agent::content::{Block, Content, ToolCall};
+use crate::agent::entry::{CallRef, Entry, EntryBody, FileOutput, MessageEntry, Output};
+use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
+use crate::agent::raw::Extra;
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+
+/// What stands in for a result that is not there.
+pub const NO_RESULT: &str = "No result provided";
+
+/// The messages of a path, in order, whatever their role; files that tools sent to the person speak as a sentence, after
+/// the results of their batch. Stored messages are borrowed: the history is not copied.
+pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
+    let mut spoken = Vec::with_capacity(path.len());
+    let mut files: Vec<Message> = Vec::new();
+    let mut asked: Vec<(CallRef, &str)> = Vec::new();
+    for entry in path {
+        match &entry.body {
+            EntryBody::Message(MessageEntry { message, .. }) => {
+                if !matches!(message, Message::ToolResult(_)) {
+                    spoken.extend(files.drain(..).map(Cow::Owned));
+                }
+                if let Message::ToolResult(_) = message {
+                    asked.clear();
+                } else {
+                    settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
+                }
+                spoken.push(Cow::Borrowed(message));
+            }
+            EntryBody::Output(output) => match &output.output {
+                Output::File(file) => files.push(file_sentence(file, entry.base.timestamp)),
+                Output::Widget(_) | Output::Other(_) => {}
+            },
+            EntryBody::Request(request) => {
+                asked.extend(
+                    request.request.call.map(|call| (call, request.request.reason.as_str())),
+                );
+            }
+            EntryBody::ThinkingLevelChange(_)
+            | EntryBody::ModelChange(_)
+            | EntryBody::Compaction(_)
+            | EntryBody::BranchSummary(_)
+            | EntryBody::Custom(_)
+            | EntryBody::CustomMessage(_)
+            | EntryBody::Label(_)
+            | EntryBody::SessionInfo(_)
+            | EntryBody::Prompt(_)
+            | EntryBody::PromptEnd(_)
+            | EntryBody::ToolStarted(_)
+            | EntryBody::Decision(_)
+            | EntryBody::Protocol(_)
+            | EntryBody::Other(_) => {}
+        }
+    }
+    spoken.extend(files.into_iter().map(Cow::Owned));
+    spoken
+}
+
+/// A request that nobody decided before the conversation went on: the model reads that its call is pending.
+fn settle_asked(
+    spoken: &mut Vec<Cow<'_, Message>>,
+    asked: &mut Vec<(CallRef, &str)>,
+    at: Timestamp,
+) {
+    for (call, reason) in asked.drain(..) {
+        let last = spoken.iter().rev().find_map(|message| message.as_assistant());
+        let Some(open) = last.and_then(|answer| answer.tool_calls().nth(call.index)).cloned()
+        else {
+            continue;
+        };
+        let text = json!({"pending": true, "reason": reason}).to_string();
+        spoken.push(Cow::Owned(result_of(&open, text, false, at)));
+    }
+}
+
+fn file_sentence(file: &FileOutput, at: Timestamp) -> Message {
+    let described = file.description.as_ref().map(|text| format!(" — {text}")).unwrap_or_default();
+    Message::Assistant(AssistantMessage {
+        content: vec![Block::text(format!("[File sent to user: \"{}\"{described}]", file.path))],
+        api: String::new(),
+        provider: String::new(),
+        model: String::new(),
+        usage: Usage::default(),
+        stop_reason: StopReason::Stop,
+        error_message: None,
+        timestamp: at,
+        extra: Extra::new(),
+    })
+}
+
+fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp) -> Message {
+    Message::ToolResult(ToolResultMessage {
+        tool_call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        content: vec![Block::text(text)],
+        details: None,
+        structured_content: None,
+        is_error,
+        timestamp,
+        workspace: std::collections::BTreeMap::new(),
+        extra: Extra::new(),
+    })
+}
+
+/// Keeps user, assistant and tool result messages; leaves out failed answers and results without a call; gives every call
+/// exactly one result, before the next user or assistant message.
+pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
+    let mut converted = Vec::with_capacity(messages.len());
+    // Calls of the last answer that have no result yet, oldest first.
+    let mut open: VecDeque<ToolCall> = VecDeque::new();
+    for message in messages {
+        match message.as_ref() {
+            Message::User(user) => {
+                let is_empty =
+                    matches!(&user.content, Content::Blocks(blocks) if blocks.is_empty());
+                if !is_empty {
+                    close(&mut converted, &mut open);
+                    converted.push(message);
+                }
+            }
+            Message::Assistant(answer) if answer.is_failed() => {}
+            Message::Assistant(answer) => {
+                // A sentence about a file between two results of a batch would part a call from its result.
+                if answer.api.is_empty() && !open.is_empty() {
+                    continue;
+                }
+                close(&mut converted, &mut open);
+                open = answer.tool_calls().cloned().collect();
+                if !answer.content.is_empty() {
+                    converted.push(message);
+                }
+            }
+            Message::ToolResult(result) => {
+                if let Some(position) = open.iter().position(|call| call.id == result.tool_call_id)
+                {
+                    open.remove(position);
+                    converted.push(message);
+                }
+            }
+            Message::BashExecution(_)
+            | Message::Custom(_)
+            | Message::BranchSummary(_)
+            | Message::CompactionSummary(_)
+            | Message::Other(_) => {}
+        }
+    }
+    close(&mut converted, &mut open);
+    converted
+}
+
+fn close(converted: &mut Vec<Cow<'_, Message>>, open: &mut VecDeque<ToolCall>) {
+    for call in open.drain(..) {
+        converted.push(Cow::Owned(result_of(&call, NO_RESULT.to_owned(), true, Timestamp(0))));
+    }
+}

@@ -1,0 +1,118 @@
+//! One step: an input changes what is owed. Cannot fail: every input has a meaning in every state, if only "ignored".
+
+mod answer;
+mod calls;
+mod ending;
+mod landing;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::agent::content::Block;
+use crate::agent::draft::Draft;
+use crate::agent::entry::Output;
+use crate::agent::inbox::InboxItem;
+use crate::agent::message::{AssistantMessage, WorkspaceFile};
+use crate::agent::phase::OnUnknown;
+use crate::agent::raw::RawJson;
+use crate::agent::request::Effect;
+use crate::clock::Timestamp;
+
+pub use landing::can_land;
+
+/// Deliveries of the same step without progress before its prompt is given up.
+pub const CLAIMS_MAX: u32 = 5;
+
+/// What the driver found out or did. The same inputs on the same head give the same draft, so a lost commit is made anew.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// An inbox item that [`can_land`] is taken in.
+    Landed(Arc<InboxItem>),
+    /// Items that cannot land yet were looked at: their number.
+    Waiting(u32),
+    /// The worker that held the conversation stopped in the middle of something.
+    TakenOver,
+    /// The model answered, or failed.
+    Answered(Box<Answered>),
+    /// A ready call was looked at.
+    Prepared { index: usize, gate: Gate },
+    /// A started call gave its result.
+    Returned { index: usize, result: Box<CallResult> },
+    /// A started call's answer was lost, and nobody knows whether it happened.
+    OutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
+    /// The step was tried [`CLAIMS_MAX`] times without progress, or can never be made.
+    Poisoned { reason: String },
+}
+
+#[derive(Clone, Debug)]
+pub struct Answered {
+    pub message: AssistantMessage,
+    /// Of the agent file that was in force.
+    pub revision: String,
+    pub started_at: Timestamp,
+}
+
+/// What stands between a call and its start.
+#[derive(Clone, Debug)]
+pub enum Gate {
+    /// It will not run: unknown tool, bad arguments, blocked. The model reads the text.
+    Refused {
+        text: String,
+    },
+    Open(Box<Start>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub effect: Effect,
+    pub on_unknown: OnUnknown,
+    /// When the attempt is certainly over.
+    pub until: Timestamp,
+    /// Hash of tool name, arguments and definition.
+    pub binding: String,
+    /// Hash of tool name and arguments: equal calls have equal ones, whatever the deployment.
+    pub fingerprint: String,
+    pub ask: Option<Asked>,
+}
+
+/// A person has to agree first.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub reason: String,
+    pub approvers: Vec<String>,
+    pub not_requester: bool,
+    pub expires_at: Timestamp,
+}
+
+/// What a tool gave, as the record will have it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CallResult {
+    pub content: Vec<Block>,
+    pub details: Option<RawJson>,
+    pub structured: Option<RawJson>,
+    pub is_error: bool,
+    pub outputs: Vec<Output>,
+    pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
+}
+
+impl CallResult {
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { content: vec![Block::text(text)], is_error: true, ..Self::default() }
+    }
+}
+
+/// Applies one input to the draft.
+pub fn step(draft: &mut Draft, input: &Input) {
+    match input {
+        Input::Landed(item) => landing::land(draft, item),
+        Input::Waiting(count) => draft.head.waiting = *count,
+        Input::TakenOver => calls::take_over(draft),
+        Input::Answered(answered) => answer::accept(draft, answered),
+        Input::Prepared { index, gate } => calls::pass_gate(draft, *index, gate),
+        Input::Returned { index, result } => calls::settle(draft, *index, result),
+        Input::OutcomeUnknown { index, reason, expires_at } => {
+            calls::lose_outcome(draft, *index, reason, *expires_at);
+        }
+        Input::Poisoned { reason } => ending::poison(draft, reason),
+    }
+}

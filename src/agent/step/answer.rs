@@ -1,0 +1,106 @@
+//! Taking in a model's answer.
+
+use std::sync::Arc;
+
+use crate::agent::content::Block;
+use crate::agent::draft::Draft;
+use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptState, PromptStop};
+use crate::agent::event::{Empty, EventBody, OutputRef};
+use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::phase::{CallState, Phase};
+use crate::agent::step::{Answered, CallResult, calls, ending};
+use crate::ids::EntryId;
+
+/// What a call of an answer that was cut by the output limit is given instead of being run.
+const CUT_SHORT: &str = "This call was not run: the answer was cut by the output limit, so its arguments may be incomplete. \
+     Make the call again, shorter.";
+
+pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
+    if !matches!(draft.head.phase, Phase::Model { .. }) {
+        return;
+    }
+    let entry = record(draft, answered);
+    let message = &answered.message;
+    if message.is_failed() {
+        end_failed(draft, &entry, message);
+        return;
+    }
+    tell_texts(draft, &entry, message);
+    let calls_count = message.tool_calls().count();
+    if calls_count == 0 {
+        ending::end_turn(draft, entry.base.seq, Vec::new());
+        ending::end(draft, PromptState::Completed, PromptStop::End, None);
+        return;
+    }
+    draft.head.phase = Phase::Calls {
+        answer: entry.base.seq,
+        calls: (0..calls_count).map(|_| CallState::fresh()).collect(),
+    };
+    draft.answer = Some(entry);
+    if message.stop_reason == StopReason::Length {
+        for index in 0..calls_count {
+            calls::refuse(draft, index, &CallResult::error(CUT_SHORT));
+        }
+    }
+}
+
+fn record(draft: &mut Draft, answered: &Answered) -> Arc<Entry> {
+    let usage = answered.message.usage;
+    let head = &mut draft.head;
+    head.claims = 0;
+    head.answers += 1;
+    head.usage += usage;
+    let mut begins_turn = false;
+    if let Some(run) = &mut head.prompt {
+        run.rounds += 1;
+        run.usage += usage;
+        begins_turn = !std::mem::replace(&mut run.is_turn_open, true);
+    }
+    if begins_turn {
+        head.turn += 1;
+        draft.tell(EventBody::TurnStart(Empty {}));
+    }
+    let mut message = answered.message.clone();
+    message.timestamp = draft.now;
+    let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
+    let entry = draft.append_as(
+        id,
+        EntryBody::Message(MessageEntry {
+            message: Message::Assistant(message),
+            revision: Some(answered.revision.clone()),
+            call: None,
+            started_at: Some(answered.started_at),
+        }),
+    );
+    draft.tell_message(&entry);
+    entry
+}
+
+fn tell_texts(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
+    for (number, block) in message.content.iter().enumerate() {
+        if let Block::Text(text) = block
+            && !text.text.trim().is_empty()
+        {
+            draft.tell(EventBody::PromptOutput(OutputRef {
+                seq: entry.base.seq,
+                block: Some(number),
+                call: None,
+            }));
+        }
+    }
+}
+
+/// A final failure ends the prompt; what waits is not looked at for this prompt, and stays.
+fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
+    tell_texts(draft, entry, message);
+    ending::end_turn(draft, entry.base.seq, Vec::new());
+    if message.stop_reason == StopReason::Aborted {
+        ending::end(draft, PromptState::Aborted, PromptStop::Aborted, None);
+        return;
+    }
+    let error = PromptError {
+        kind: "model".to_owned(),
+        message: message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned()),
+    };
+    ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+}

@@ -1,0 +1,298 @@
+//! The calls of an answer: each gets exactly one result, in source order, whatever happened (invariant 5).
+
+use serde_json::json;
+
+use crate::agent::content::ToolCall;
+use crate::agent::draft::Draft;
+use crate::agent::entry::{
+    CallRef, EntryBody, MessageEntry, OutputEntry, RequestEntry, ToolStarted,
+};
+use crate::agent::event::{
+    EventBody, MessageReset, OutputRef, RequestRef, ToolExecutionEnd, ToolExecutionStart,
+};
+use crate::agent::message::{Message, ToolResultMessage};
+use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
+use crate::agent::raw::Extra;
+use crate::agent::request::{Effect, Request, RequestKind};
+use crate::agent::step::{Asked, CallResult, Gate, Start, ending};
+use crate::clock::Timestamp;
+use crate::ids::{EffectId, EntryId, RequestId};
+
+/// What the model reads of a write whose answer was lost.
+pub(super) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
+
+/// Writes of unknown outcome that a conversation remembers; above it the oldest is forgotten.
+const UNKNOWN_WRITES_MAX: usize = 100;
+
+/// What a call is about, copied so that the draft can be changed.
+struct Named {
+    call: CallRef,
+    tool_call: ToolCall,
+}
+
+fn named(draft: &Draft, index: usize) -> Option<Named> {
+    let Phase::Calls { answer, .. } = &draft.head.phase else { return None };
+    let tool_call = draft.open_answer()?.tool_calls().nth(index)?.clone();
+    Some(Named { call: CallRef { answer: *answer, index }, tool_call })
+}
+
+pub(super) fn pass_gate(draft: &mut Draft, index: usize, gate: &Gate) {
+    let is_ready = draft.calls().get(index).is_some_and(|call| call.status == CallStatus::Ready);
+    if !is_ready {
+        return;
+    }
+    match gate {
+        Gate::Refused { text } => refuse(draft, index, &CallResult::error(text.clone())),
+        Gate::Open(start) => open(draft, index, start),
+    }
+}
+
+fn open(draft: &mut Draft, index: usize, start: &Start) {
+    let call = draft.calls().get(index);
+    let is_approved = call.and_then(|call| call.approved.as_ref()) == Some(&start.binding);
+    // A later try of a call that ran before was approved before.
+    let is_first = call.is_some_and(|call| call.attempts == 0);
+    if is_first && draft.head.unknown_writes.contains_key(&start.fingerprint) {
+        let text = "An earlier call with the same arguments has an unknown outcome, so this one was not started.";
+        refuse(draft, index, &CallResult::error(text));
+        return;
+    }
+    match &start.ask {
+        Some(asked) if !is_approved => ask(draft, index, start, asked),
+        _ => begin(draft, index, start),
+    }
+}
+
+/// A call that does not run is announced and answered all the same.
+pub(super) fn refuse(draft: &mut Draft, index: usize, result: &CallResult) {
+    announce(draft, index);
+    settle(draft, index, result);
+}
+
+fn announce(draft: &mut Draft, index: usize) {
+    let Some(named) = named(draft, index) else { return };
+    draft.tell(EventBody::ToolExecutionStart(ToolExecutionStart {
+        tool_call_id: named.tool_call.id,
+        tool_name: named.tool_call.name,
+        call: named.call,
+    }));
+}
+
+/// The intent: in the record before the call is sent (invariant 6).
+fn begin(draft: &mut Draft, index: usize, start: &Start) {
+    let Some(named) = named(draft, index) else { return };
+    let effect_id = EffectId::of_call(
+        &draft.head.conversation_id,
+        &draft.head.incarnation,
+        named.call.answer,
+        index,
+    );
+    let Some(call) = draft.call_mut(index) else { return };
+    call.attempts += 1;
+    let attempt = call.attempts;
+    call.approved = Some(start.binding.clone());
+    call.status = CallStatus::Started {
+        effect_id: effect_id.clone(),
+        effect: start.effect,
+        on_unknown: start.on_unknown,
+        fingerprint: start.fingerprint.clone(),
+        until: start.until,
+    };
+    if attempt == 1 {
+        announce(draft, index);
+    }
+    draft.append(EntryBody::ToolStarted(ToolStarted {
+        call: named.call,
+        effect_id,
+        tool_name: named.tool_call.name,
+        attempt,
+    }));
+}
+
+fn ask(draft: &mut Draft, index: usize, start: &Start, asked: &Asked) {
+    let Some(named) = named(draft, index) else { return };
+    let request = Request {
+        id: RequestId::new(""),
+        kind: RequestKind::Tool,
+        title: format!("May {} run?", named.tool_call.name),
+        reason: asked.reason.clone(),
+        binding: Some(start.binding.clone()),
+        effect: Some(start.effect),
+        expires_at: Some(asked.expires_at),
+        approvers: asked.approvers.clone(),
+        not_requester: asked.not_requester,
+        ..blank_request(draft, &named)
+    };
+    put_request(draft, index, &named, request);
+}
+
+fn blank_request(draft: &Draft, named: &Named) -> Request {
+    let (prompt_id, user) = draft.head.prompt.as_ref().map_or_else(
+        || (crate::ids::PromptId::new(""), draft.head.user.clone()),
+        |run| (run.id.clone(), run.user.clone()),
+    );
+    Request {
+        id: RequestId::new(""),
+        kind: RequestKind::Question,
+        title: String::new(),
+        reason: String::new(),
+        prompt_id,
+        call: Some(named.call),
+        tool_call_id: Some(named.tool_call.id.clone()),
+        tool: Some(named.tool_call.name.clone()),
+        effect: None,
+        binding: None,
+        schema: None,
+        requested_at: draft.now,
+        requested_by: user,
+        expires_at: None,
+        approvers: vec!["owner".to_owned()],
+        not_requester: false,
+    }
+}
+
+fn put_request(draft: &mut Draft, index: usize, named: &Named, mut request: Request) {
+    draft.head.requests_made += 1;
+    request.id = RequestId::new(format!(
+        "rq_{}_{}_{}",
+        draft.head.conversation_id, draft.head.incarnation, draft.head.requests_made
+    ));
+    let was_asked = draft.call_mut(index).is_some_and(|call| {
+        call.status =
+            CallStatus::Waiting { on: WaitsFor::Request { request_id: request.id.clone() } };
+        std::mem::replace(&mut call.is_asked, true)
+    });
+    draft.head.requests.push(request.clone());
+    let entry = draft.append(EntryBody::Request(RequestEntry { request: request.clone() }));
+    let output = OutputRef { seq: entry.base.seq, block: None, call: Some(named.call) };
+    draft.tell(if was_asked {
+        EventBody::PromptOutputUpdated(output)
+    } else {
+        EventBody::PromptOutput(output)
+    });
+    draft.tell(EventBody::PromptApprovalRequested(RequestRef {
+        request_id: request.id.clone(),
+        seq: entry.base.seq,
+        tool_call_id: request.tool_call_id.clone(),
+    }));
+    let text = format!("{} {}", request.title, request.reason);
+    let data = json!({"promptId": request.prompt_id, "requestId": request.id, "approval": {
+        "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
+        "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
+        "decisions": request.kind.decisions(), "requestedAt": request.requested_at.to_string(),
+        "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
+    }});
+    draft.owe_notice("prompt.approval-requested", &data, text);
+}
+
+/// The result of a call, and what it makes owed: the next call, or the next answer.
+pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
+    let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
+    let Some(named) = named(draft, index).filter(|_| is_open) else { return };
+    draft.head.claims = 0;
+    let was_asked = draft.call_mut(index).is_some_and(|call| call.is_asked);
+    let message = ToolResultMessage {
+        tool_call_id: named.tool_call.id.clone(),
+        tool_name: named.tool_call.name.clone(),
+        content: result.content.clone(),
+        details: result.details.clone(),
+        structured_content: result.structured.clone(),
+        is_error: result.is_error,
+        timestamp: draft.now,
+        workspace: result.workspace.clone(),
+        extra: Extra::new(),
+    };
+    let entry = draft.append(EntryBody::Message(MessageEntry {
+        message: Message::ToolResult(message),
+        revision: None,
+        call: Some(named.call),
+        started_at: None,
+    }));
+    if let Some(call) = draft.call_mut(index) {
+        call.status = CallStatus::Done { result: entry.base.seq };
+    }
+    draft.tell(EventBody::ToolExecutionEnd(ToolExecutionEnd {
+        tool_call_id: named.tool_call.id,
+        tool_name: named.tool_call.name,
+        is_error: result.is_error,
+        result: entry.base.seq,
+    }));
+    draft.tell_message(&entry);
+    let output = OutputRef { seq: entry.base.seq, block: None, call: Some(named.call) };
+    draft.tell(if was_asked {
+        EventBody::PromptOutputUpdated(output)
+    } else {
+        EventBody::PromptOutput(output)
+    });
+    for output in &result.outputs {
+        let side = draft.append(EntryBody::Output(OutputEntry {
+            output: output.clone(),
+            call: Some(named.call),
+        }));
+        draft.tell(EventBody::PromptOutput(OutputRef {
+            seq: side.base.seq,
+            block: None,
+            call: None,
+        }));
+    }
+    if draft.next_call().is_none() {
+        ending::close_turn(draft);
+    }
+}
+
+pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expires_at: Timestamp) {
+    let Some(CallStatus::Started { on_unknown, effect, fingerprint, .. }) =
+        draft.calls().get(index).map(|call| call.status.clone())
+    else {
+        return;
+    };
+    let Some(named) = named(draft, index) else { return };
+    while draft.head.unknown_writes.len() >= UNKNOWN_WRITES_MAX {
+        draft.head.unknown_writes.pop_first();
+    }
+    match on_unknown {
+        OnUnknown::Tell => {
+            draft.head.unknown_writes.insert(fingerprint, "told".to_owned());
+            settle(draft, index, &CallResult::error(format!("{UNKNOWN_OUTCOME} ({reason})")));
+        }
+        OnUnknown::Ask => {
+            let binding = draft.calls().get(index).and_then(|call| call.approved.clone());
+            let request = Request {
+                kind: RequestKind::Outcome,
+                title: format!("Did {} happen?", named.tool_call.name),
+                reason: reason.to_owned(),
+                binding,
+                effect: Some(effect),
+                expires_at: Some(expires_at),
+                approvers: vec!["owner".to_owned(), "link".to_owned()],
+                ..blank_request(draft, &named)
+            };
+            put_request(draft, index, &named, request);
+            if let Some(open) = draft.head.requests.last() {
+                let id = open.id.as_str().to_owned();
+                draft.head.unknown_writes.insert(fingerprint, id);
+            }
+        }
+    }
+}
+
+/// A worker stopped: what it streamed is void, and its started calls are judged by their effect. Reads and idempotent
+/// writes become ready again under the same effect id; a write is left started for the driver to ask about.
+pub(super) fn take_over(draft: &mut Draft) {
+    match &mut draft.head.phase {
+        Phase::Model { .. } => {
+            let message_id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers + 1);
+            draft.tell(EventBody::MessageReset(MessageReset { message_id }));
+        }
+        Phase::Calls { calls, .. } => {
+            for call in calls {
+                if let CallStatus::Started { effect: Effect::Read | Effect::Idempotent, .. } =
+                    call.status
+                {
+                    call.status = CallStatus::Ready;
+                }
+            }
+        }
+        Phase::Idle | Phase::Summary { .. } | Phase::Deleted => {}
+    }
+}

@@ -1,0 +1,147 @@
+//! The ends: of a turn, of a prompt, and of a prompt that cannot go on.
+
+use serde_json::json;
+
+use crate::agent::content::Block;
+use crate::agent::draft::Draft;
+use crate::agent::entry::{
+    EntryBody, MessageEntry, PromptEnd, PromptError, PromptState, PromptStop,
+};
+use crate::agent::event::{AgentEnd, Empty, EventBody, OutputRef, TurnEnd};
+use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::raw::Extra;
+use crate::agent::step::{CallResult, calls};
+use crate::agent::usage::Usage;
+
+pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
+    draft.tell(EventBody::TurnEnd(TurnEnd { message, tool_results }));
+    if let Some(run) = &mut draft.head.prompt {
+        run.is_turn_open = false;
+    }
+}
+
+/// All calls have their results: the model answers next, unless the rounds are used up.
+pub(super) fn close_turn(draft: &mut Draft) {
+    let Phase::Calls { answer, calls } = &draft.head.phase else { return };
+    let results = calls
+        .iter()
+        .filter_map(|call| match call.status {
+            CallStatus::Done { result } => Some(result),
+            CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Started { .. } => None,
+        })
+        .collect();
+    let answer = *answer;
+    end_turn(draft, answer, results);
+    draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+    draft.answer = None;
+    let rounds = draft.head.prompt.as_ref().map_or(0, |run| run.rounds);
+    let said = if rounds >= draft.rules.hard_rounds_max {
+        format!("Stopped after {} rounds: the service's hard limit.", draft.rules.hard_rounds_max)
+    } else if let Some(max) = draft.rules.rounds_max.filter(|max| rounds >= *max) {
+        format!("Exceeded maximum number of rounds ({max}). Stopping.")
+    } else {
+        return;
+    };
+    let entry = draft.speak(MessageEntry {
+        message: Message::Assistant(own_words(said, draft)),
+        revision: None,
+        call: None,
+        started_at: None,
+    });
+    draft.tell(EventBody::PromptOutput(OutputRef {
+        seq: entry.base.seq,
+        block: Some(0),
+        call: None,
+    }));
+    end(draft, PromptState::Completed, PromptStop::MaxRounds, None);
+}
+
+/// What the service itself says in the model's place.
+fn own_words(text: String, draft: &Draft) -> AssistantMessage {
+    AssistantMessage {
+        content: vec![Block::text(text)],
+        api: "turnwheel".to_owned(),
+        provider: "turnwheel".to_owned(),
+        model: "none".to_owned(),
+        usage: Usage::default(),
+        stop_reason: StopReason::Stop,
+        error_message: None,
+        timestamp: draft.now,
+        extra: Extra::new(),
+    }
+}
+
+pub(super) fn end(
+    draft: &mut Draft,
+    state: PromptState,
+    stop_reason: PromptStop,
+    error: Option<&PromptError>,
+) {
+    let Some(run) = draft.head.prompt.clone() else { return };
+    let entry =
+        draft.append(EntryBody::PromptEnd(PromptEnd { state, stop_reason, error: error.cloned() }));
+    if let Some(span) = draft.head.prompts.iter_mut().rev().find(|span| span.id == run.id) {
+        span.state = state;
+        span.stop_reason = Some(stop_reason);
+        span.to_seq = Some(entry.base.seq);
+    }
+    draft.tell(EventBody::AgentEnd(AgentEnd { from_seq: run.from_seq, to_seq: entry.base.seq }));
+    let data = json!({"promptId": run.id, "state": state, "stopReason": stop_reason, "error": error.map(|error| &error.kind)});
+    match state {
+        PromptState::Failed => {
+            draft.tell(EventBody::PromptError(Empty {}));
+            let text = format!("A prompt of {} failed.", draft.head.agent);
+            draft.owe_notice("prompt.error", &data, text);
+        }
+        PromptState::Running
+        | PromptState::WaitingForApproval
+        | PromptState::Completed
+        | PromptState::Aborted => {
+            draft.tell(EventBody::PromptCompleted(Empty {}));
+            let text = format!("A prompt of {} is complete.", draft.head.agent);
+            draft.owe_notice("prompt.completed", &data, text);
+        }
+    }
+    if draft.head.waiting == 0 {
+        draft.tell(EventBody::AgentSettled(Empty {}));
+    }
+    draft.head.prompt = None;
+    draft.head.phase = Phase::Idle;
+    draft.head.requests.clear();
+    draft.head.claims = 0;
+    draft.answer = None;
+}
+
+/// The prompt fails with the reason; calls that have no result get one, so that the conversation can go on.
+pub(super) fn poison(draft: &mut Draft, reason: &str) {
+    if draft.head.prompt.is_none() {
+        draft.head.phase = Phase::Idle;
+        return;
+    }
+    // The turn must not run on into another answer when its last call is settled.
+    let rules = draft.rules.clone();
+    draft.rules.rounds_max = None;
+    draft.rules.hard_rounds_max = u32::MAX;
+    let open: Vec<usize> =
+        (0..draft.calls().len()).filter(|index| is_open(draft, *index)).collect();
+    for index in open {
+        let was_started = matches!(
+            draft.calls().get(index).map(|call| &call.status),
+            Some(CallStatus::Started { effect: crate::agent::request::Effect::Write, .. })
+        );
+        let text = if was_started {
+            calls::UNKNOWN_OUTCOME.to_owned()
+        } else {
+            format!("This call was not run: {reason}")
+        };
+        calls::settle(draft, index, &CallResult::error(text));
+    }
+    draft.rules = rules;
+    let error = PromptError { kind: "poisoned".to_owned(), message: reason.to_owned() };
+    end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+}
+
+fn is_open(draft: &Draft, index: usize) -> bool {
+    draft.calls().get(index).is_some_and(|call| !call.is_done())
+}

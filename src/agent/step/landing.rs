@@ -1,0 +1,261 @@
+//! Taking in what waits: an inbox item becomes entries, events and a receipt.
+
+use crate::agent::content::Block;
+use crate::agent::draft::Draft;
+use crate::agent::entry::{DecisionEntry, EntryBody, MessageEntry, PromptEntry};
+use crate::agent::event::{Empty, EventBody, RequestRef};
+use crate::agent::head::{Head, PROMPTS_KEPT, PromptSpan, Run};
+use crate::agent::inbox::{InboxBody, InboxItem, LateResult, Outcome, PromptInput, Receipt};
+use crate::agent::message::{Message, UserMessage};
+use crate::agent::phase::{CallStatus, Phase, WaitsFor};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::{Decision, Request, RequestKind, Verdict};
+use crate::agent::step::CallResult;
+use crate::agent::step::calls;
+
+/// Whether an item changes something now; otherwise it waits where it is.
+pub fn can_land(head: &Head, item: &InboxItem) -> bool {
+    match &item.body {
+        InboxBody::Prompt(_) => head.prompt.is_none() && head.phase == Phase::Idle,
+        InboxBody::Decision(_) | InboxBody::LateResult(_) => true,
+        InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::Command(_) => false,
+    }
+}
+
+pub(super) fn land(draft: &mut Draft, item: &InboxItem) {
+    if !can_land(&draft.head, item) {
+        return;
+    }
+    let mut receipt = Receipt {
+        input_id: item.input_id.clone(),
+        accepted_at: item.accepted_at,
+        admission: item.admission.clone(),
+        outcome: Outcome::Landed,
+        turn: draft.head.turn,
+        prompt_id: None,
+        decision: None,
+        skipped_calls: Vec::new(),
+        ran_calls: Vec::new(),
+        extra: Extra::new(),
+    };
+    match &item.body {
+        InboxBody::Prompt(prompt) => {
+            begin(draft, item, prompt);
+            receipt.turn = draft.head.turn;
+            receipt.prompt_id = Some(prompt.prompt_id.clone());
+        }
+        InboxBody::Decision(decision) => {
+            receipt.decision = Some(decision.clone());
+            receipt.prompt_id = draft.prompt_id();
+            if !decide(draft, decision) {
+                receipt.outcome = Outcome::Ignored;
+            }
+        }
+        InboxBody::LateResult(late) => {
+            receipt.prompt_id = draft.prompt_id();
+            if !accept_late(draft, late) {
+                receipt.outcome = Outcome::Ignored;
+            }
+        }
+        InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::Command(_) => {}
+    }
+    draft.receipts.push(receipt);
+}
+
+fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
+    let head = &mut draft.head;
+    head.turn += 1;
+    head.prompt = Some(Run {
+        id: prompt.prompt_id.clone(),
+        from_seq: head.seq + 1,
+        user: prompt.user.clone(),
+        model: prompt.model.clone(),
+        rounds: 0,
+        is_turn_open: true,
+        usage: crate::agent::usage::Usage::default(),
+        traceparent: prompt.traceparent.clone(),
+    });
+    head.prompts.push(PromptSpan {
+        id: prompt.prompt_id.clone(),
+        state: crate::agent::entry::PromptState::Running,
+        stop_reason: None,
+        from_seq: head.seq + 1,
+        to_seq: None,
+    });
+    let surplus = head.prompts.len().saturating_sub(PROMPTS_KEPT);
+    head.prompts.drain(..surplus);
+    head.phase = Phase::Model { attempt: 1, not_before: None };
+    head.claims = 0;
+    let model = prompt
+        .model
+        .clone()
+        .or_else(|| head.settings.model.clone())
+        .unwrap_or_else(|| "normal".to_owned());
+    draft.append(EntryBody::Prompt(PromptEntry {
+        input_id: item.input_id.clone(),
+        user: prompt.user.clone(),
+        model,
+        visible: prompt.visible,
+        source: prompt.source,
+    }));
+    draft.tell(EventBody::PromptCreated(Empty {}));
+    draft.tell(EventBody::AgentStart(Empty {}));
+    draft.tell(EventBody::TurnStart(Empty {}));
+    if let Some(content) = &prompt.input {
+        let message = Message::User(UserMessage {
+            content: content.clone(),
+            timestamp: draft.now,
+            extra: Extra::new(),
+        });
+        draft.speak(MessageEntry { message, revision: None, call: None, started_at: None });
+    }
+}
+
+/// `false`: nobody asked for it any more.
+fn decide(draft: &mut Draft, decision: &Decision) -> bool {
+    let Some(position) =
+        draft.head.requests.iter().position(|request| request.id == decision.request_id)
+    else {
+        return false;
+    };
+    let request = draft.head.requests.remove(position);
+    let entry = draft.append(EntryBody::Decision(DecisionEntry { decision: decision.clone() }));
+    draft.tell(EventBody::PromptApprovalSettled(RequestRef {
+        request_id: request.id.clone(),
+        seq: entry.base.seq,
+        tool_call_id: request.tool_call_id.clone(),
+    }));
+    draft.head.claims = 0;
+    let Some(call) = request.call else { return true };
+    match request.kind {
+        RequestKind::Tool => decide_tool(draft, call.index, &request, decision),
+        RequestKind::Outcome => decide_outcome(draft, call.index, &request, decision),
+        // No path of this release opens one.
+        RequestKind::Budget | RequestKind::Question => {}
+    }
+    true
+}
+
+fn decide_tool(draft: &mut Draft, index: usize, request: &Request, decision: &Decision) {
+    let refused = |fallback: &str| decision.reason.clone().unwrap_or_else(|| fallback.to_owned());
+    match decision.verdict {
+        Verdict::Approve => {
+            if let Some(call) = draft.call_mut(index) {
+                call.status = CallStatus::Ready;
+                call.approved.clone_from(&request.binding);
+            }
+        }
+        Verdict::Expired => calls::settle(draft, index, &CallResult::error("Approval expired")),
+        Verdict::Aborted => {
+            calls::settle(draft, index, &CallResult::error(refused("Operation aborted")));
+        }
+        Verdict::Reject
+        | Verdict::Happened
+        | Verdict::DidNotHappen
+        | Verdict::Again
+        | Verdict::Answer => {
+            calls::settle(draft, index, &CallResult::error(refused("Rejected by user")));
+        }
+    }
+}
+
+fn decide_outcome(draft: &mut Draft, index: usize, request: &Request, decision: &Decision) {
+    draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
+    let said = |text: &str| match &decision.reason {
+        Some(reason) => format!("{text} {reason}"),
+        None => text.to_owned(),
+    };
+    match decision.verdict {
+        Verdict::Happened => calls::settle(draft, index, &told(decision.value.as_ref())),
+        Verdict::DidNotHappen => {
+            calls::settle(
+                draft,
+                index,
+                &CallResult::error(said("A person checked: this call did not happen.")),
+            );
+        }
+        Verdict::Again => {
+            if let Some(call) = draft.call_mut(index) {
+                call.status = CallStatus::Ready;
+                call.approved.clone_from(&request.binding);
+            }
+        }
+        Verdict::Approve
+        | Verdict::Reject
+        | Verdict::Answer
+        | Verdict::Expired
+        | Verdict::Aborted => {
+            calls::settle(draft, index, &CallResult::error(calls::UNKNOWN_OUTCOME));
+        }
+    }
+}
+
+/// What a person says the call answered.
+fn told(value: Option<&RawJson>) -> CallResult {
+    let Some(value) = value else {
+        let text = "A person checked: this call happened. What it answered is not known.";
+        return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
+    };
+    if let Ok(text) = value.read::<String>() {
+        return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
+    }
+    CallResult {
+        content: vec![Block::text(value.text())],
+        structured: Some(value.clone()),
+        ..CallResult::default()
+    }
+}
+
+/// The outcome of a call that a stopped worker left behind: better than anything a person could say.
+fn accept_late(draft: &mut Draft, late: &LateResult) -> bool {
+    let Phase::Calls { answer, calls } = &draft.head.phase else { return false };
+    let Some(call) = calls.get(late.call.index).filter(|_| *answer == late.call.answer) else {
+        return false;
+    };
+    match &call.status {
+        CallStatus::Started { .. } => {}
+        CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
+            let is_outcome = |request: &Request| {
+                request.id == *request_id && request.kind == RequestKind::Outcome
+            };
+            let Some(position) = draft.head.requests.iter().position(is_outcome) else {
+                return false;
+            };
+            let request = draft.head.requests.remove(position);
+            draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
+            let decision = Decision {
+                request_id: request.id.clone(),
+                verdict: Verdict::Happened,
+                reason: None,
+                value: None,
+                decided_by: "late-result".to_owned(),
+                decided_at: draft.now,
+            };
+            let entry = draft.append(EntryBody::Decision(DecisionEntry { decision }));
+            draft.tell(EventBody::PromptApprovalSettled(RequestRef {
+                request_id: request.id,
+                seq: entry.base.seq,
+                tool_call_id: request.tool_call_id,
+            }));
+        }
+        CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Done { .. } => return false,
+    }
+    let result = CallResult {
+        content: late.message.content.clone(),
+        details: late.message.details.clone(),
+        structured: late.message.structured_content.clone(),
+        is_error: late.message.is_error,
+        outputs: late.outputs.clone(),
+        workspace: late.message.workspace.clone(),
+    };
+    calls::settle(draft, late.call.index, &result);
+    true
+}

@@ -1,0 +1,179 @@
+//! Stories of the core: inputs in, one line per event out.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    clippy::needless_pass_by_value,
+    clippy::format_collect,
+    reason = "a story reads better than it runs"
+)]
+
+mod fixtures;
+mod projecting;
+mod stories;
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::agent::draft::{Draft, Rules};
+use crate::agent::event::{Event, EventBody};
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxBody, InboxItem};
+use crate::agent::message::AssistantMessage;
+use crate::agent::phase::OnUnknown;
+use crate::agent::request::{Decision, Effect, Verdict};
+use crate::agent::step::{Answered, Asked, CallResult, Gate, Input, Start, step};
+use crate::clock::Timestamp;
+use crate::ids::RequestId;
+
+pub(super) const NOW: Timestamp = Timestamp(1_795_292_349_669);
+
+pub(super) fn head() -> Head {
+    serde_json::from_value(json!({
+        "schema": 1, "minReader": 1, "tenant": "default", "user": "default", "conversationId": "c",
+        "incarnation": "0a1b2c3d", "commitId": "first", "revision": 1, "phase": {"owed": "idle"},
+        "seq": 0, "eventSeq": 0, "turn": 0, "agent": "clerk", "createdAt": NOW, "updatedAt": NOW,
+    }))
+    .unwrap()
+}
+
+pub(super) fn rules() -> Rules {
+    Rules { rounds_max: Some(25), hard_rounds_max: 200, writes_notices: false }
+}
+
+pub(super) fn draft() -> Draft {
+    Draft::new(head(), None, rules(), NOW)
+}
+
+pub(super) fn prompt(text: &str) -> Input {
+    let body = json!({"prompt": {"promptId": "pr_1", "user": "default", "input": text, "visible": true, "source": "user"}});
+    Input::Landed(Arc::new(item("in_1", body)))
+}
+
+fn item(id: &str, body: serde_json::Value) -> InboxItem {
+    InboxItem {
+        input_id: crate::ids::InputId::new(id),
+        accepted_at: NOW,
+        admission: crate::agent::inbox::Admission::default(),
+        body: serde_json::from_str(&body.to_string()).unwrap(),
+    }
+}
+
+pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) -> Input {
+    let request_id = draft
+        .head
+        .requests
+        .first()
+        .map_or_else(|| RequestId::new("gone"), |request| request.id.clone());
+    let decision = Decision {
+        request_id: request_id.clone(),
+        verdict,
+        reason: reason.map(ToOwned::to_owned),
+        value: None,
+        decided_by: "default".to_owned(),
+        decided_at: NOW,
+    };
+    Input::Landed(Arc::new(InboxItem {
+        body: InboxBody::Decision(decision),
+        ..item(&format!("decision-{request_id}"), json!({"abort": {}}))
+    }))
+}
+
+/// `content`: texts, or calls as `name {json}`.
+pub(super) fn answer(content: &[&str]) -> Input {
+    let blocks: Vec<serde_json::Value> = content
+        .iter()
+        .enumerate()
+        .map(|(number, part)| match part.split_once(" {") {
+            Some((name, rest)) => {
+                let arguments: serde_json::Value = serde_json::from_str(&format!("{{{rest}")).unwrap();
+                json!({"type": "toolCall", "id": format!("c{number}|fc_{number}"), "name": name, "arguments": arguments})
+            }
+            None => json!({"type": "text", "text": part}),
+        })
+        .collect();
+    let stop =
+        if blocks.iter().any(|block| block["type"] == "toolCall") { "toolUse" } else { "stop" };
+    answer_with(&blocks, stop)
+}
+
+pub(super) fn answer_with(blocks: &[serde_json::Value], stop: &str) -> Input {
+    let message: AssistantMessage = serde_json::from_str(
+        &json!({
+            "content": blocks, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0,
+            "errorMessage": (stop == "error").then_some("503 service unavailable"),
+            "usage": {"input": 10, "output": 5, "totalTokens": 15},
+        })
+        .to_string(),
+    )
+    .unwrap();
+    Input::Answered(Box::new(Answered { message, revision: "r1".to_owned(), started_at: NOW }))
+}
+
+pub(super) fn gate(index: usize, effect: Effect, ask: Option<&str>) -> Input {
+    let asked = ask.map(|reason| Asked {
+        reason: reason.to_owned(),
+        approvers: vec!["owner".to_owned()],
+        not_requester: false,
+        expires_at: Timestamp(NOW.0 + 1_000),
+    });
+    Input::Prepared {
+        index,
+        gate: Gate::Open(Box::new(Start {
+            effect,
+            on_unknown: OnUnknown::Ask,
+            until: Timestamp(NOW.0 + 30_000),
+            binding: "bound".to_owned(),
+            fingerprint: "print".to_owned(),
+            ask: asked,
+        })),
+    }
+}
+
+pub(super) fn refused(index: usize, text: &str) -> Input {
+    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned() } }
+}
+
+pub(super) fn returned(index: usize, text: &str) -> Input {
+    let content = vec![crate::agent::content::Block::text(text)];
+    Input::Returned { index, result: Box::new(CallResult { content, ..CallResult::default() }) }
+}
+
+pub(super) fn lost(index: usize) -> Input {
+    Input::OutcomeUnknown {
+        index,
+        reason: "time-out".to_owned(),
+        expires_at: Timestamp(NOW.0 + 9_000),
+    }
+}
+
+/// Applies the inputs and tells what they said, one line per event.
+pub(super) fn play(draft: &mut Draft, inputs: &[Input]) -> Vec<String> {
+    let before = draft.events.len();
+    for input in inputs {
+        step(draft, input);
+    }
+    draft.events.iter().skip(before).map(|event| line(draft, event)).collect()
+}
+
+fn line(draft: &Draft, event: &Event) -> String {
+    let name = event.body.name();
+    let of = |seq: u64| {
+        let entry = draft.entries.iter().find(|entry| entry.base.seq == seq).unwrap();
+        let message = serde_json::to_value(entry.body.message().unwrap()).unwrap();
+        let content = &message["content"];
+        let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or("");
+        format!("{}:{text}", message["role"].as_str().unwrap())
+    };
+    match &event.body {
+        EventBody::MessageStart(message) | EventBody::MessageEnd(message) => {
+            format!("{name} {}", of(message.seq))
+        }
+        EventBody::ToolExecutionStart(start) => format!("{name} {}", start.tool_name),
+        EventBody::ToolExecutionEnd(end) => {
+            format!("{name} {}{}", end.tool_name, if end.is_error { " error" } else { "" })
+        }
+        EventBody::TurnEnd(end) => format!("{name} {}", end.tool_results.len()),
+        _ => name,
+    }
+}

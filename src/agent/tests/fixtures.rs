@@ -1,0 +1,68 @@
+//! Stored formats only grow: what an older version wrote always loads and comes back as it was.
+
+use super::*;
+use crate::agent::entry::Entry;
+use crate::agent::inbox::Receipt;
+use crate::agent::notice::Notice;
+use crate::agent::raw::RawJson;
+
+const ENTRIES: &str = include_str!("../../../tests/fixtures/entries-v1.jsonl");
+const HEADS: &str = include_str!("../../../tests/fixtures/heads-v1.jsonl");
+const INBOX: &str = include_str!("../../../tests/fixtures/inbox-v1.jsonl");
+const EVENTS: &str = include_str!("../../../tests/fixtures/events-v1.jsonl");
+
+fn round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(lines: &str) -> usize {
+    for line in lines.lines() {
+        let read: T = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let written = serde_json::to_string(&read).unwrap();
+        assert_eq!(
+            RawJson::from_text(written).unwrap().value(),
+            RawJson::from_text(line).unwrap().value(),
+            "{line}"
+        );
+    }
+    lines.lines().count()
+}
+
+#[test]
+fn one_entry_of_each_type_round_trips() {
+    assert_eq!(round_trips::<Entry>(ENTRIES), 22);
+}
+
+#[test]
+fn an_entry_of_an_unknown_type_keeps_its_numbers_as_written() {
+    let line = ENTRIES.lines().last().unwrap();
+    let entry: Entry = serde_json::from_str(line).unwrap();
+    assert!(matches!(entry.body, crate::agent::entry::EntryBody::Other(_)));
+    assert_eq!(serde_json::to_string(&entry).unwrap(), line);
+}
+
+#[test]
+fn heads_round_trip_with_fields_of_later_versions() {
+    assert_eq!(round_trips::<Head>(HEADS), 5);
+}
+
+#[test]
+fn inbox_items_of_every_kind_round_trip() {
+    assert_eq!(round_trips::<InboxItem>(INBOX), 8);
+}
+
+#[test]
+fn events_round_trip() {
+    assert_eq!(round_trips::<Event>(EVENTS), 18);
+}
+
+#[test]
+fn receipts_and_notices_round_trip() {
+    let receipt = r#"{"inputId":"in_1","acceptedAt":1,"admission":{"bodyHash":"h","status":202,"answer":{"promptId":"pr_1"}},"outcome":"landed","turn":1,"promptId":"pr_1","later":true}"#;
+    assert_eq!(round_trips::<Receipt>(receipt), 1);
+    let notice = r#"{"id":"nt_c_1_2","type":"prompt.completed","at":1,"data":{"promptId":"pr_1"},"text":"Done.","attempts":0,"gaveUp":false}"#;
+    assert_eq!(round_trips::<Notice>(notice), 1);
+}
+
+#[test]
+fn arguments_keep_numbers_as_the_model_wrote_them() {
+    let block = r#"{"type":"toolCall","id":"c","name":"pay","arguments":{"amount":12345678901234567890123.4500}}"#;
+    let read: crate::agent::content::Block = serde_json::from_str(block).unwrap();
+    assert_eq!(serde_json::to_string(&read).unwrap(), block);
+}

@@ -1,0 +1,100 @@
+//! Reading members of a YAML map: unknown keys and wrong kinds are mistakes, and reading goes on.
+
+use std::time::Duration;
+
+use crate::agents::mistakes::{Findings, suggestion};
+use crate::agents::yaml::{Member, Node, Yaml};
+
+/// The members of `node` when it is a map; keys that are not among `known` are mistakes.
+pub(super) fn members<'n>(
+    node: &'n Node,
+    what: &str,
+    known: &[&str],
+    findings: &mut Findings,
+) -> &'n [Member] {
+    let Yaml::Map(members) = &node.yaml else {
+        findings.add(node.at, format!("{what} is a map of keys and values, not {}", node.kind()));
+        return &[];
+    };
+    for member in members {
+        if !known.contains(&member.key.as_str()) {
+            let hint = suggestion(&member.key, known.iter().copied());
+            findings.add(member.at, format!("unknown key `{}` of {what}: {hint}", member.key));
+        }
+    }
+    members
+}
+
+pub(super) fn text<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
+    if let Yaml::Text(text) = &member.value.yaml {
+        return Some(text);
+    }
+    let hint = match member.value.yaml {
+        Yaml::Bool(_) | Yaml::Number(_) => ": write it in quotes",
+        Yaml::Null | Yaml::Text(_) | Yaml::List(_) | Yaml::Map(_) => "",
+    };
+    let kind = member.value.kind();
+    findings.add(member.value.at, format!("`{}` must be text and is {kind}{hint}", member.key));
+    None
+}
+
+pub(super) fn flag(member: &Member, findings: &mut Findings) -> Option<bool> {
+    if let Yaml::Bool(flag) = member.value.yaml {
+        return Some(flag);
+    }
+    findings.add(member.value.at, format!("`{}` must be true or false", member.key));
+    None
+}
+
+pub(super) fn choice<T: Copy>(
+    member: &Member,
+    choices: &[(&str, T)],
+    findings: &mut Findings,
+) -> Option<T> {
+    let given = text(member, findings)?;
+    let found = choices.iter().find(|(name, _)| *name == given);
+    if found.is_none() {
+        let hint = suggestion(given, choices.iter().map(|(name, _)| *name));
+        findings.add(member.value.at, format!("`{given}` is no value of `{}`: {hint}", member.key));
+    }
+    found.map(|(_, value)| *value)
+}
+
+/// `500ms`, `30s`, `2m`, `24h`, `7d`: more than nothing, at most `max`.
+pub(super) fn span(
+    member: &Member,
+    max: (Duration, &str),
+    findings: &mut Findings,
+) -> Option<Duration> {
+    let given = match &member.value.yaml {
+        Yaml::Text(given) => given.as_str(),
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => "",
+    };
+    let key = &member.key;
+    let Some(span) = parse_span(given) else {
+        let units = "write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d";
+        findings.add(member.value.at, format!("`{key}` is not a span of time: {units}"));
+        return None;
+    };
+    if span.is_zero() || span > max.0 {
+        let reason = format!("`{key}` must be more than nothing and at most {}", max.1);
+        findings.add(member.value.at, reason);
+        return None;
+    }
+    Some(span)
+}
+
+fn parse_span(text: &str) -> Option<Duration> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let seconds = match unit.trim() {
+        "ms" => return Some(Duration::from_millis(number)),
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    number.checked_mul(seconds).map(Duration::from_secs)
+}

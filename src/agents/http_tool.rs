@@ -1,0 +1,330 @@
+//! An `http:` tool of an agent file: read, checked, ready to be called.
+
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue, Method};
+use serde_json::{Value, json};
+
+use crate::agent::phase::OnUnknown;
+use crate::agent::request::Effect;
+use crate::agents::file::{Sources, no_settings, schema, short_hash};
+use crate::agents::mistakes::{Findings, suggestion};
+use crate::agents::yaml::{At, Member, Node, Yaml};
+use crate::agents::{approval, fields};
+use crate::tools::http::HttpTool;
+use crate::tools::http::address::UrlTemplate;
+use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
+use crate::tools::http::template::Template;
+use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition};
+
+const KEYS: [&str; 12] = [
+    "name",
+    "description",
+    "parameters",
+    "method",
+    "url",
+    "headers",
+    "body",
+    "auth",
+    "effect",
+    "onUnknown",
+    "timeout",
+    "approval",
+];
+
+const METHODS: [(&str, Method); 6] = [
+    ("GET", Method::GET),
+    ("HEAD", Method::HEAD),
+    ("POST", Method::POST),
+    ("PUT", Method::PUT),
+    ("PATCH", Method::PATCH),
+    ("DELETE", Method::DELETE),
+];
+
+/// Settings of the platform and of Turnwheel: identities and keys that no agent file may send anywhere.
+const FORBIDDEN: [&str; 15] = [
+    "AZUREWEBJOBS",
+    "WEBSITE_",
+    "IDENTITY_",
+    "COSMOS",
+    "AZURE_",
+    "TURNWHEEL_",
+    "MSI_",
+    "FUNCTIONS_",
+    "CONTAINER_",
+    "MACHINEKEY_",
+    "APPINSIGHTS_",
+    "APPLICATIONINSIGHTS_",
+    "OTEL_",
+    "SCM_",
+    "DOCKER_",
+];
+
+/// Everything that is wrong is found, however early something was.
+pub(super) fn read(
+    node: &Node,
+    sources: &Sources<'_>,
+    findings: &mut Findings,
+) -> Option<HttpTool> {
+    let before = findings.len();
+    let members = fields::members(node, "an http tool", &KEYS, findings);
+    let get = |key: &str| members.iter().find(|member| member.key == key);
+    for key in ["name", "url"] {
+        if get(key).is_none() && !members.is_empty() {
+            findings.add(node.at, format!("an http tool needs `{key}`"));
+        }
+    }
+    let name = get("name").and_then(|member| tool_name(member, findings));
+    let description = get("description").and_then(|member| {
+        no_settings(&member.value, findings);
+        fields::text(member, findings)
+    });
+    let (parameters, declared) = parameters(get("parameters"), findings);
+    let method = get("method").and_then(|member| method(member, findings)).unwrap_or(Method::GET);
+    let texts = Texts { sources, declared: &declared };
+    let url = get("url").and_then(|member| url(member, &texts, findings));
+    let headers =
+        get("headers").map(|member| headers(member, &texts, findings)).unwrap_or_default();
+    let body = get("body").and_then(|member| body(member, &method, &texts, findings));
+    if let Some(member) = get("auth") {
+        findings.add(
+            member.at,
+            "`auth` comes with a later release: remove it, or send a key in `headers`",
+        );
+    }
+    let effects =
+        [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("write", Effect::Write)];
+    let effect = get("effect")
+        .and_then(|member| fields::choice(member, &effects, findings))
+        .unwrap_or_else(|| default_effect(&method));
+    let on_unknown = get("onUnknown")
+        .and_then(|member| {
+            fields::choice(member, &[("ask", OnUnknown::Ask), ("tell", OnUnknown::Tell)], findings)
+        })
+        .unwrap_or_default();
+    let timeout = get("timeout")
+        .and_then(|member| fields::span(member, (TIMEOUT_MAX, "4m"), findings))
+        .unwrap_or(TIMEOUT_DEFAULT);
+    let shown = name.unwrap_or_default();
+    let approval = get("approval").map(|member| approval::read(member, shown, &declared, findings));
+    if findings.len() > before {
+        return None;
+    }
+    let definition = ToolDefinition {
+        name: shown.to_owned(),
+        label: shown.to_owned(),
+        description: description.unwrap_or(shown).trim().to_owned(),
+        parameters,
+        effect,
+        on_unknown,
+        timeout,
+        // Names of app settings, not their values: a rotated key changes no tool.
+        revision: short_hash(&node.json().to_string()),
+    };
+    let request = RequestTemplate { method, url: url?, headers, body };
+    Some(HttpTool::new(definition, request, approval, sources.client.clone()))
+}
+
+fn default_effect(method: &Method) -> Effect {
+    match *method {
+        Method::GET | Method::HEAD => Effect::Read,
+        Method::PUT | Method::DELETE => Effect::Idempotent,
+        _ => Effect::Write,
+    }
+}
+
+fn tool_name<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {
+    let name = fields::text(member, findings)?;
+    let is_good = (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    if !is_good {
+        findings
+            .add(member.value.at, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`");
+    }
+    Some(name)
+}
+
+fn method(member: &Member, findings: &mut Findings) -> Option<Method> {
+    let given = fields::text(member, findings)?;
+    let found = METHODS.iter().find(|(name, _)| *name == given);
+    if found.is_none() {
+        let hint = suggestion(given, METHODS.iter().map(|(name, _)| *name));
+        findings.add(member.value.at, format!("`{given}` is no method a tool can have: {hint}"));
+    }
+    found.map(|(_, method)| method.clone())
+}
+
+/// The schema, always of an object, and the names that it declares.
+fn parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<String>) {
+    let mut found = member
+        .and_then(|member| schema(member, findings))
+        .and_then(|(schema, _)| match schema {
+            Value::Object(members) => Some(members),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => None,
+        })
+        .unwrap_or_default();
+    let kind = found.entry("type").or_insert_with(|| json!("object"));
+    if let (false, Some(member)) = (*kind == "object", member) {
+        findings
+            .add(member.value.at, "`parameters` must be of `type: object`: arguments have names");
+    }
+    let properties = found.entry("properties").or_insert_with(|| json!({}));
+    let names = properties.as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default();
+    (Value::Object(found), names)
+}
+
+/// What texts with holes may name.
+struct Texts<'t> {
+    sources: &'t Sources<'t>,
+    declared: &'t [String],
+}
+
+impl Texts<'_> {
+    fn template(&self, text: &str, at: At, findings: &mut Findings) -> Option<Template> {
+        let setting = |name: &str| {
+            let upper = name.to_ascii_uppercase();
+            if FORBIDDEN.iter().any(|prefix| upper.starts_with(prefix)) {
+                return Err(format!(
+                    "the app setting {name} belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own"
+                ));
+            }
+            match (self.sources.app_settings)(name) {
+                Some(value) if !value.is_empty() => Ok(value),
+                Some(_) => Err(format!("the app setting {name} is empty: give it a value")),
+                None => {
+                    Err(format!("the app setting {name} is not set: add it to the app's settings"))
+                }
+            }
+        };
+        template(text, at, &setting, self.declared, findings)
+    }
+}
+
+/// A text with holes, whose arguments are declared.
+pub(super) fn template(
+    text: &str,
+    at: At,
+    settings: &dyn Fn(&str) -> Result<String, String>,
+    declared: &[String],
+    findings: &mut Findings,
+) -> Option<Template> {
+    let template = match Template::parse(text, settings) {
+        Ok(template) => template,
+        Err(wrong) => {
+            for reason in wrong {
+                findings.add(at, reason);
+            }
+            return None;
+        }
+    };
+    for argument in template.arguments() {
+        if !declared.iter().any(|name| name == argument) {
+            let hint = suggestion(argument, declared.iter().map(String::as_str));
+            findings.add(at, format!("`{{{argument}}}` is none of the `parameters`: {hint}"));
+        }
+    }
+    Some(template)
+}
+
+fn url(member: &Member, texts: &Texts<'_>, findings: &mut Findings) -> Option<UrlTemplate> {
+    let text = fields::text(member, findings)?;
+    let at = member.value.at;
+    let url = texts.template(text.trim(), at, findings).and_then(|template| {
+        UrlTemplate::new(&template).map_err(|reason| findings.add(at, reason)).ok()
+    })?;
+    if let Some(sample) = url.sample()
+        && let Err(refused) = texts.sources.client.check(&sample)
+    {
+        findings.add(at, format!("the url leads where tools may not go: {refused}"));
+    }
+    Some(url)
+}
+
+fn headers(
+    member: &Member,
+    texts: &Texts<'_>,
+    findings: &mut Findings,
+) -> Vec<(HeaderName, Template)> {
+    let Yaml::Map(members) = &member.value.yaml else {
+        findings.add(member.value.at, "`headers` is a map of names and values");
+        return Vec::new();
+    };
+    members.iter().filter_map(|header| self::header(header, texts, findings)).collect()
+}
+
+fn header(
+    member: &Member,
+    texts: &Texts<'_>,
+    findings: &mut Findings,
+) -> Option<(HeaderName, Template)> {
+    let name = HeaderName::from_str(&member.key)
+        .map_err(|_| findings.add(member.at, format!("`{}` is no name of a header", member.key)))
+        .ok();
+    if name.as_ref().is_some_and(is_reserved) {
+        findings.add(
+            member.at,
+            format!("the header `{}` is Turnwheel's or the connection's: remove it", member.key),
+        );
+    }
+    let text = match &member.value.yaml {
+        Yaml::Number(number) => number.to_string(),
+        Yaml::Null | Yaml::Bool(_) | Yaml::Text(_) | Yaml::List(_) | Yaml::Map(_) => {
+            fields::text(member, findings)?.to_owned()
+        }
+    };
+    let at = member.value.at;
+    let template = texts.template(&text, at, findings)?;
+    let sample = template.render(|_| Ok::<_, ()>("x".to_owned())).unwrap_or_default();
+    if HeaderValue::try_from(sample).is_err() {
+        findings.add(
+            at,
+            format!("the header `{}` would hold a line break or control character", member.key),
+        );
+    }
+    Some((name?, template))
+}
+
+fn body(
+    member: &Member,
+    method: &Method,
+    texts: &Texts<'_>,
+    findings: &mut Findings,
+) -> Option<BodyTemplate> {
+    if matches!(*method, Method::GET | Method::HEAD) {
+        findings.add(member.at, format!("a {method} has no body: remove `body`, or use POST"));
+    }
+    if !matches!(member.value.yaml, Yaml::Map(_) | Yaml::List(_)) {
+        // An argument within text that has a syntax of its own could change what the rest of it means.
+        findings.add(member.value.at, "`body` is a map or a list, and is sent as JSON");
+        return None;
+    }
+    body_part(&member.value, texts, findings)
+}
+
+fn body_part(node: &Node, texts: &Texts<'_>, findings: &mut Findings) -> Option<BodyTemplate> {
+    Some(match &node.yaml {
+        Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) => BodyTemplate::Fixed(node.json()),
+        Yaml::Text(text) => BodyTemplate::Text(texts.template(text, node.at, findings)?),
+        Yaml::List(items) => BodyTemplate::List(
+            items.iter().filter_map(|item| body_part(item, texts, findings)).collect(),
+        ),
+        Yaml::Map(members) => BodyTemplate::Map(
+            members
+                .iter()
+                .filter_map(|member| {
+                    Some((member.key.clone(), body_part(&member.value, texts, findings)?))
+                })
+                .collect(),
+        ),
+    })
+}
+
+/// Longest time a person may take.
+pub(super) const EXPIRY_MAX: (Duration, &str) = (Duration::from_hours(90 * 24), "90d");

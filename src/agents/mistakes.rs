@@ -1,0 +1,80 @@
+//! Mistakes of agent files: all of a file at once, each with its line and what to do.
+
+use std::fmt;
+
+use crate::agents::yaml::At;
+
+/// Something in an agent file that a person must change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mistake {
+    /// As people call it: `agents/clerk.agent.md`, whatever the folder's whole path.
+    pub file: String,
+    /// From 1.
+    pub line: u64,
+    /// From 1, in characters.
+    pub column: u64,
+    /// One sentence; never the value of an app setting.
+    pub reason: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.reason)
+    }
+}
+
+/// What was found so far in one file.
+#[derive(Debug)]
+pub(super) struct Findings {
+    file: String,
+    found: Vec<Mistake>,
+}
+
+impl Findings {
+    pub(super) fn of(file: impl Into<String>) -> Self {
+        Self { file: file.into(), found: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, at: At, reason: impl Into<String>) {
+        self.found.push(Mistake {
+            file: self.file.clone(),
+            line: at.line,
+            column: at.column,
+            reason: reason.into(),
+        });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.found.len()
+    }
+
+    /// In the order of the file.
+    pub(super) fn into_sorted(mut self) -> Vec<Mistake> {
+        self.found.sort();
+        self.found.dedup();
+        self.found
+    }
+}
+
+/// `Did you mean `x`?` when one is near, otherwise the nearest and all there are.
+pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    let folded = given.to_lowercase();
+    let nearest = known
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(&folded, &name.to_lowercase()), *name))
+        .min();
+    match nearest {
+        None => "there are none".to_owned(),
+        Some((distance, name)) if distance <= (given.chars().count() / 3).max(1) => {
+            format!("did you mean `{name}`?")
+        }
+        Some((_, name)) => {
+            format!("the nearest is `{name}`; there are: {}", known.join(", "))
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The settings of a conversation in an agent file: checked one by one, so that each mistake has its line.
+
+use serde_json::{Map, Value, json};
+
+use crate::agent::settings::Settings;
+use crate::agents::fields;
+use crate::agents::mistakes::Findings;
+use crate::agents::yaml::{Member, Yaml};
+
+/// Keys that are settings; `thinking` stands for `thinkingLevel`.
+pub(super) const KEYS: [&str; 18] = [
+    "model",
+    "thinking",
+    "thinkingLevel",
+    "loop",
+    "temperature",
+    "maxOutputTokens",
+    "activeTools",
+    "maxRounds",
+    "hardRoundsMax",
+    "toolExecution",
+    "parallelToolsMax",
+    "steeringSkipsTools",
+    "steeringMode",
+    "followUpMode",
+    "retry",
+    "compaction",
+    "continuation",
+    "budget",
+];
+
+pub(super) fn read(members: &[Member], findings: &mut Findings) -> Settings {
+    let mut good = Map::new();
+    for member in members.iter().filter(|member| KEYS.contains(&member.key.as_str())) {
+        let name = if member.key == "thinking" { "thinkingLevel" } else { member.key.as_str() };
+        if good.contains_key(name) {
+            findings.add(member.at, "`thinking` and `thinkingLevel` are the same: keep one");
+            continue;
+        }
+        if let Some(value) = checked(member, name, findings) {
+            good.insert(name.to_owned(), value);
+        }
+    }
+    serde_json::from_value(Value::Object(good)).unwrap_or_default()
+}
+
+fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value> {
+    let at = member.value.at;
+    if name == "budget" {
+        // A limit on money that is not kept would be worse than none.
+        findings.add(member.at, "`budget` comes with a later release: remove it");
+        return None;
+    }
+    if matches!(member.value.yaml, Yaml::Null) {
+        findings.add(at, format!("`{}` has no value: give it one or remove it", member.key));
+        return None;
+    }
+    let nested: &[&str] = match name {
+        "retry" => &["enabled", "maxRetries", "baseDelayMs", "maxDelayMs", "jitter"],
+        "compaction" => &["enabled", "reserveTokens", "keepRecentTokens"],
+        _ => &[],
+    };
+    if !nested.is_empty() {
+        let before = findings.len();
+        fields::members(&member.value, &format!("`{name}`"), nested, findings);
+        if findings.len() > before {
+            return None;
+        }
+    }
+    let value = member.value.json();
+    if let Err(error) = serde_json::from_value::<Settings>(json!({ name: value })) {
+        findings.add(at, format!("`{}`: {error}", member.key));
+        return None;
+    }
+    if let Some(bound) = out_of_bounds(name, &value) {
+        findings.add(at, format!("`{}` must be {bound}", member.key));
+        return None;
+    }
+    Some(value)
+}
+
+/// What a value of the right kind must be, when it is not.
+fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
+    let number = value.as_f64().unwrap_or_default();
+    match name {
+        "model" if value.as_str().is_some_and(|text| text.trim().is_empty()) => {
+            Some("a model's id, or normal or high")
+        }
+        "temperature" if !(0.0..=2.0).contains(&number) => Some("from 0 to 2"),
+        "hardRoundsMax" if !(1.0..=200.0).contains(&number) => Some("from 1 to 200"),
+        "maxOutputTokens" | "maxRounds" | "parallelToolsMax" if number < 1.0 => Some("at least 1"),
+        "retry"
+            if value
+                .get("jitter")
+                .and_then(Value::as_f64)
+                .is_some_and(|jitter| !(0.0..=1.0).contains(&jitter)) =>
+        {
+            Some("a map whose `jitter` is from 0 to 1")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,356 @@
+//! Stories of agent files: what is read, and what is said about mistakes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::agent::raw::RawJson;
+use crate::agent::request::Effect;
+use crate::agent::settings::{LoopKind, ThinkingLevel};
+use crate::agents::{Loaded, ToolSet, load};
+use crate::tools::http::addresses::AddressRules;
+use crate::tools::http::client::HttpClient;
+use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+
+#[derive(Debug)]
+struct Plain(ToolDefinition);
+
+#[async_trait]
+impl RunTool for Plain {
+    fn definition(&self) -> &ToolDefinition {
+        &self.0
+    }
+
+    fn ask(&self, _: &Arguments) -> Option<Ask> {
+        None
+    }
+
+    async fn call(&self, _: Arguments, _: ToolContext) -> ToolOutcome {
+        ToolOutcome::Returned(ToolResult::default())
+    }
+}
+
+fn built_ins() -> ToolSet {
+    let tool = |name: &str| {
+        let definition = ToolDefinition {
+            name: name.to_owned(),
+            label: name.to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object"}),
+            effect: Effect::Read,
+            on_unknown: crate::agent::phase::OnUnknown::Ask,
+            timeout: Duration::from_secs(1),
+            revision: String::new(),
+        };
+        (name.to_owned(), Arc::new(Plain(definition)) as Arc<dyn RunTool>)
+    };
+    ["read", "write", "edit", "ls", "find", "grep"].map(tool).into_iter().collect()
+}
+
+fn app_settings(name: &str) -> Option<String> {
+    Some(match name {
+        "PAYMENTS_URL" => "https://payments.example".to_owned(),
+        "KEY" => "kee-p-this-secret".to_owned(),
+        "LINES" => "a\nb".to_owned(),
+        "EMPTY" => String::new(),
+        "INSIDE" => "http://10.9.8.7".to_owned(),
+        _ => return None,
+    })
+}
+
+fn load_files(files: &[(&str, &str)]) -> Loaded {
+    let folder = tempfile::tempdir().unwrap();
+    let agents = folder.path().join("agents");
+    std::fs::create_dir(&agents).unwrap();
+    for (name, text) in files {
+        std::fs::write(agents.join(name), text).unwrap();
+    }
+    let client = HttpClient::new(AddressRules::default()).unwrap();
+    load(&agents, &built_ins(), &app_settings, &client)
+}
+
+/// The mistakes of one file, a line each.
+fn mistakes(text: &str) -> String {
+    let loaded = load_files(&[("clerk.agent.md", text)]);
+    assert!(loaded.catalog.agents.is_empty());
+    let problem = &loaded.catalog.broken["clerk"].problem;
+    let lines: Vec<String> = loaded.mistakes.iter().map(ToString::to_string).collect();
+    assert_eq!(*problem, lines.join("\n"));
+    lines.join("\n")
+}
+
+fn arguments(value: Value) -> Arguments {
+    Arguments { text: RawJson::of(&value), value }
+}
+
+const CLERK: &str = r#"---
+description: Pays invoices after a person agrees.
+model: gpt-5.1                 # model id, or normal | high
+thinking: off                  # YAML 1.2: off is a string
+maxRounds: 25
+loop: agent
+retry: { maxRetries: 5 }
+responseSchema: { type: object }
+tools:
+  - read                       # a built-in or a code tool
+  - http:
+      name: send_payment
+      description: Sends money.
+      parameters: { type: object, required: [to, amount], properties: { to: {type: string}, amount: {type: number} } }
+      method: POST
+      url: https://payments.example/pay/{to}
+      headers: { x-tenant: "${KEY}" }
+      effect: write
+      onUnknown: tell
+      timeout: 30s
+      approval:
+        when: { properties: { amount: { exclusiveMinimum: 100 } } }
+        reason: "Sending {amount} to {to} requires approval."
+        approvers: [owner, link]
+        notRequester: false
+        expiresAfter: 24h
+---
+
+You are the payments clerk. ${HOME} stays.
+"#;
+
+#[test]
+fn the_contract_s_example_is_an_agent() {
+    let loaded = load_files(&[("clerk.agent.md", CLERK)]);
+    assert_eq!(loaded.mistakes, []);
+    assert_eq!(loaded.note, None);
+    let agent = loaded.catalog.find(None).unwrap();
+    assert_eq!(agent.description, "Pays invoices after a person agrees.");
+    assert_eq!(agent.instructions, "You are the payments clerk. ${HOME} stays.");
+    assert_eq!(agent.settings.thinking_level, Some(ThinkingLevel::Off));
+    assert_eq!(agent.settings.loop_kind, Some(LoopKind::Agent));
+    assert_eq!(
+        agent.settings.retry.as_ref().map(|retry| (retry.max_retries, retry.enabled)),
+        Some((5, true))
+    );
+    assert_eq!(agent.response_schema, Some(json!({"type": "object"})));
+    assert_eq!(agent.revision.len(), 16);
+    let tool = agent.tool("send_payment").unwrap();
+    assert_eq!(tool.definition().effect, Effect::Write);
+    assert_eq!(tool.definition().on_unknown, crate::agent::phase::OnUnknown::Tell);
+    assert_eq!(tool.definition().timeout, Duration::from_secs(30));
+    assert!(!format!("{agent:?}").contains("kee-p"), "a setting is not printed");
+}
+
+#[test]
+fn a_person_is_asked_when_the_arguments_fit_the_schema() {
+    let loaded = load_files(&[("clerk.agent.md", CLERK)]);
+    let tool = Arc::clone(loaded.catalog.find(None).unwrap().tool("send_payment").unwrap());
+    assert_eq!(tool.ask(&arguments(json!({"to": "Ada", "amount": 100}))), None);
+    let ask = tool.ask(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
+    assert_eq!(ask.reason, "Sending 250 to Ada requires approval.");
+    assert_eq!(ask.approvers, ["owner", "link"]);
+    assert_eq!(ask.expires_after, Duration::from_hours(24));
+    let sly = json!({"to": "Ada\u{202e}\r\nApproved by Bob", "amount": 1e3});
+    let ask = tool.ask(&arguments(sly)).unwrap();
+    assert_eq!(ask.reason, "Sending 1000.0 to Ada Approved by Bob requires approval.");
+    let long = json!({"to": "x".repeat(10_000), "amount": 101});
+    assert!(tool.ask(&arguments(long)).unwrap().reason.len() < 300);
+    assert!(
+        tool.ask(&arguments(json!({"to": "Ada"}))).is_some(),
+        "an absent amount is asked about"
+    );
+}
+
+#[test]
+fn without_when_everybody_is_asked_and_the_defaults_hold() {
+    let text =
+        "---\ntools:\n  - http: { name: t, url: 'https://x.example/', approval: {} }\n---\nx";
+    let loaded = load_files(&[("a.agent.md", text)]);
+    assert_eq!(loaded.mistakes, []);
+    let ask = loaded.catalog.find(None).unwrap().tools[0].ask(&arguments(json!({}))).unwrap();
+    assert_eq!(ask.reason, "Calling t requires approval.");
+    assert_eq!(ask.approvers, ["owner"]);
+    assert_eq!(ask.expires_after, Duration::from_hours(7 * 24));
+}
+
+#[test]
+fn effects_follow_the_method_unless_they_are_given() {
+    let effect = |more: &str| {
+        let text = format!(
+            "---\ntools:\n  - http: {{ name: t, url: 'https://x.example/', {more} }}\n---\nx"
+        );
+        let loaded = load_files(&[("a.agent.md", &text)]);
+        assert_eq!(loaded.mistakes, []);
+        loaded.catalog.find(None).unwrap().tools[0].definition().effect
+    };
+    for (more, expected) in [
+        ("", Effect::Read),
+        ("method: HEAD", Effect::Read),
+        ("method: PUT", Effect::Idempotent),
+        ("method: DELETE", Effect::Idempotent),
+        ("method: POST", Effect::Write),
+        ("method: PATCH", Effect::Write),
+        ("method: POST, effect: read", Effect::Read),
+        ("method: GET, effect: write", Effect::Write),
+    ] {
+        assert_eq!(effect(more), expected, "{more}");
+    }
+}
+
+#[test]
+fn a_repeatable_tool_has_time_for_its_attempts_and_never_more_than_the_bound() {
+    for (timeout, whole) in [("10s", Duration::from_millis(30_600)), ("4m", Duration::from_mins(4))]
+    {
+        let text = format!(
+            "---\ntools:\n  - http: {{ name: t, url: 'https://x.example/', timeout: {timeout} }}\n---\nx"
+        );
+        let loaded = load_files(&[("a.agent.md", &text)]);
+        assert_eq!(loaded.catalog.find(None).unwrap().tools[0].definition().timeout, whole);
+    }
+}
+
+#[test]
+fn all_mistakes_of_a_file_are_said_at_once_each_with_its_line() {
+    assert_snapshot!(mistakes(r#"---
+descripton: A clerk.
+model: 5
+thinking: of
+temperature: 3
+maxRounds: 0
+retry: { maxRetry: 1 }
+budget: { cost: 1 }
+name: clerk
+tools:
+  - raed
+  - bash: {}
+  - http:
+      name: send payment
+      parameters: { type: object, properties: { to: { type: sting }, amount: { type: number } } }
+      method: post
+      url: https://payments.example/pay/{too}
+      header: {}
+      effect: writes
+      timeout: 5m
+      auth: { entra: "api://payments/.default" }
+      approval:
+        when: { properties: { amont: { exclusiveMinimum: 100 } } }
+        reason: "Sending {amount} with ${KEY}."
+        approvers: [owner, role, links]
+        expiresAfter: 91d
+---
+x"#), @"");
+}
+
+#[test]
+fn requests_that_could_leak_or_mislead_are_mistakes() {
+    assert_snapshot!(mistakes(r#"---
+description: "Uses ${KEY}"
+activeTools: [reads]
+tools:
+  - read
+  - read
+  - http: { url: "https://{host}/x", parameters: { properties: { host: {} } } }
+  - http: { name: a, url: "https://u:p@x.example/" }
+  - http: { name: b, url: "${GONE}/${EMPTY}" }
+  - http: { name: c, url: "${AzureWebJobsStorage}/${IDENTITY_HEADER}/${cosmos__accountKey}" }
+  - http: { name: d, url: "${INSIDE}/x" }
+  - http: { name: e, url: "https://x.example/", headers: { Host: y, x-a: "${LINES}", "b c": d, idempotency-key: f } }
+  - http: { name: f, url: "https://x.example/", body: { a: 1 } }
+  - http: { name: g, url: "https://x.example/", method: POST, body: "a={b}" }
+  - http: { name: h, url: "https://x.example/{", parameters: { type: array } }
+  - http: { name: i, url: "https://x.example/", timeout: 30, approval: { notRequester: true, approvers: [owner] } }
+  - http: { name: j, url: "https://x.example/", approval: always }
+---
+x"#), @"");
+}
+
+#[test]
+fn broken_yaml_says_where() {
+    assert_snapshot!(mistakes("---\ndescription: a\ntools:\n  - read\n - write\n---\nx"), @"");
+    assert_snapshot!(mistakes("---\ndescription: works: always\n---\nx"), @"");
+    assert_snapshot!(mistakes("---\nmodel: a\nmodel: b\n---\nx"), @"");
+    assert_snapshot!(mistakes("---\n- a\n---\nx"), @"");
+    assert_snapshot!(mistakes("---\nmodel: a\nx"), @"");
+    assert_snapshot!(mistakes("\n---\nmodel: a\n---\nx"), @"");
+    assert_snapshot!(mistakes(" \n"), @"");
+}
+
+#[test]
+fn an_alias_bomb_is_a_mistake() {
+    let mut text = "---\na: &a [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for (name, of) in [('b', 'a'), ('c', 'b'), ('d', 'c'), ('e', 'd'), ('f', 'e'), ('g', 'f')] {
+        use std::fmt::Write as _;
+        let _ = writeln!(text, "{name}: &{name} [{}]", vec![format!("*{of}"); 10].join(","));
+    }
+    assert!(mistakes(&format!("{text}---\nx")).contains("this is not YAML"), "bounded");
+}
+
+#[test]
+fn lines_are_right_with_windows_line_ends_and_a_mark() {
+    let text = "\u{feff}---\r\nmodel: a\r\nthinkin: low\r\n---\r\nx\r\n";
+    assert_snapshot!(mistakes(text), @"");
+}
+
+#[test]
+fn a_file_may_be_instructions_alone() {
+    let loaded =
+        load_files(&[("a.agent.md", "Be kind.\n"), ("b.agent.md", "---\n---\nBe brief.\n")]);
+    assert_eq!(loaded.mistakes, []);
+    assert_eq!(loaded.catalog.agents["a"].instructions, "Be kind.");
+    assert_eq!(loaded.catalog.agents["b"].instructions, "Be brief.");
+}
+
+#[test]
+fn one_broken_file_leaves_the_others_alone() {
+    let loaded = load_files(&[
+        ("Good.agent.md", "x"),
+        ("bad.agent.md", "---\nmodl: x\n---\n"),
+        ("good.agent.md", "x"),
+        ("README.md", "not an agent"),
+        (".#good.agent.md", "an editor's lock"),
+    ]);
+    let names: Vec<&String> = loaded.catalog.agents.keys().collect();
+    assert_eq!(names, ["good"]);
+    let broken: Vec<&String> = loaded.catalog.broken.keys().collect();
+    assert_eq!(broken, ["Good", "bad"]);
+}
+
+#[test]
+fn a_missing_or_empty_folder_is_no_mistake_and_says_what_to_do() {
+    let loaded = load_files(&[]);
+    assert!(loaded.note.unwrap().contains(".agent.md"));
+    let client = HttpClient::new(AddressRules::default()).unwrap();
+    let nowhere = tempfile::tempdir().unwrap().path().join("agents");
+    let loaded = load(&nowhere, &built_ins(), &app_settings, &client);
+    assert_eq!(loaded.mistakes, []);
+    assert!(loaded.note.unwrap().contains("no folder `agents`"));
+}
+
+#[test]
+fn the_agents_that_come_along_are_good() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
+    let client = HttpClient::new(AddressRules::default()).unwrap();
+    let loaded = load(&folder, &built_ins(), &app_settings, &client);
+    assert_eq!(loaded.mistakes, []);
+    let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
+    let names: Vec<&str> = clerk.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
+    assert_eq!(names, ["send_payment", "list_payments"]);
+    let ask = clerk.tools[0].ask(&arguments(json!({"to": "Ada", "amount": 250}))).unwrap();
+    assert_eq!(ask.reason, "Sending 250 to Ada requires approval.");
+    assert!(loaded.catalog.find(Some("assistant")).unwrap().tools.len() == 6);
+}
+
+#[test]
+fn a_revision_changes_with_the_file_and_a_tool_s_only_with_the_tool() {
+    let revisions = |text: &str| {
+        let loaded = load_files(&[("a.agent.md", text)]);
+        let agent = Arc::clone(loaded.catalog.find(None).unwrap());
+        (agent.revision.clone(), agent.tools[0].definition().revision.clone())
+    };
+    let tool = "tools:\n  - http: { name: t, url: 'https://x.example/' }\n";
+    let first = revisions(&format!("---\n{tool}---\nx"));
+    let other_words = revisions(&format!("---\n{tool}---\ny"));
+    let other_tool = revisions(&format!("---\n{}---\nx", tool.replace("x.example", "y.example")));
+    assert_ne!(first.0, other_words.0);
+    assert_eq!(first.1, other_words.1);
+    assert_ne!(first.1, other_tool.1);
+}

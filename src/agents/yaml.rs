@@ -1,0 +1,180 @@
+//! YAML 1.2 as a tree that remembers where each value stands, so that every mistake has a line.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::{Location, Spanned};
+
+/// From 1; line 1 is the file's first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct At {
+    pub(super) line: u64,
+    pub(super) column: u64,
+}
+
+impl At {
+    pub(super) const START: Self = Self { line: 1, column: 1 };
+
+    fn of(location: Location) -> Self {
+        Self { line: location.line().max(1), column: location.column().max(1) }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) at: At,
+    pub(super) yaml: Yaml,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Yaml {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(String),
+    List(Vec<Node>),
+    /// In the file's order; keys are unique, the parser sees to it.
+    Map(Vec<Member>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) key: String,
+    pub(super) at: At,
+    pub(super) value: Node,
+}
+
+/// Reads one document.
+///
+/// # Errors
+/// It is not YAML: where, and why, in one line.
+pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
+    let options = serde_saphyr::options! {
+        // YAML 1.2: `off`, `no`, `yes` are text.
+        strict_booleans: true,
+        underscored_numbers_as_strings: true,
+        // A handful of lines must not become a gigabyte.
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let at = error.location().map_or(At::START, At::of);
+        let whole = error.without_snippet().render();
+        let reason = whole.lines().next().unwrap_or_default();
+        let reason = reason.split(" at line ").next().unwrap_or(reason);
+        (at, format!("this is not YAML: {}", reason.trim_start_matches("error: ")))
+    })
+}
+
+impl Node {
+    pub(super) fn json(&self) -> Value {
+        match &self.yaml {
+            Yaml::Null => Value::Null,
+            Yaml::Bool(flag) => Value::Bool(*flag),
+            Yaml::Number(number) => Value::Number(number.clone()),
+            Yaml::Text(text) => Value::String(text.clone()),
+            Yaml::List(items) => items.iter().map(Self::json).collect(),
+            Yaml::Map(members) => Value::Object(
+                members
+                    .iter()
+                    .map(|member| (member.key.clone(), member.value.json()))
+                    .collect::<Map<_, _>>(),
+            ),
+        }
+    }
+
+    /// For messages: `a list`, `a number`.
+    pub(super) fn kind(&self) -> &'static str {
+        match &self.yaml {
+            Yaml::Null => "empty",
+            Yaml::Bool(_) => "true or false",
+            Yaml::Number(_) => "a number",
+            Yaml::Text(_) => "text",
+            Yaml::List(_) => "a list",
+            Yaml::Map(_) => "a map",
+        }
+    }
+
+    pub(super) fn member(&self, key: &str) -> Option<&Member> {
+        let Yaml::Map(members) = &self.yaml else { return None };
+        members.iter().find(|member| member.key == key)
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Yaml>::deserialize(deserializer)?;
+        Ok(Self { at: At::of(spanned.referenced), yaml: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Yaml {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Yaml;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Yaml, E> {
+                Ok(Yaml::Null)
+            }
+
+            fn visit_none<E>(self) -> Result<Yaml, E> {
+                Ok(Yaml::Null)
+            }
+
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Yaml, D::Error> {
+                Yaml::deserialize(deserializer)
+            }
+
+            fn visit_bool<E>(self, flag: bool) -> Result<Yaml, E> {
+                Ok(Yaml::Bool(flag))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Yaml, E> {
+                Ok(Yaml::Number(number.into()))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Yaml, E> {
+                Ok(Yaml::Number(number.into()))
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Yaml, E> {
+                Number::from_f64(number)
+                    .map(Yaml::Number)
+                    .ok_or_else(|| E::custom("a number must be finite"))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Yaml, E> {
+                Ok(Yaml::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Yaml, E> {
+                Ok(Yaml::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Yaml, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = list.next_element()? {
+                    items.push(item);
+                }
+                Ok(Yaml::List(items))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Yaml, A::Error> {
+                let mut members = Vec::new();
+                while let Some(key) = map.next_key::<Spanned<String>>()? {
+                    let at = At::of(key.referenced);
+                    members.push(Member { key: key.value, at, value: map.next_value()? });
+                }
+                Ok(Yaml::Map(members))
+            }
+        }
+
+        deserializer.deserialize_any(Reader)
+    }
+}

@@ -1,0 +1,136 @@
+//! `turnwheel doctor`: what is in order and what to do about the rest, a line each.
+
+use std::fmt;
+use std::path::PathBuf;
+
+mod configuration;
+mod render;
+#[cfg(test)]
+mod tests;
+
+pub use configuration::configuration_checks;
+
+/// How the report is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    #[default]
+    Text,
+    Json,
+    /// Workflow commands, which GitHub shows beside the line.
+    Github,
+}
+
+/// What a check is about; the report is in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Area {
+    Configuration,
+    Identity,
+    Storage,
+    Store,
+    Model,
+    Agents,
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Configuration => "configuration",
+            Self::Identity => "identity",
+            Self::Storage => "storage",
+            Self::Store => "store",
+            Self::Model => "model",
+            Self::Agents => "agents",
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// What was found.
+    Ok(String),
+    /// What is wrong and what to do.
+    Fix(String),
+    /// Why it was not looked at.
+    Skipped(String),
+}
+
+/// Where a mistake is, for tools that jump there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub file: PathBuf,
+    /// From 1.
+    pub line: Option<u32>,
+}
+
+/// One line of the report. No text holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    pub area: Area,
+    pub name: String,
+    pub outcome: Outcome,
+    pub place: Option<Place>,
+}
+
+impl Check {
+    pub fn ok(area: Area, name: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { area, name: name.into(), outcome: Outcome::Ok(found.into()), place: None }
+    }
+
+    pub fn fix(area: Area, name: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { area, name: name.into(), outcome: Outcome::Fix(to_do.into()), place: None }
+    }
+
+    pub fn skipped(area: Area, name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { area, name: name.into(), outcome: Outcome::Skipped(why.into()), place: None }
+    }
+
+    /// The mistake of an agent file, from its `agents/clerk.agent.md:7: reason`.
+    pub fn agent_mistake(text: &str) -> Self {
+        let mut parts = text.splitn(3, ':');
+        let (file, line, reason) = (parts.next(), parts.next(), parts.next());
+        let line = line.and_then(|line| line.trim().parse().ok());
+        let (Some(file), Some(line), Some(reason)) = (file, line, reason) else {
+            return Self::fix(Area::Agents, "agent file", text);
+        };
+        let place = Place { file: file.into(), line: Some(line) };
+        Self { place: Some(place), ..Self::fix(Area::Agents, file, reason.trim()) }
+    }
+}
+
+/// All checks of one run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    checks: Vec<Check>,
+}
+
+impl Report {
+    /// Sorted by area; within one area in the order they came.
+    pub fn new(mut checks: Vec<Check>) -> Self {
+        checks.sort_by_key(|check| check.area);
+        Self { checks }
+    }
+
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    /// Of things to do.
+    pub fn count_to_fix(&self) -> usize {
+        self.checks.iter().filter(|check| matches!(check.outcome, Outcome::Fix(_))).count()
+    }
+
+    /// Of the process: 0 when nothing is to be done, else 1.
+    pub fn exit_status(&self) -> u8 {
+        u8::from(self.count_to_fix() > 0)
+    }
+
+    /// Ends with a line end.
+    pub fn render(&self, format: Format) -> String {
+        match format {
+            Format::Text => render::text(self),
+            Format::Json => render::json(self),
+            Format::Github => render::github(self),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Checks of what is set, without asking anybody.
+
+use super::{Area, Check};
+use crate::settings::Settings;
+use crate::settings::links::{Auth, is_loopback};
+use crate::settings::mistake::Mistake;
+use crate::settings::model::Provider;
+
+const AREA: Area = Area::Configuration;
+
+/// Every mistake, or what the settings come to. Never empty.
+pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check> {
+    match read {
+        Ok(settings) => {
+            let mut checks = vec![Check::ok(AREA, "settings", "every setting is understood")];
+            checks.extend([
+                model(settings),
+                auth(settings),
+                public_url(settings),
+                signing_keys(settings),
+                webhook(settings),
+            ]);
+            checks
+        }
+        Err(mistakes) => mistakes
+            .iter()
+            .map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem))
+            .collect(),
+    }
+}
+
+fn model(settings: &Settings) -> Check {
+    let name = "model";
+    match &settings.model.provider {
+        Provider::Scripted => Check::ok(AREA, name, "the scripted demo model"),
+        Provider::Azure(azure) => {
+            let place = [&azure.base_url, &azure.endpoint, &azure.resource_name]
+                .into_iter()
+                .find_map(Option::as_deref)
+                .unwrap_or_default();
+            let place = place.split_once('?').map_or(place, |(place, _)| place);
+            let key = if azure.api_key.is_some() { "with a key" } else { "with an Entra token" };
+            Check::ok(AREA, name, format!("{place}, {key}"))
+        }
+        Provider::Unset => Check::ok(
+            AREA,
+            name,
+            "none: `dev` takes the scripted demo model; to serve, set AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME",
+        ),
+    }
+}
+
+fn auth(settings: &Settings) -> Check {
+    let name = "auth";
+    match settings.auth {
+        None => Check::ok(AREA, name, "keys (`dev`: header)"),
+        Some(Auth::SignIn) if settings.is_in_azure && !settings.is_sign_in_on => Check::fix(
+            AREA,
+            name,
+            "TURNWHEEL_AUTH is easyauth, but the platform's sign-in is off, so nobody can call: turn on Authentication for the app",
+        ),
+        Some(auth @ Auth::Header) if settings.is_in_azure => Check::ok(
+            AREA,
+            name,
+            format!(
+                "{}: whoever has a function key names any user, so only a gateway may have one",
+                auth.name()
+            ),
+        ),
+        Some(auth) => Check::ok(AREA, name, auth.name()),
+    }
+}
+
+fn public_url(settings: &Settings) -> Check {
+    let name = "public address";
+    match settings.public_url.as_deref() {
+        Some(url) if url.starts_with("http://") && !is_loopback(url) => Check::fix(
+            AREA,
+            name,
+            format!(
+                "{url} sends approval links without encryption: use https in TURNWHEEL_PUBLIC_URL"
+            ),
+        ),
+        Some(url) => Check::ok(AREA, name, url),
+        None => Check::skipped(
+            AREA,
+            name,
+            "neither TURNWHEEL_PUBLIC_URL nor WEBSITE_HOSTNAME is set; `dev` uses its own address",
+        ),
+    }
+}
+
+fn signing_keys(settings: &Settings) -> Check {
+    let name = "signing keys";
+    match settings.signing_keys.len() {
+        0 => Check::skipped(
+            AREA,
+            name,
+            "none: `dev` makes one; to serve, set TURNWHEEL_SIGNING_KEYS (`head -c 32 /dev/urandom | base64`)",
+        ),
+        1 => Check::ok(AREA, name, "one; it signs and verifies"),
+        count => Check::ok(AREA, name, format!("{count}; the first signs, all verify")),
+    }
+}
+
+fn webhook(settings: &Settings) -> Check {
+    let name = "webhook";
+    match &settings.webhook {
+        None => Check::skipped(
+            AREA,
+            name,
+            "TURNWHEEL_WEBHOOK_URL is not set: nobody is told of approvals",
+        ),
+        Some(webhook)
+            if webhook.url.reveal().scheme() == "http"
+                && !is_loopback(webhook.url.reveal().as_str()) =>
+        {
+            Check::fix(
+                AREA,
+                name,
+                "TURNWHEEL_WEBHOOK_URL sends approval links without encryption: use https",
+            )
+        }
+        // Its path may be a secret; the host is not.
+        Some(webhook) => Check::ok(
+            AREA,
+            name,
+            format!(
+                "{}, signed with {} secret(s)",
+                webhook.url.reveal().host_str().unwrap_or("an address"),
+                webhook.secrets.len()
+            ),
+        ),
+    }
+}

@@ -1,0 +1,108 @@
+//! A report as text, JSON or workflow commands.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Area, Check, Outcome, Report};
+
+/// The outcome's word and its text.
+fn spoken(check: &Check) -> (&'static str, &str) {
+    match &check.outcome {
+        Outcome::Ok(found) => ("ok", found),
+        Outcome::Fix(to_do) => ("fix", to_do),
+        Outcome::Skipped(why) => ("skipped", why),
+    }
+}
+
+/// `line` of the place, or nothing.
+fn line(check: &Check) -> Option<u32> {
+    check.place.as_ref().and_then(|place| place.line)
+}
+
+/// `configuration  ok   auth: keys`
+pub(super) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let width = report.checks.iter().map(|check| check.area.to_string().len()).max().unwrap_or(0);
+    for check in &report.checks {
+        let (word, detail) = spoken(check);
+        let area = check.area.to_string();
+        let place = line(check).map(|line| format!(":{line}")).unwrap_or_default();
+        // Text of several lines stays under its own line.
+        let detail = detail.replace('\n', "\n    ");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{area:width$}  {word:7}  {}{place}: {detail}", check.name);
+    }
+    let _ = match report.count_to_fix() {
+        0 => writeln!(text, "Everything that was looked at is in order."),
+        1 => writeln!(text, "One thing to do."),
+        count => writeln!(text, "{count} things to do."),
+    };
+    text
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    ok: bool,
+    checks: Vec<Line<'a>>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    area: Area,
+    name: &'a str,
+    outcome: &'static str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+pub(super) fn json(report: &Report) -> String {
+    let checks = report.checks.iter().map(|check| {
+        let (outcome, detail) = spoken(check);
+        let file = check.place.as_ref().map(|place| place.file.as_path());
+        Line { area: check.area, name: &check.name, outcome, detail, file, line: line(check) }
+    });
+    let page = Page { ok: report.count_to_fix() == 0, checks: checks.collect() };
+    // Only a path that is no UTF-8 fails, and then the text form still tells.
+    serde_json::to_string_pretty(&page).map_or_else(|_| text(report), |json| json + "\n")
+}
+
+/// What is in order is a plain line of the log; the rest is annotated.
+pub(super) fn github(report: &Report) -> String {
+    let mut text = String::new();
+    for check in &report.checks {
+        let (word, detail) = spoken(check);
+        let title = format!("{}: {}", check.area, check.name);
+        let command = match check.outcome {
+            Outcome::Ok(_) => None,
+            Outcome::Fix(_) => Some("error"),
+            Outcome::Skipped(_) => Some("notice"),
+        };
+        let Some(command) = command else {
+            // A line that begins with `::` would be a command.
+            let _ = writeln!(text, "{word} {title}: {}", detail.replace(['\r', '\n'], " "));
+            continue;
+        };
+        let mut properties = Vec::new();
+        if let Some(place) = &check.place {
+            properties.push(format!("file={}", property(&place.file.to_string_lossy())));
+            properties.extend(place.line.map(|line| format!("line={line}")));
+        }
+        properties.push(format!("title={}", property(&title)));
+        let _ = writeln!(text, "::{command} {}::{}", properties.join(","), data(detail));
+    }
+    text
+}
+
+/// Escaped as GitHub's toolkit does (actions/toolkit, `core/src/command.ts`).
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,110 @@
+//! Stories about the doctor: what is said, how it is written, when it fails.
+
+use super::*;
+use crate::settings::Settings;
+
+fn read(pairs: &'static [(&'static str, &'static str)]) -> Report {
+    let settings = Settings::read(move |asked| {
+        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| (*value).to_owned())
+    });
+    Report::new(configuration_checks(&settings))
+}
+
+#[test]
+fn a_fresh_clone_has_nothing_to_fix() {
+    let report = read(&[]);
+    assert_eq!(report.exit_status(), 0);
+    insta::assert_snapshot!(report.render(Format::Text), @r"
+    configuration  ok       settings: every setting is understood
+    configuration  ok       model: none: `dev` takes the scripted demo model; to serve, set AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME
+    configuration  ok       auth: keys (`dev`: header)
+    configuration  skipped  public address: neither TURNWHEEL_PUBLIC_URL nor WEBSITE_HOSTNAME is set; `dev` uses its own address
+    configuration  skipped  signing keys: none: `dev` makes one; to serve, set TURNWHEEL_SIGNING_KEYS (`head -c 32 /dev/urandom | base64`)
+    configuration  skipped  webhook: TURNWHEEL_WEBHOOK_URL is not set: nobody is told of approvals
+    Everything that was looked at is in order.
+    ");
+}
+
+#[test]
+fn every_mistake_is_a_thing_to_do() {
+    let report = read(&[("TURNWHEEL_AUTH", "nobody"), ("TURNWHEEL_SIGNING_KEYS", "short")]);
+    assert_eq!(report.exit_status(), 1);
+    insta::assert_snapshot!(report.render(Format::Text), @r"
+    configuration  fix      TURNWHEEL_AUTH: is `nobody`: expected `keys`, `easyauth` or `header`
+    configuration  fix      TURNWHEEL_SIGNING_KEYS: is not usable (its value is kept secret): expected base64 of at least 32 bytes each, separated by spaces (`head -c 32 /dev/urandom | base64` makes one)
+    2 things to do.
+    ");
+}
+
+#[test]
+fn what_works_and_is_dangerous_is_a_thing_to_do() {
+    let report = read(&[
+        ("TURNWHEEL_PUBLIC_URL", "http://agents.example.com"),
+        ("TURNWHEEL_WEBHOOK_URL", "http://hooks.example.com/hush"),
+        ("TURNWHEEL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    ]);
+    assert_eq!(report.count_to_fix(), 2);
+    for format in [Format::Text, Format::Json, Format::Github] {
+        assert!(!report.render(format).contains("hush"));
+    }
+    let local = read(&[("TURNWHEEL_PUBLIC_URL", "http://127.0.0.1:7071")]);
+    assert_eq!(local.exit_status(), 0);
+}
+
+fn mixed() -> Report {
+    Report::new(vec![
+        Check::agent_mistake(
+            "agents/clerk.agent.md:7: unknown key `efect`: did you mean `effect`?\n100% sure",
+        ),
+        Check::agent_mistake("agents is no folder"),
+        Check::ok(Area::Store, "embedded", ".turnwheel"),
+        Check::skipped(Area::Model, "reachable", "--offline"),
+    ])
+}
+
+#[test]
+fn github_shows_a_mistake_beside_its_line() {
+    insta::assert_snapshot!(mixed().render(Format::Github), @r"
+    ok store: embedded: .turnwheel
+    ::notice title=model%3A reachable::--offline
+    ::error file=agents/clerk.agent.md,line=7,title=agents%3A agents/clerk.agent.md::unknown key `efect`: did you mean `effect`?%0A100%25 sure
+    ::error title=agents%3A agent file::agents is no folder
+    ");
+}
+
+#[test]
+fn machines_read_json() {
+    insta::assert_snapshot!(mixed().render(Format::Json), @r#"
+    {
+      "ok": false,
+      "checks": [
+        {
+          "area": "store",
+          "name": "embedded",
+          "outcome": "ok",
+          "detail": ".turnwheel"
+        },
+        {
+          "area": "model",
+          "name": "reachable",
+          "outcome": "skipped",
+          "detail": "--offline"
+        },
+        {
+          "area": "agents",
+          "name": "agents/clerk.agent.md",
+          "outcome": "fix",
+          "detail": "unknown key `efect`: did you mean `effect`?\n100% sure",
+          "file": "agents/clerk.agent.md",
+          "line": 7
+        },
+        {
+          "area": "agents",
+          "name": "agent file",
+          "outcome": "fix",
+          "detail": "agents is no folder"
+        }
+      ]
+    }
+    "#);
+}

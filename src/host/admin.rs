@@ -1,0 +1,223 @@
+//! The host's own routes: its state, runs by hand, and messages put on its queues. Loopback only, no keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::envelope::TimerStatus;
+use super::{Function, Shared, Trigger, envelope, timer};
+use crate::queue::{MESSAGE_BYTES_MAX, QueueError, Received, poison_of};
+
+/// Runs by hand at a time.
+const RUNNING_MAX: usize = 16;
+
+/// One run asked for.
+#[derive(Debug)]
+pub(super) struct Manual {
+    function: Function,
+    input: String,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    #[serde(default)]
+    input: String,
+}
+
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(home))
+        .route("/admin/functions", get(functions))
+        .route("/admin/functions/{name}", post(run))
+        .route("/admin/host/status", get(status))
+        .route("/admin/host/ping", get(ping).post(ping))
+        .route("/admin/queues/{queue}", get(length))
+        .route("/admin/queues/{queue}/messages", post(put))
+        .layer(DefaultBodyLimit::max(MESSAGE_BYTES_MAX))
+}
+
+async fn home(State(host): State<Arc<Shared>>) -> String {
+    format!("The local Functions host. Routes begin with /{}/.\n", host.config.route_prefix)
+}
+
+async fn functions(State(host): State<Arc<Shared>>) -> Json<Value> {
+    let prefix = &host.config.route_prefix;
+    let told = host.functions.iter().map(|function| {
+        let route = match &function.trigger {
+            Trigger::Http { route, methods: _ } => Some(format!("/{prefix}/{}", route.text())),
+            Trigger::Queue { .. } | Trigger::Timer { .. } => None,
+        };
+        json!({ "name": function.name, "config": function.json, "route": route, "language": "custom" })
+    });
+    Json(told.collect())
+}
+
+async fn status(State(host): State<Arc<Shared>>) -> Json<Value> {
+    let up = host.clock.monotonic().saturating_sub(host.started);
+    Json(json!({
+        "id": "turnwheel-dev",
+        "state": "Running",
+        "version": super::invoke::HOST_VERSION.to_str().unwrap_or_default(),
+        "processUptime": crate::clock::millis(up),
+        "errors": host.handler.errors(),
+    }))
+}
+
+async fn ping(State(host): State<Arc<Shared>>) -> Response {
+    if host.handler.is_ready().await {
+        StatusCode::OK.into_response()
+    } else {
+        refuse(StatusCode::SERVICE_UNAVAILABLE, "The handler does not answer.")
+    }
+}
+
+async fn run(
+    State(host): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => return rejection.into_response(),
+    };
+    let found = host.functions.iter().find(|function| function.name.eq_ignore_ascii_case(&name));
+    let Some(function) = found else {
+        let names: Vec<&str> =
+            host.functions.iter().map(|function| function.name.as_str()).collect();
+        return refuse(
+            StatusCode::NOT_FOUND,
+            &format!("No such function: there are {}.", names.join(", ")),
+        );
+    };
+    if let Trigger::Http { route, methods: _ } = &function.trigger {
+        let text = format!("Call its route: /{}/{}", host.config.route_prefix, route.text());
+        return refuse(StatusCode::BAD_REQUEST, &text);
+    }
+    let input = if body.trim_ascii().is_empty() {
+        Ok(Input { input: String::new() })
+    } else {
+        serde_json::from_slice(&body)
+    };
+    let Ok(Input { input }) = input else {
+        return refuse(StatusCode::BAD_REQUEST, r#"The body is not {"input": "text"}."#);
+    };
+    match host.manual.try_send(Manual { function: function.clone(), input }) {
+        Ok(()) => StatusCode::ACCEPTED.into_response(),
+        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "Too many runs wait already. Try again."),
+    }
+}
+
+/// Until the host stops; then until what runs has ended.
+pub(super) async fn run_manual(host: Arc<Shared>, mut asked: mpsc::Receiver<Manual>) {
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = host.stop.cancelled() => break,
+            Some(ended) = running.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(error = %error, "a run by hand died");
+                }
+            }
+            Some(manual) = asked.recv(), if running.len() < RUNNING_MAX => {
+                let host = Arc::clone(&host);
+                running.spawn(async move { run_one(&host, manual).await });
+            }
+        }
+    }
+    while running.join_next().await.is_some() {}
+}
+
+async fn run_one(host: &Shared, Manual { function, input }: Manual) {
+    match &function.trigger {
+        // Refused before it got here.
+        Trigger::Http { .. } => {}
+        Trigger::Timer { .. } => timer::run(host, &function, TimerStatus::default()).await,
+        Trigger::Queue { .. } => {
+            let now = host.clock.now();
+            let id = envelope::guid(host.ids.as_ref());
+            let message = Received {
+                id: id.clone(),
+                pop_receipt: id.clone(),
+                dequeue_count: 1,
+                text: input,
+                inserted_at: now,
+                expires_at: now.plus(Duration::from_hours(7 * 24)),
+                next_visible_at: now.plus(host.lease),
+            };
+            let body = envelope::of_message(&function, &message, now, host.ids.as_ref());
+            let timeout = host.config.function_timeout;
+            // Its failure is already told.
+            drop(Box::pin(host.handler.invoke(&function.name, &id, (&body, timeout))).await);
+        }
+    }
+}
+
+async fn length(State(host): State<Arc<Shared>>, Path(queue): Path<String>) -> Response {
+    if let Some(refusal) = refuse_queue(&host, &queue) {
+        return refusal;
+    }
+    match host.queues.length(&queue).await {
+        Ok(length) => Json(json!({ "length": length })).into_response(),
+        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
+    }
+}
+
+async fn put(
+    State(host): State<Arc<Shared>>,
+    Path(queue): Path<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    if let Some(refusal) = refuse_queue(&host, &queue) {
+        return refusal;
+    }
+    let Ok(body) = body else {
+        let text = format!("A message has at most {MESSAGE_BYTES_MAX} bytes.");
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, &text);
+    };
+    let Ok(text) = String::from_utf8(body.into()) else {
+        return refuse(StatusCode::BAD_REQUEST, "A message is UTF-8 text.");
+    };
+    match host.queues.send(&queue, text, Duration::ZERO).await {
+        Ok(()) => (StatusCode::CREATED, Json(json!({ "queue": queue }))).into_response(),
+        Err(QueueError::TooLarge(_)) => {
+            let text = format!("A message has at most {MESSAGE_BYTES_MAX} bytes.");
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, &text)
+        }
+        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
+    }
+}
+
+/// Only the queues that functions read, and where their failures go.
+fn refuse_queue(host: &Shared, queue: &str) -> Option<Response> {
+    let mut known: Vec<String> = Vec::new();
+    for function in &host.functions {
+        if let Trigger::Queue { queue } = &function.trigger {
+            known.push(queue.clone());
+            if !queue.ends_with("-poison") {
+                known.push(poison_of(queue));
+            }
+        }
+    }
+    if known.iter().any(|name| name == queue) {
+        return None;
+    }
+    known.sort();
+    known.dedup();
+    let text = format!("No function reads such a queue: there are {}.", known.join(", "));
+    Some(refuse(StatusCode::NOT_FOUND, &text))
+}
+
+fn refuse(status: StatusCode, text: &str) -> Response {
+    (status, format!("{text}\n")).into_response()
+}

@@ -1,0 +1,291 @@
+//! What `host.json` says, read as the Functions host reads it, and refused where Azure would start and then misbehave.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::problem::Problem;
+
+const FILE: &str = "host.json";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostConfig {
+    /// Without slashes at its ends; never empty.
+    pub route_prefix: String,
+    /// `None`: unlimited.
+    pub function_timeout: Option<Duration>,
+    pub queues: QueueConfig,
+    /// `customHandler.description.defaultExecutablePath`: relative, without `./`.
+    pub executable: String,
+}
+
+/// `extensions.queues`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Messages of one receive: 1 to 32.
+    pub batch_size: usize,
+    /// The next receive waits until no more than these still run.
+    pub new_batch_threshold: usize,
+    pub polling_interval_max: Duration,
+    /// How long a failed message stays hidden.
+    pub visibility_timeout: Duration,
+    pub dequeue_count_max: u32,
+    /// Messages are base64; what is not goes to the poison queue.
+    pub is_base64: bool,
+}
+
+impl HostConfig {
+    /// # Errors
+    /// Every mistake there is, at once.
+    pub fn read(text: &str, has_queues: bool) -> Result<Self, Vec<Problem>> {
+        let json = match serde_json::from_str::<Value>(text) {
+            Ok(json @ Value::Object(_)) => json,
+            Ok(_) => return Err(vec![Problem::new(FILE, "is not a JSON object")]),
+            Err(error) => return Err(vec![Problem::new(FILE, format!("is not JSON: {error}"))]),
+        };
+        let mut reader = Reader { json: &json, problems: Vec::new() };
+        reader.demand_version();
+        if has_queues {
+            reader.demand_bundle();
+        }
+        let config = Self {
+            route_prefix: reader.route_prefix(),
+            function_timeout: reader.function_timeout(),
+            queues: reader.queues(),
+            executable: reader.executable(),
+        };
+        if reader.problems.is_empty() { Ok(config) } else { Err(reader.problems) }
+    }
+}
+
+struct Reader<'a> {
+    json: &'a Value,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn refuse(&mut self, message: impl Into<String>) {
+        self.problems.push(Problem::new(FILE, message));
+    }
+
+    fn value(&self, path: &str) -> Option<&Value> {
+        path.split('.').try_fold(self.json, |value, name| value.get(name)).filter(|v| !v.is_null())
+    }
+
+    fn text(&mut self, path: &str) -> Option<String> {
+        match self.value(path) {
+            None => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(_) => {
+                self.refuse(format!("`{path}` is not a text"));
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, path: &str, default: u32, range: std::ops::RangeInclusive<u32>) -> u32 {
+        let Some(value) = self.value(path).cloned() else { return default };
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.filter(|number| range.contains(number)).unwrap_or_else(|| {
+            let (from, to) = (range.start(), range.end());
+            let bound = if *to == u32::MAX { String::new() } else { format!(" and at most {to}") };
+            self.refuse(format!("`{path}` is {value}: a whole number, at least {from}{bound}"));
+            default
+        })
+    }
+
+    fn span(&mut self, path: &str, default: Duration) -> Duration {
+        let Some(text) = self.text(path) else { return default };
+        time_span(&text).unwrap_or_else(|| {
+            self.refuse(format!("`{path}` is `{text}`: write hours:minutes:seconds, `00:00:02`"));
+            default
+        })
+    }
+
+    fn demand_version(&mut self) {
+        if self.value("version").and_then(Value::as_str) != Some("2.0") {
+            self.refuse("`version` is not \"2.0\": the host refuses to start");
+        }
+    }
+
+    fn demand_bundle(&mut self) {
+        if self.value("extensionBundle.id").is_none() {
+            self.refuse(
+                "`extensionBundle` is missing: without it Azure knows no queues; write \
+                 {\"id\": \"Microsoft.Azure.Functions.ExtensionBundle\", \"version\": \"[4.*, 5.0.0)\"}",
+            );
+        }
+    }
+
+    fn executable(&mut self) -> String {
+        let path = "customHandler.description.defaultExecutablePath";
+        let executable = self.text(path).unwrap_or_default();
+        if executable.is_empty() {
+            self.refuse(format!("`{path}` is missing: write the handler's file name"));
+        } else if executable.starts_with("./") || executable.starts_with(".\\") {
+            self.refuse(format!(
+                "`{path}` is `{executable}`: leave `./` away, or the upload loses the execute bit"
+            ));
+        }
+        if self.value("customHandler.enableProxyingHttpRequest") != Some(&Value::Bool(true)) {
+            self.refuse(
+                "`customHandler.enableProxyingHttpRequest` is not true: Azure would hold back every \
+                 stream until its end",
+            );
+        }
+        executable
+    }
+
+    fn route_prefix(&mut self) -> String {
+        let path = "extensions.http.routePrefix";
+        let prefix = self.text(path).unwrap_or_else(|| "api".to_owned());
+        let prefix = prefix.trim_matches('/');
+        if prefix.is_empty() {
+            self.refuse(format!(
+                "`{path}` is empty: strangers could call queue functions by their name; write \"api\""
+            ));
+        }
+        prefix.to_owned()
+    }
+
+    fn function_timeout(&mut self) -> Option<Duration> {
+        let default = Some(Duration::from_mins(30));
+        let Some(text) = self.text("functionTimeout") else { return default };
+        if text == "-1" {
+            return None;
+        }
+        let timeout = time_span(&text).filter(|span| !span.is_zero());
+        if timeout.is_none() {
+            self.refuse(format!(
+                "`functionTimeout` is `{text}`: write hours:minutes:seconds, `00:10:00`, or `-1` for no limit"
+            ));
+        }
+        timeout.or(default)
+    }
+
+    fn queues(&mut self) -> QueueConfig {
+        let at = |name: &str| format!("extensions.queues.{name}");
+        let batch_size = self.number(&at("batchSize"), 16, 1..=32);
+        // The host's default is half a batch per processor; as on the plans with one.
+        let threshold = self.number(&at("newBatchThreshold"), batch_size / 2, 0..=u32::MAX);
+        let polling_interval_max = self.span(&at("maxPollingInterval"), Duration::from_mins(1));
+        if polling_interval_max < Duration::from_millis(100) {
+            self.refuse(format!(
+                "`{}` is less than 100 ms: the host refuses it",
+                at("maxPollingInterval")
+            ));
+        }
+        let encoding = self.text(&at("messageEncoding")).unwrap_or_else(|| "base64".to_owned());
+        if encoding != "base64" && encoding != "none" {
+            self.refuse(format!(
+                "`{}` is `{encoding}`: write \"none\" or \"base64\"",
+                at("messageEncoding")
+            ));
+        }
+        QueueConfig {
+            batch_size: batch_size as usize,
+            new_batch_threshold: threshold as usize,
+            polling_interval_max,
+            visibility_timeout: self.span(&at("visibilityTimeout"), Duration::ZERO),
+            dequeue_count_max: self.number(&at("maxDequeueCount"), 5, 1..=u32::MAX),
+            is_base64: encoding == "base64",
+        }
+    }
+}
+
+/// .NET's `[days.]hours:minutes:seconds[.fraction]`. A bare number, which it reads as days, is refused: nobody means it.
+fn time_span(text: &str) -> Option<Duration> {
+    let mut parts = text.split(':');
+    let (days_hours, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    let (days, hours) = days_hours.split_once('.').unwrap_or(("0", days_hours));
+    let (seconds, fraction) = seconds.split_once('.').unwrap_or((seconds, "0"));
+    if fraction.is_empty() || fraction.len() > 7 {
+        return None;
+    }
+    let below = |text: &str, bound: u64| digits(text).filter(|number| *number < bound);
+    let whole = digits(days)?.checked_mul(86_400)?
+        + below(hours, 24)? * 3_600
+        + below(minutes, 60)? * 60
+        + below(seconds, 60)?;
+    let nanos = digits(&format!("{fraction:0<9}"))?;
+    Some(Duration::new(whole, u32::try_from(nanos).ok()?))
+}
+
+fn digits(text: &str) -> Option<u64> {
+    let is_short = (1..=9).contains(&text.len());
+    (is_short && text.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| text.parse().ok())
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::ScriptRoot;
+
+    #[test]
+    fn the_shipped_host_json_says_what_was_agreed() {
+        let config = HostConfig::read(&ScriptRoot::embedded().host_json, true).unwrap();
+        assert_eq!(
+            config,
+            HostConfig {
+                route_prefix: "api".into(),
+                function_timeout: Some(Duration::from_mins(10)),
+                queues: QueueConfig {
+                    batch_size: 16,
+                    new_batch_threshold: 8,
+                    polling_interval_max: Duration::from_secs(2),
+                    visibility_timeout: Duration::ZERO,
+                    dequeue_count_max: 5,
+                    is_base64: false,
+                },
+                executable: "turnwheel".into(),
+            }
+        );
+    }
+
+    #[test]
+    fn every_mistake_is_told_at_once() {
+        let text = r#"{
+            "version": "3.0",
+            "functionTimeout": "ten minutes",
+            "customHandler": { "description": { "defaultExecutablePath": "./turnwheel" } },
+            "extensions": {
+                "http": { "routePrefix": "" },
+                "queues": { "batchSize": 33, "maxDequeueCount": 0, "maxPollingInterval": "00:00:00.05",
+                            "messageEncoding": "utf8", "visibilityTimeout": 7 }
+            }
+        }"#;
+        let problems = HostConfig::read(text, true).unwrap_err();
+        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        insta::assert_snapshot!(told.join("\n"));
+    }
+
+    #[test]
+    fn time_spans_are_read_as_dotnet_writes_them() {
+        for (text, span) in [
+            ("00:10:00", Some(Duration::from_mins(10))),
+            ("1.02:03:04", Some(Duration::from_secs(93_784))),
+            ("00:00:00.25", Some(Duration::from_millis(250))),
+            ("10", None),
+            ("00:10", None),
+            ("24:00:00", None),
+            ("00:60:00", None),
+            ("00:00:+1", None),
+            ("00:00:00.", None),
+            ("", None),
+        ] {
+            assert_eq!(time_span(text), span, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        for text in ["", "[]", "// comment\n{}"] {
+            assert_eq!(HostConfig::read(text, false).unwrap_err().len(), 1, "{text}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One function: its folder's name and what `function.json` says about its trigger.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::problem::Problem;
+use super::routes::Template;
+use super::schedule::Schedule;
+
+#[derive(Clone, Debug)]
+pub struct Function {
+    pub name: String,
+    /// The trigger binding's name: the key of the input in the envelope.
+    pub binding: String,
+    pub trigger: Trigger,
+    /// `function.json`, as it is.
+    pub json: Value,
+}
+
+#[derive(Clone, Debug)]
+pub enum Trigger {
+    /// `methods` in upper case; empty: every method.
+    Http {
+        route: Template,
+        methods: Vec<String>,
+    },
+    Queue {
+        queue: String,
+    },
+    Timer {
+        schedule: Box<Schedule>,
+    },
+}
+
+impl Function {
+    /// `None`: it is disabled.
+    ///
+    /// # Errors
+    /// Every mistake there is, at once. `file` is how the messages call it.
+    pub fn read(name: &str, file: &str, text: &str) -> Result<Option<Self>, Vec<Problem>> {
+        let one = |message: String| vec![Problem::new(file, message)];
+        if let Some(reason) = refuse_name(name) {
+            return Err(one(reason));
+        }
+        let json: Value =
+            serde_json::from_str(text).map_err(|error| one(format!("is not JSON: {error}")))?;
+        if json.get("disabled").and_then(Value::as_bool) == Some(true) {
+            return Ok(None);
+        }
+        let bindings = json.get("bindings").and_then(Value::as_array).cloned().unwrap_or_default();
+        let (triggers, others): (Vec<_>, Vec<_>) =
+            bindings.iter().partition(|binding| text_at(binding, "type").ends_with("Trigger"));
+        let [trigger] = triggers.as_slice() else {
+            return Err(one(format!(
+                "has {} triggers in `bindings`: one is needed",
+                triggers.len()
+            )));
+        };
+        let mut problems = Vec::new();
+        let binding = text_at(trigger, "name");
+        if binding.is_empty() {
+            problems.push(Problem::new(file, "the trigger has no `name`"));
+        }
+        let read = match text_at(trigger, "type") {
+            "httpTrigger" => http(name, trigger, &others),
+            "queueTrigger" => queue(trigger, &others),
+            "timerTrigger" => timer(trigger, &others),
+            other => Err(format!(
+                "the local host knows httpTrigger, queueTrigger and timerTrigger, not `{other}`"
+            )),
+        };
+        match read {
+            Ok(trigger) if problems.is_empty() => {
+                Ok(Some(Self { name: name.to_owned(), binding: binding.to_owned(), trigger, json }))
+            }
+            Ok(_) => Err(problems),
+            Err(message) => {
+                problems.push(Problem::new(file, message));
+                Err(problems)
+            }
+        }
+    }
+}
+
+/// Why the host would not take a folder's name for a function's.
+pub(crate) fn refuse_name(name: &str) -> Option<String> {
+    static VALID: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"^[A-Za-z][A-Za-z0-9_\-]{0,127}$").ok());
+    let is_valid = VALID.as_ref().is_some_and(|valid| valid.is_match(name));
+    if is_valid && !name.eq_ignore_ascii_case("host") {
+        return None;
+    }
+    Some(format!(
+        "`{name}` is no name for a function: a letter, then letters, digits, `_` and `-`, at most 128, not `host`"
+    ))
+}
+
+fn text_at<'a>(binding: &'a Value, name: &str) -> &'a str {
+    binding.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
+    let is_answer =
+        |other: &&Value| text_at(other, "type") == "http" && text_at(other, "direction") == "out";
+    let [answer] = others else {
+        return Err("a proxied HTTP function has two bindings: httpTrigger and http out".into());
+    };
+    if !is_answer(answer) {
+        return Err(
+            "the binding beside httpTrigger must be http with \"direction\": \"out\"".into()
+        );
+    }
+    let level = text_at(trigger, "authLevel");
+    if !["", "anonymous", "function", "admin"].contains(&level.to_lowercase().as_str()) {
+        return Err(format!("`authLevel` is `{level}`: anonymous, function or admin"));
+    }
+    let methods = match trigger.get("methods") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(methods)) if methods.iter().all(Value::is_string) => {
+            methods.iter().filter_map(Value::as_str).map(str::to_uppercase).collect()
+        }
+        Some(_) => return Err("`methods` is not an array of texts".into()),
+    };
+    let route = trigger.get("route").and_then(Value::as_str).unwrap_or(name);
+    Ok(Trigger::Http { route: Template::read(route)?, methods })
+}
+
+fn queue(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
+    demand_no_outputs(others)?;
+    let queue = text_at(trigger, "queueName");
+    if !is_queue_name(queue) {
+        return Err(format!(
+            "`queueName` is `{queue}`: 3 to 63 of a-z, 0-9 and single hyphens between them"
+        ));
+    }
+    Ok(Trigger::Queue { queue: queue.to_owned() })
+}
+
+fn timer(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
+    demand_no_outputs(others)?;
+    Ok(Trigger::Timer { schedule: Box::new(Schedule::read(text_at(trigger, "schedule"))?) })
+}
+
+fn demand_no_outputs(others: &[&Value]) -> Result<(), String> {
+    match others.first() {
+        None => Ok(()),
+        Some(other) => Err(format!(
+            "the binding `{}` beside the trigger: the local host has no outputs; use the service's own API",
+            text_at(other, "name")
+        )),
+    }
+}
+
+/// Storage's rule for the names of queues.
+pub(crate) fn is_queue_name(name: &str) -> bool {
+    (3..=63).contains(&name.len())
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::ScriptRoot;
+
+    fn mistake(name: &str, text: &str) -> String {
+        let problems = Function::read(name, "functions/x/function.json", text).unwrap_err();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_shipped_functions_are_the_nine_that_were_agreed() {
+        let mut told = Vec::new();
+        for (name, text) in &ScriptRoot::embedded().functions {
+            let function = Function::read(name, name, text).unwrap().unwrap();
+            let trigger = match &function.trigger {
+                Trigger::Http { route, methods } => {
+                    let level = function.json["bindings"][0]["authLevel"].as_str().unwrap();
+                    format!("{} {} {level}", methods.join(","), route.text())
+                }
+                Trigger::Queue { queue } => format!("queue {queue}"),
+                Trigger::Timer { schedule } => format!("timer {}", schedule.text()),
+            };
+            told.push(format!("{name}({}): {trigger}", function.binding));
+        }
+        insta::assert_snapshot!(told.join("\n"), @r"
+        api(req):  {*path} function
+        approve(req): GET,POST approvals/{token} anonymous
+        health(req): GET health anonymous
+        notify(message): queue agent-notify
+        notify-poison(message): queue agent-notify-poison
+        prompt(message): queue agent-prompts
+        sweep(timer): timer 0 * * * * *
+        turn(message): queue agent-turns
+        turn-poison(message): queue agent-turns-poison
+        ");
+    }
+
+    #[test]
+    fn each_mistake_says_what_to_write() {
+        let queue = |queue: &str| {
+            format!(
+                r#"{{"bindings":[{{"type":"queueTrigger","name":"m","queueName":"{queue}"}}]}}"#
+            )
+        };
+        let told = [
+            mistake("9lives", "{}"),
+            mistake("host", "{}"),
+            mistake("a", "{"),
+            mistake("a", "{}"),
+            mistake("a", r#"{"bindings":[{"type":"blobTrigger","name":"b"}]}"#),
+            mistake("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
+            mistake("a", &queue("a--b")),
+            mistake("a", r#"{"bindings":[{"type":"httpTrigger","name":"req"}]}"#),
+            mistake(
+                "a",
+                r#"{"bindings":[{"type":"timerTrigger","name":"t","schedule":"* * * *"}]}"#,
+            ),
+        ];
+        insta::assert_snapshot!(told.join("\n"));
+    }
+
+    #[test]
+    fn a_disabled_function_is_left_out() {
+        let text = r#"{"disabled":true,"bindings":[]}"#;
+        assert!(Function::read("a", "a", text).unwrap().is_none());
+    }
+}

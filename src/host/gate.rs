@@ -1,0 +1,100 @@
+//! Who may ask the local host anything: it has no keys, so pages of strangers in the developer's browser must not.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{HOST, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, StatusCode, Uri};
+
+use super::Shared;
+
+/// Refuses requests for a strange name (a page whose name was made to point here) and those that a strange page sends.
+pub(super) async fn gate(
+    State(host): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match refuse(request.headers(), &host.names) {
+        None => next.run(request).await,
+        Some(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
+    }
+}
+
+fn refuse(headers: &HeaderMap, names: &[String]) -> Option<String> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_known =
+        |name: &str| is_loopback(name) || names.iter().any(|own| own.eq_ignore_ascii_case(name));
+    let asked = text(HOST).unwrap_or_default();
+    let is_for_us = asked.parse::<Authority>().is_ok_and(|asked| is_known(asked.host()));
+    if !is_for_us {
+        return Some(format!(
+            "The local host answers to 127.0.0.1 and localhost, not to `{asked}`. Behind a tunnel, set \
+             TURNWHEEL_PUBLIC_URL to its address.\n"
+        ));
+    }
+    let origin = text(ORIGIN)?;
+    let is_own = if origin == "null" {
+        // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page, hides where it comes from.
+        headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin" || site == "none")
+    } else {
+        origin.parse::<Uri>().is_ok_and(|origin| origin.host().is_some_and(is_known))
+    };
+    (!is_own).then(|| format!("The local host takes nothing from pages of `{origin}`.\n"))
+}
+
+fn is_loopback(name: &str) -> bool {
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || name.to_ascii_lowercase().ends_with(".localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_refused(headers: &[(&'static str, &str)]) -> bool {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
+        refuse(&headers.collect(), &["me.example".into()]).is_some()
+    }
+
+    #[test]
+    fn local_callers_and_named_tunnels_pass() {
+        for host in
+            ["127.0.0.1:7071", "localhost:7071", "[::1]:7071", "app.localhost", "ME.example"]
+        {
+            assert!(!is_refused(&[("host", host)]), "{host}");
+        }
+        assert!(!is_refused(&[("host", "127.0.0.1:7071"), ("origin", "http://localhost:3000")]));
+        assert!(!is_refused(&[("host", "me.example"), ("origin", "https://me.example")]));
+    }
+
+    #[test]
+    fn strange_names_and_strange_pages_do_not() {
+        for host in
+            ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "10.0.0.1"]
+        {
+            assert!(is_refused(&[("host", host)]), "{host}");
+        }
+        assert!(is_refused(&[]), "no host at all");
+        for origin in ["https://evil.example", "null", "http://localhost.evil.example", "nonsense"]
+        {
+            assert!(is_refused(&[("host", "127.0.0.1:7071"), ("origin", origin)]), "{origin}");
+        }
+    }
+
+    #[test]
+    fn the_approval_pages_own_form_passes_although_it_hides_its_origin() {
+        let form = |site| {
+            is_refused(&[("host", "127.0.0.1:7071"), ("origin", "null"), ("sec-fetch-site", site)])
+        };
+        assert!(!form("same-origin"));
+        assert!(form("cross-site"));
+    }
+}

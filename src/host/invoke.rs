@@ -1,0 +1,289 @@
+//! One invocation: `POST /<function>` to the handler, and a strict look at what it answers.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde_json::Value;
+
+/// The version of the Functions host whose source this one follows.
+pub(crate) const HOST_VERSION: HeaderValue = HeaderValue::from_static("4.1037.0.0");
+const AGENT: HeaderValue = HeaderValue::from_static("Azure-Functions-Host/4.1037.0.0");
+pub(crate) const INVOCATION_ID: &str = "x-azure-functions-invocationid";
+pub(crate) const VERSION: &str = "x-azure-functions-hostversion";
+
+/// Bytes of an answer that is looked at.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Failures that `/admin/host/status` tells.
+const ERRORS_MAX: usize = 20;
+
+/// Why an invocation failed. The texts hold no content.
+#[derive(Debug, thiserror::Error)]
+pub enum InvocationError {
+    #[error("the handler could not be reached")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the handler answered {0}")]
+    Status(StatusCode),
+    #[error(
+        "the handler answered {0}: Azure follows redirects and takes what it finds there for the answer; answer 200"
+    )]
+    Redirect(StatusCode),
+    #[error(
+        "the handler answered with an empty body: Azure would wait until functionTimeout and then kill the process; \
+         answer 200 with {{\"Outputs\":{{}},\"Logs\":[],\"ReturnValue\":null}}"
+    )]
+    Empty,
+    #[error(
+        "the handler answered with the content type {0}: Azure takes application/json and text/json only"
+    )]
+    ContentType(String),
+    #[error("the handler's answer is not a JSON object: Azure would fail the invocation")]
+    NotAnObject,
+    #[error("the handler's answer is larger than {ANSWER_BYTES_MAX} bytes, or broke off")]
+    Unreadable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(
+        "the text of output `{0}` happens to be base64: Azure would decode it and pass on other bytes; \
+         encode it as base64 yourself, or send it in an array"
+    )]
+    LooksBase64(String),
+    #[error("function.json declares no output `{0}`: Azure would drop it silently")]
+    Undeclared(String),
+    #[error(
+        "the invocation took longer than functionTimeout ({} s): Azure would now kill the process, and everything \
+         else that runs in it",
+        .0.as_secs()
+    )]
+    TimedOut(Duration),
+}
+
+/// Speaks to the handler. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Handler {
+    client: Client<HttpConnector, Body>,
+    authority: Authority,
+    errors: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handler").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
+impl Handler {
+    pub(crate) fn at(authority: Authority) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(Duration::from_secs(5)));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .build(connector);
+        Self { client, authority, errors: Arc::default() }
+    }
+
+    /// Sends a request as it is, to the handler.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request<Body>,
+        path: PathAndQuery,
+    ) -> Result<Response<Body>, InvocationError> {
+        let uri = Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build()
+            .map_err(|error| InvocationError::Unreachable(error.into()))?;
+        *request.uri_mut() = uri;
+        let answer = self.client.request(request).await;
+        answer
+            .map(|answer| answer.map(Body::new))
+            .map_err(|error| InvocationError::Unreachable(error.into()))
+    }
+
+    /// Whether anything answers at all: any status is ready.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let request = Request::get("/").header(VERSION, HOST_VERSION).body(Body::empty());
+        let Ok(request) = request else { return false };
+        self.send(request, PathAndQuery::from_static("/")).await.is_ok()
+    }
+
+    /// Failures are logged and kept for `/admin/host/status`, here and nowhere else.
+    pub(crate) async fn invoke(
+        &self,
+        function: &str,
+        invocation_id: &str,
+        (envelope, timeout): (&Value, Option<Duration>),
+    ) -> Result<(), InvocationError> {
+        let call = self.call(function, invocation_id, envelope);
+        let outcome = match timeout {
+            None => call.await,
+            Some(timeout) => tokio::time::timeout(timeout, call)
+                .await
+                .unwrap_or(Err(InvocationError::TimedOut(timeout))),
+        };
+        if let Err(error) = &outcome {
+            self.note(function, invocation_id, error);
+        }
+        outcome
+    }
+
+    pub(crate) fn note(&self, function: &str, invocation_id: &str, error: &InvocationError) {
+        tracing::error!(faas.name = %function, faas.invocation_id = %invocation_id, "{function} failed: {error}");
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.len() == ERRORS_MAX {
+            errors.pop_front();
+        }
+        errors.push_back(format!("{function}: {error}"));
+    }
+
+    /// The last failures, oldest first.
+    pub(crate) fn errors(&self) -> Vec<String> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    async fn call(
+        &self,
+        function: &str,
+        invocation_id: &str,
+        envelope: &Value,
+    ) -> Result<(), InvocationError> {
+        let bytes = Bytes::from(envelope.to_string());
+        // A stream has no length: the body goes in chunks, as Azure's does.
+        let body = Body::from_stream(stream::iter([Ok::<_, std::convert::Infallible>(bytes)]));
+        let unreachable = |error: http::Error| InvocationError::Unreachable(error.into());
+        let request = Request::builder()
+            .method(Method::POST)
+            .header(HOST, self.authority.as_str())
+            .header(CONTENT_TYPE, "application/json; charset=utf-8")
+            .header(VERSION, HOST_VERSION)
+            .header(INVOCATION_ID, invocation_id)
+            .header(USER_AGENT, AGENT)
+            .body(body)
+            .map_err(unreachable)?;
+        let path = PathAndQuery::try_from(format!("/{function}"))
+            .map_err(|error| InvocationError::Unreachable(error.into()))?;
+        let (head, body) = self.send(request, path).await?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(InvocationError::Unreadable)?.to_bytes();
+        judge(head.status, &head.headers, &body)
+    }
+}
+
+/// What Azure makes of an answer, and where it would hang or corrupt silently, an error that says so.
+fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<(), InvocationError> {
+    if status.is_redirection() {
+        return Err(InvocationError::Redirect(status));
+    }
+    if !status.is_success() {
+        return Err(InvocationError::Status(status));
+    }
+    if body.trim_ascii().is_empty() {
+        return Err(InvocationError::Empty);
+    }
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|text| text.split(';').next()).unwrap_or("(none)").trim();
+    if !["application/json", "text/json"].iter().any(|json| essence.eq_ignore_ascii_case(json)) {
+        return Err(InvocationError::ContentType(essence.chars().take(80).collect()));
+    }
+    let answer = match serde_json::from_slice::<Value>(body) {
+        Ok(Value::Null) => return Err(InvocationError::Empty),
+        Ok(Value::Object(answer)) => answer,
+        Ok(_) | Err(_) => return Err(InvocationError::NotAnObject),
+    };
+    // Newtonsoft compares the names of members without case.
+    let member = |name: &str| {
+        answer.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    };
+    if member("ReturnValue").and_then(Value::as_str).is_some_and(is_base64) {
+        return Err(InvocationError::LooksBase64("$return".into()));
+    }
+    let outputs = member("Outputs").and_then(Value::as_object);
+    for (name, value) in outputs.into_iter().flatten() {
+        if value.as_str().is_some_and(is_base64) {
+            return Err(InvocationError::LooksBase64(name.clone()));
+        }
+    }
+    // No function here has an output binding: `Function::read` refuses them.
+    match outputs.and_then(|outputs| outputs.keys().next()) {
+        Some(name) => Err(InvocationError::Undeclared(name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Takes bits after the last byte, as .NET does.
+const DOTNET: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// What .NET's `Convert.FromBase64String` takes: `test`, `jobs` and `12345678` among it. It overlooks white space.
+fn is_base64(text: &str) -> bool {
+    let plain: String = text.chars().filter(|c| !matches!(c, ' ' | '\t' | '\r' | '\n')).collect();
+    !plain.is_empty() && DOTNET.decode(plain).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(status: u16, content_type: &str, body: &str) -> String {
+        let mut headers = HeaderMap::new();
+        if !content_type.is_empty() {
+            headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
+        }
+        match judge(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes()) {
+            Ok(()) => "ok".into(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_azure_takes_is_taken() {
+        for body in [
+            "{}",
+            r#"{"Outputs":{},"Logs":[],"ReturnValue":null}"#,
+            r#"{"other":"jobs"}"#,
+            r#"{"outputs":null}"#,
+        ] {
+            assert_eq!(told(200, "application/json; charset=utf-8", body), "ok", "{body}");
+        }
+        assert_eq!(told(201, "Text/JSON", "{}"), "ok");
+    }
+
+    #[test]
+    fn where_azure_would_hang_or_corrupt_there_is_an_error() {
+        let json = "application/json";
+        let told = [
+            told(500, json, "{}"),
+            told(302, json, "{}"),
+            told(200, json, ""),
+            told(204, "", ""),
+            told(200, json, " null "),
+            told(200, "text/plain", "{}"),
+            told(200, "", "{}"),
+            told(200, json, "[]"),
+            told(200, json, "{"),
+            told(200, json, r#"{"Outputs":{"out":"jobs"}}"#),
+            told(200, json, r#"{"outputs":{"out":"dGVz dA=="}}"#),
+            told(200, json, r#"{"ReturnValue":"12345678"}"#),
+            told(200, json, r#"{"Outputs":{"out":["jobs"]}}"#),
+            told(200, json, r#"{"Outputs":{"out":"not base64!"}}"#),
+        ];
+        insta::assert_snapshot!(told.join("\n"));
+    }
+}

@@ -1,0 +1,33 @@
+//! A mistake in the files the host reads, and the file it is in.
+
+use std::fmt;
+
+/// Displayed as `functions/turn/function.json: …`, and says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Relative to the folder that was read.
+    pub file: String,
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { file: file.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.message)
+    }
+}
+
+/// One problem per line.
+pub(crate) fn lines(problems: &[Problem]) -> String {
+    let mut text = String::new();
+    for problem in problems {
+        text.push_str("\n  ");
+        text.push_str(&problem.to_string());
+    }
+    text
+}

@@ -1,0 +1,179 @@
+//! HTTP triggers: requests below the route prefix go to the handler as they are, streamed both ways.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use http_body_util::Limited;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::invoke::{HOST_VERSION, INVOCATION_ID, VERSION};
+use super::routes::below;
+use super::{Function, InvocationError, Shared, Trigger, envelope};
+
+/// The Functions host's bound on a request's body.
+const BODY_BYTES_MAX: usize = 104_857_600;
+/// The Functions host cuts an answer that says nothing for so long.
+const IDLE_MAX: Duration = Duration::from_mins(4);
+/// No `functionTimeout`: longer than any process lives, and an `Instant` can hold it.
+const NEVER: Duration = Duration::from_hours(24 * 365);
+
+/// They belong to one connection. `Expect` is answered here.
+const HOP_BY_HOP: [HeaderName; 10] = [
+    CONNECTION,
+    http::header::PROXY_AUTHENTICATE,
+    http::header::PROXY_AUTHORIZATION,
+    http::header::TE,
+    http::header::TRAILER,
+    http::header::TRANSFER_ENCODING,
+    http::header::UPGRADE,
+    http::header::EXPECT,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> Response {
+    let Some(function) = route(&host, request.method(), request.uri().path()) else {
+        let prefix = &host.config.route_prefix;
+        let text = format!("There is no route here. Routes begin with /{prefix}/.\n");
+        return (StatusCode::NOT_FOUND, text).into_response();
+    };
+    let too_large =
+        |length: &u64| usize::try_from(*length).map_or(true, |length| length > BODY_BYTES_MAX);
+    if content_length(request.headers()).as_ref().is_some_and(too_large) {
+        let text = format!("The Functions host takes bodies of at most {BODY_BYTES_MAX} bytes.\n");
+        return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
+    }
+    let name = function.name.clone();
+    let id = envelope::guid(host.ids.as_ref());
+    let path = request.uri().path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+    let request = outgoing(request, &id);
+    let timeout = host.config.function_timeout;
+    let deadline = Instant::now() + timeout.unwrap_or(NEVER);
+    let sending = host.handler.send(request, path);
+    let first = deadline.min(Instant::now() + IDLE_MAX);
+    match tokio::time::timeout_at(first, Box::pin(sending)).await {
+        Ok(Ok(answer)) => {
+            let run = Run { host, name, id, deadline };
+            incoming(answer, run)
+        }
+        Ok(Err(error)) => {
+            host.handler.note(&name, &id, &error);
+            (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response()
+        }
+        Err(_) => {
+            let error = InvocationError::TimedOut(timeout.unwrap_or(IDLE_MAX).min(IDLE_MAX));
+            host.handler.note(&name, &id, &error);
+            (StatusCode::GATEWAY_TIMEOUT, format!("{error}\n")).into_response()
+        }
+    }
+}
+
+/// A method is part of the route: with the wrong one the next route is tried. Functions are sorted, the exact ones first.
+fn route<'a>(host: &'a Shared, method: &Method, path: &str) -> Option<&'a Function> {
+    let path = below(path, &host.config.route_prefix)?;
+    host.functions.iter().find(|function| match &function.trigger {
+        Trigger::Http { route, methods } => {
+            let takes = methods.is_empty() || methods.iter().any(|one| one == method.as_str());
+            takes && route.matches(&path)
+        }
+        Trigger::Queue { .. } | Trigger::Timer { .. } => false,
+    })
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn outgoing(request: Request, id: &str) -> http::Request<Body> {
+    let (mut head, body) = request.into_parts();
+    drop_hop_by_hop(&mut head.headers);
+    head.version = Version::HTTP_11;
+    head.extensions.clear();
+    head.headers.insert(VERSION, HOST_VERSION);
+    if let Ok(id) = HeaderValue::try_from(id) {
+        head.headers.insert(INVOCATION_ID, id);
+    }
+    http::Request::from_parts(head, Body::new(Limited::new(body, BODY_BYTES_MAX)))
+}
+
+fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in HOP_BY_HOP.iter().chain(&named) {
+        headers.remove(name);
+    }
+}
+
+/// One HTTP invocation under way. Dropping it drops the connection to the handler: a client that left is noticed there.
+struct Run {
+    host: Arc<Shared>,
+    name: String,
+    id: String,
+    deadline: Instant,
+}
+
+struct Answer {
+    run: Run,
+    body: BodyDataStream,
+    /// Ends a stream of events with the host; other answers are waited for.
+    ends: Option<CancellationToken>,
+    is_over: bool,
+}
+
+fn incoming(answer: http::Response<Body>, run: Run) -> Response {
+    let (mut head, body) = answer.into_parts();
+    drop_hop_by_hop(&mut head.headers);
+    head.extensions.clear();
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let is_events = content_type.is_some_and(|text| text.starts_with("text/event-stream"));
+    let ends = is_events.then(|| run.host.stop.clone());
+    let answer = Answer { run, body: body.into_data_stream(), ends, is_over: false };
+    Response::from_parts(head, Body::from_stream(stream::unfold(answer, next_bytes)))
+}
+
+/// Bytes as they come: nothing is gathered.
+async fn next_bytes(mut answer: Answer) -> Option<(Result<Bytes, axum::Error>, Answer)> {
+    if answer.is_over {
+        return None;
+    }
+    let ends = answer.ends.clone();
+    let ended = async {
+        match &ends {
+            Some(ends) => ends.cancelled().await,
+            None => std::future::pending().await,
+        }
+    };
+    let until = answer.run.deadline.min(Instant::now() + IDLE_MAX);
+    let next = tokio::select! {
+        () = ended => return None,
+        next = tokio::time::timeout_at(until, answer.body.next()) => next,
+    };
+    let Run { host, name, id, deadline } = &answer.run;
+    let bytes = match next {
+        Ok(None) => return None,
+        Ok(Some(Ok(bytes))) => Ok(bytes),
+        Ok(Some(Err(error))) => Err(error),
+        Err(_) => {
+            let timeout = host.config.function_timeout.filter(|_| until == *deadline);
+            let error = InvocationError::TimedOut(timeout.unwrap_or(IDLE_MAX));
+            host.handler.note(name, id, &error);
+            Err(axum::Error::new(error))
+        }
+    };
+    answer.is_over = bytes.is_err();
+    Some((bytes, answer))
+}

@@ -1,0 +1,199 @@
+//! Where `host.json` and the functions' folders come from: the current folder, else copies inside the binary.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use super::config::HostConfig;
+use super::function::{Function, Trigger};
+use super::problem::Problem;
+
+/// Where a clone keeps the functions' folders; a deployed folder has them at its root.
+const FUNCTIONS_FOLDER: &str = "functions";
+
+const HOST_JSON: &str = include_str!("../../host.json");
+
+const FUNCTIONS: [(&str, &str); 9] = [
+    ("api", include_str!("../../functions/api/function.json")),
+    ("approve", include_str!("../../functions/approve/function.json")),
+    ("health", include_str!("../../functions/health/function.json")),
+    ("notify", include_str!("../../functions/notify/function.json")),
+    ("notify-poison", include_str!("../../functions/notify-poison/function.json")),
+    ("prompt", include_str!("../../functions/prompt/function.json")),
+    ("sweep", include_str!("../../functions/sweep/function.json")),
+    ("turn", include_str!("../../functions/turn/function.json")),
+    ("turn-poison", include_str!("../../functions/turn-poison/function.json")),
+];
+
+/// The texts of `host.json` and of every `function.json`, as they are; nothing is checked yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptRoot {
+    pub host_json: String,
+    /// By the folder's name.
+    pub functions: BTreeMap<String, String>,
+    /// The folder they are in, relative to the root; only messages name it.
+    pub below: &'static str,
+}
+
+impl ScriptRoot {
+    /// The ones in the binary.
+    pub fn embedded() -> Self {
+        let functions =
+            FUNCTIONS.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        Self {
+            host_json: HOST_JSON.to_owned(),
+            functions: functions.collect(),
+            below: FUNCTIONS_FOLDER,
+        }
+    }
+
+    /// `host.json` and `functions/<name>/function.json` (or, as in a deployed folder, `<name>/function.json`) of `dir`;
+    /// for each of the two that `dir` does not have, the binary's.
+    ///
+    /// # Errors
+    /// A file is there and cannot be read.
+    pub fn find(dir: &Path) -> Result<Self, Problem> {
+        let embedded = Self::embedded();
+        let Some(host_json) = read(dir, "host.json")? else {
+            // Somebody else's `functions` folder, perhaps: without a host.json beside it, it is not ours to run.
+            return Ok(embedded);
+        };
+        for below in [FUNCTIONS_FOLDER, ""] {
+            let functions = folders(dir, below)?;
+            if !functions.is_empty() {
+                return Ok(Self { host_json, functions, below });
+            }
+        }
+        Ok(Self { host_json, ..embedded })
+    }
+
+    /// # Errors
+    /// Every mistake there is in all the files, at once.
+    pub fn read(&self) -> Result<(HostConfig, Vec<Function>), Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut functions = Vec::new();
+        for (name, text) in &self.functions {
+            match Function::read(name, &file_of(self.below, name), text) {
+                Ok(function) => functions.extend(function),
+                Err(found) => problems.extend(found),
+            }
+        }
+        let is_queue = |function: &Function| matches!(function.trigger, Trigger::Queue { .. });
+        let config = HostConfig::read(&self.host_json, functions.iter().any(is_queue));
+        let config = config.map_err(|found| problems.splice(0..0, found)).ok();
+        let is_http = |function: &Function| matches!(function.trigger, Trigger::Http { .. });
+        let http: Vec<&str> =
+            functions.iter().filter(|one| is_http(one)).map(|one| one.name.as_str()).collect();
+        let mut background = self.functions.keys().filter(|name| !http.contains(&name.as_str()));
+        if let Some(prefix) = config.as_ref().map(|config| &config.route_prefix)
+            && background.any(|name| name.eq_ignore_ascii_case(prefix))
+        {
+            problems.push(Problem::new(
+                "host.json",
+                format!("`extensions.http.routePrefix` is `{prefix}`, the name of a function: strangers could call it"),
+            ));
+        }
+        match config {
+            Some(config) if problems.is_empty() => Ok((config, functions)),
+            _ => Err(problems),
+        }
+    }
+
+    /// What a deployed folder holds: path relative to its root, and text.
+    pub fn files(&self) -> impl Iterator<Item = (String, &str)> {
+        let functions = self
+            .functions
+            .iter()
+            .map(|(name, text)| (format!("{name}/function.json"), text.as_str()));
+        std::iter::once(("host.json".to_owned(), self.host_json.as_str())).chain(functions)
+    }
+}
+
+/// Only immediate subfolders, and only those that hold a `function.json`: deeper ones the host does not see.
+pub(crate) fn folders(dir: &Path, below: &str) -> Result<BTreeMap<String, String>, Problem> {
+    let folder = dir.join(below);
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if is_absent(&error) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(unreadable(below, &error)),
+    };
+    let mut functions = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| unreadable(below, &error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let file = file_of(below, &name);
+        if let Some(text) = read(dir, &file)? {
+            functions.insert(name, text);
+        }
+    }
+    Ok(functions)
+}
+
+fn file_of(below: &str, name: &str) -> String {
+    if below.is_empty() {
+        format!("{name}/function.json")
+    } else {
+        format!("{below}/{name}/function.json")
+    }
+}
+
+pub(crate) fn read(dir: &Path, file: &str) -> Result<Option<String>, Problem> {
+    match std::fs::read_to_string(dir.join(file)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(unreadable(file, &error)),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn unreadable(file: &str, error: &io::Error) -> Problem {
+    Problem::new(file, format!("cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_host_json_gets_the_copies_of_the_binary() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("functions/other")).unwrap();
+        std::fs::write(dir.path().join("functions/other/function.json"), "{}").unwrap();
+        assert_eq!(ScriptRoot::find(dir.path()).unwrap(), ScriptRoot::embedded());
+    }
+
+    #[test]
+    fn a_clone_and_a_deployed_folder_are_found_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("host.json"), "{}").unwrap();
+        for below in ["", "functions"] {
+            let folder = dir.path().join(below);
+            std::fs::create_dir_all(folder.join("mine")).unwrap();
+            std::fs::create_dir_all(folder.join("no-function")).unwrap();
+            std::fs::create_dir_all(folder.join("deep/er")).unwrap();
+            std::fs::write(folder.join("mine/function.json"), below).unwrap();
+            std::fs::write(folder.join("deep/er/function.json"), "{}").unwrap();
+            let root = ScriptRoot::find(dir.path()).unwrap();
+            assert_eq!(root.host_json, "{}");
+            assert_eq!(root.functions, BTreeMap::from([("mine".to_owned(), below.to_owned())]));
+        }
+    }
+
+    #[test]
+    fn the_prefix_may_not_be_a_background_functions_name() {
+        let mut root = ScriptRoot::embedded();
+        assert!(root.read().is_ok());
+        root.host_json = root.host_json.replace(r#""api""#, r#""Turn""#);
+        let problems = root.read().unwrap_err();
+        assert!(problems[0].message.contains("strangers could call it"), "{problems:?}");
+    }
+
+    #[test]
+    fn every_folder_in_functions_is_in_the_binary() {
+        let root = ScriptRoot::find(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        assert_eq!(root, ScriptRoot::embedded());
+    }
+}

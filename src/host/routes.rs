@@ -1,0 +1,156 @@
+//! Route templates as ASP.NET reads them, as far as functions need them: texts, `{name}` and a last `{*rest}`.
+
+/// Segments of a path below the route prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    segments: Vec<Segment>,
+}
+
+/// In the order in which the more exact one wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Segment {
+    Text(String),
+    Parameter,
+    Rest,
+}
+
+impl Template {
+    /// # Errors
+    /// In words: what the local host does not read.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let refuse = |segment: &str| {
+            format!(
+                "`route` has `{segment}`: the local host reads texts, `{{name}}` and a last `{{*rest}}`"
+            )
+        };
+        let mut segments = Vec::new();
+        for segment in text.trim_matches('/').split('/').filter(|segment| !segment.is_empty()) {
+            if segments.last() == Some(&Segment::Rest) {
+                return Err(refuse(text));
+            }
+            let inner = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+            segments.push(match inner {
+                Some(name) if is_name(name) => Segment::Parameter,
+                Some(name) if name.strip_prefix('*').is_some_and(is_name) => Segment::Rest,
+                Some(_) => return Err(refuse(segment)),
+                None if segment.contains(['{', '}']) => return Err(refuse(segment)),
+                None => Segment::Text(segment.to_owned()),
+            });
+        }
+        Ok(Self { text: text.to_owned(), segments })
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the segments of a path below the prefix are this route's. Texts are compared without case.
+    pub fn matches(&self, path: &[&str]) -> bool {
+        let mut path = path.iter();
+        for segment in &self.segments {
+            match segment {
+                Segment::Rest => return true,
+                Segment::Parameter => {
+                    if path.next().is_none() {
+                        return false;
+                    }
+                }
+                Segment::Text(text) => {
+                    if !path.next().is_some_and(|given| given.eq_ignore_ascii_case(text)) {
+                        return false;
+                    }
+                }
+            }
+        }
+        path.next().is_none()
+    }
+
+    /// Sorts the more exact of two routes first.
+    pub fn precedence(&self) -> impl Ord + use<> {
+        let kind = |segment: &Segment| match segment {
+            Segment::Text(_) => 0_u8,
+            Segment::Parameter => 1,
+            Segment::Rest => 2,
+        };
+        self.segments.iter().map(kind).collect::<Vec<_>>()
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// The segments of a request's path below the prefix; `None` when it is not below it, or when it climbs: the real host
+/// resolves `..` before it looks for a route, and nothing may climb out of the prefix.
+pub(crate) fn below<'a>(path: &'a str, prefix: &str) -> Option<Vec<&'a str>> {
+    let climbs = |segment: &str| {
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+        plain == "." || plain == ".."
+    };
+    let mut segments = path.split('/').filter(|segment| !segment.is_empty());
+    if path.split(['/', '\\']).any(climbs) {
+        return None;
+    }
+    for part in prefix.split('/') {
+        if !segments.next().is_some_and(|segment| segment.eq_ignore_ascii_case(part)) {
+            return None;
+        }
+    }
+    Some(segments.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(template: &str, path: &str) -> bool {
+        below(path, "api").is_some_and(|path| Template::read(template).unwrap().matches(&path))
+    }
+
+    #[test]
+    fn paths_find_their_routes() {
+        for (template, path, is_match) in [
+            ("{*path}", "/api", true),
+            ("{*path}", "/api/a/b", true),
+            ("health", "/api/health", true),
+            ("health", "/api/HEALTH/", true),
+            ("health", "/api/health/x", false),
+            ("approvals/{token}", "/api/approvals/t", true),
+            ("approvals/{token}", "/api/approvals", false),
+            ("{*path}", "/admin/host/status", false),
+            ("{*path}", "/turn", false),
+            ("{*path}", "/apiary", false),
+        ] {
+            assert_eq!(matches(template, path), is_match, "{template} {path}");
+        }
+    }
+
+    #[test]
+    fn nothing_climbs_out_of_the_prefix() {
+        for path in
+            ["/api/../turn", "/api/%2e%2e/turn", "/api/.%2E/turn", "/api/x/..", "/api/..\\turn"]
+        {
+            assert!(below(path, "api").is_none(), "{path}");
+        }
+        assert!(below("/api/a..b/...", "api").is_some());
+    }
+
+    #[test]
+    fn the_more_exact_route_goes_first() {
+        let mut routes = ["{*path}", "approvals/{token}", "health", "approvals/mine"]
+            .map(|text| Template::read(text).unwrap());
+        routes.sort_by_key(Template::precedence);
+        assert_eq!(
+            routes.each_ref().map(Template::text),
+            ["health", "approvals/mine", "approvals/{token}", "{*path}"]
+        );
+    }
+
+    #[test]
+    fn templates_that_are_not_read_are_refused() {
+        for bad in ["{id:int}", "{id?}", "a{b}", "{*rest}/more", "{}"] {
+            assert!(Template::read(bad).is_err(), "{bad}");
+        }
+    }
+}

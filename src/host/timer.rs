@@ -1,0 +1,48 @@
+//! A timer trigger: fires by the schedule, one run at a time, whatever the run's outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::envelope::TimerStatus;
+use super::{Function, Schedule, Shared, envelope};
+use crate::clock::Timestamp;
+
+/// The wall clock is looked at again this often: a machine that slept must not sleep on.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Until the host stops.
+pub(super) async fn tick(host: Arc<Shared>, function: Function, schedule: Box<Schedule>) {
+    let mut status = TimerStatus::default();
+    loop {
+        let Some(next) = schedule.after(host.clock.now()) else {
+            tracing::warn!(faas.name = %function.name, "{} never fires again", function.name);
+            return host.stop.cancelled().await;
+        };
+        tokio::select! {
+            () = host.stop.cancelled() => return,
+            () = reached(&host, next) => {}
+        }
+        status.next = schedule.after(next);
+        run(&host, &function, status).await;
+        status.last = Some(host.clock.now());
+    }
+}
+
+/// One run; its failure is already told.
+pub(super) async fn run(host: &Shared, function: &Function, status: TimerStatus) {
+    let ids = host.ids.as_ref();
+    let body = envelope::of_timer(function, status, false, (host.clock.now(), ids));
+    let id = envelope::guid(ids);
+    let timeout = host.config.function_timeout;
+    drop(Box::pin(host.handler.invoke(&function.name, &id, (&body, timeout))).await);
+}
+
+async fn reached(host: &Shared, moment: Timestamp) {
+    loop {
+        let left = host.clock.now().until(moment);
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK_INTERVAL)).await;
+    }
+}

@@ -1,0 +1,122 @@
+//! The functions the host calls for queue messages and timers, as routes: `POST /<function>`, and `GET /` for its probe.
+//!
+//! These routes carry no secret. What keeps strangers out is the route prefix `api`: the host passes on no other path.
+
+mod answer;
+mod invocation;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::Instrument;
+
+pub use answer::{answer_failed, answer_ok};
+pub use invocation::{EnvelopeError, Invocation, MESSAGE, Meta, TIMER, TimerInfo, text_of};
+
+/// Bytes of one envelope: a message of 64 KiB, escaped twice and spilled into the metadata, fits.
+pub const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Why an invocation failed; the host delivers a queue message again. The text is logged, so it holds no content.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FunctionFailure(pub String);
+
+/// The folders' names, which are the last part of the paths.
+const BACKGROUND: [&str; 6] = ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"];
+
+/// What the queue and timer functions do; one method per folder in `functions/`.
+#[async_trait]
+pub trait Functions: Send + Sync + fmt::Debug {
+    async fn turn(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
+    async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
+    async fn notify(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
+    async fn sweep(&self, timer: TimerInfo, meta: Meta) -> Result<(), FunctionFailure>;
+    async fn turn_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
+    async fn notify_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
+}
+
+/// One route per background function, and the probe.
+pub fn functions_router(functions: Arc<dyn Functions>) -> Router {
+    let mut router = Router::new();
+    for name in BACKGROUND {
+        router = router.route(&format!("/{name}"), post(invoke));
+    }
+    router
+        // The host asks until somebody answers, and again with every health check.
+        .route("/", get(|| async { "Turnwheel answers.\n" }))
+        .with_state(functions)
+        .layer(DefaultBodyLimit::max(ENVELOPE_BYTES_MAX))
+        .layer(CatchPanicLayer::custom(answer_panic))
+}
+
+async fn invoke(
+    State(functions): State<Arc<dyn Functions>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let function = uri.path().trim_matches('/').to_owned();
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => {
+            let reason = rejection.body_text();
+            tracing::error!(faas.name = %function, "an envelope could not be read: {reason}");
+            return (rejection.status(), reason).into_response();
+        }
+    };
+    let invocation = match Invocation::decode(function, &headers, &body) {
+        Ok(invocation) => invocation,
+        Err(error) => {
+            tracing::error!(error = %error, "an envelope could not be read");
+            return answer_failed(&error.to_string());
+        }
+    };
+    let span = tracing::info_span!(
+        "invocation",
+        faas.name = %invocation.function,
+        faas.invocation_id = invocation.invocation_id.as_deref(),
+    );
+    dispatch(functions.as_ref(), &invocation).instrument(span).await
+}
+
+async fn dispatch(functions: &dyn Functions, invocation: &Invocation) -> Response {
+    match call(functions, invocation).await {
+        Ok(()) => answer_ok(),
+        Err(failure) => {
+            tracing::warn!(error = %failure, "the invocation failed");
+            answer_failed(&failure.0)
+        }
+    }
+}
+
+async fn call(functions: &dyn Functions, invocation: &Invocation) -> Result<(), FunctionFailure> {
+    if invocation.function == "sweep" {
+        return functions.sweep(invocation.timer(), invocation.meta(None)).await;
+    }
+    let message = invocation.message();
+    let (message, meta) = message.map_err(|error| FunctionFailure(error.to_string()))?;
+    match invocation.function.as_str() {
+        "turn" => functions.turn(message, meta).await,
+        "prompt" => functions.prompt(message, meta).await,
+        "notify" => functions.notify(message, meta).await,
+        "turn-poison" => functions.turn_poison(message, meta).await,
+        "notify-poison" => functions.notify_poison(message, meta).await,
+        other => Err(FunctionFailure(format!("there is no function `{other}` here"))),
+    }
+}
+
+/// What the panic said is left to the panic hook: it may quote content.
+fn answer_panic(_panic: Box<dyn Any + Send + 'static>) -> Response {
+    tracing::error!("a function panicked; its invocation is answered 500 and the others go on");
+    answer_failed("the function panicked")
+}

@@ -1,0 +1,207 @@
+//! The envelope of an invocation: `{"Data": {<binding>: …}, "Metadata": {…}}`, most of it JSON inside JSON strings.
+
+use std::collections::BTreeMap;
+
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::agent::raw::RawJson;
+
+/// The binding's name in every queue function's `function.json`.
+pub const MESSAGE: &str = "message";
+/// The binding's name in `sweep`'s `function.json`.
+pub const TIMER: &str = "timer";
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnvelopeError {
+    /// Says where only: the JSON error itself quotes what it found.
+    #[error("the envelope is not the host's JSON (line {line}, column {column})")]
+    NotJson { line: usize, column: usize },
+    #[error(
+        "the envelope has no binding `{name}`: name the trigger of functions/{function}/function.json `{name}`"
+    )]
+    NoBinding { function: String, name: &'static str },
+}
+
+/// One call by the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Invocation {
+    /// The folder's name, from the path.
+    pub function: String,
+    pub data: BTreeMap<String, RawJson>,
+    /// Whoever writes a message writes in here too: the host copies the members of a JSON message over its own, so even
+    /// `DequeueCount` may be a lie. Decide nothing by it.
+    pub metadata: BTreeMap<String, RawJson>,
+    pub invocation_id: Option<String>,
+    pub traceparent: Option<String>,
+}
+
+/// What is known about an invocation beside its input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    pub invocation_id: Option<String>,
+    pub traceparent: Option<String>,
+    /// The queue's id of the message; absent when the message could have written it itself.
+    pub message_id: Option<String>,
+}
+
+/// Why a timer fires.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimerInfo {
+    /// A run was missed while no host was up.
+    pub is_past_due: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Envelope {
+    #[serde(default)]
+    data: BTreeMap<String, RawJson>,
+    #[serde(default)]
+    metadata: BTreeMap<String, RawJson>,
+}
+
+impl Invocation {
+    /// # Errors
+    /// The body is not an envelope: answer the host that the invocation failed.
+    pub fn decode(
+        function: String,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Self, EnvelopeError> {
+        let envelope: Envelope = serde_json::from_slice(body).map_err(|error| {
+            EnvelopeError::NotJson { line: error.line(), column: error.column() }
+        })?;
+        let header =
+            |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Ok(Self {
+            function,
+            data: envelope.data,
+            metadata: envelope.metadata,
+            invocation_id: header("x-azure-functions-invocationid"),
+            traceparent: header("traceparent"),
+        })
+    }
+
+    /// The text of the queue message, and what else is known.
+    ///
+    /// # Errors
+    /// The trigger has another name: a mistake in `function.json`.
+    pub fn message(&self) -> Result<(String, Meta), EnvelopeError> {
+        let binding = self.data.get(MESSAGE).ok_or_else(|| EnvelopeError::NoBinding {
+            function: self.function.clone(),
+            name: MESSAGE,
+        })?;
+        let text = text_of(binding);
+        let meta = self.meta(Some(&text));
+        Ok((text, meta))
+    }
+
+    /// A timer that cannot be read is a timer that fired.
+    pub fn timer(&self) -> TimerInfo {
+        let is_past_due = self
+            .data
+            .get(TIMER)
+            .map(RawJson::value)
+            .and_then(|timer| timer.get("IsPastDue").and_then(Value::as_bool))
+            .unwrap_or_default();
+        TimerInfo { is_past_due }
+    }
+
+    /// `message`: the text of the queue message, if there is one.
+    pub fn meta(&self, message: Option<&str>) -> Meta {
+        let message_id = message
+            .filter(|text| !writes_metadata(text, "id"))
+            .and_then(|_| self.metadata.get("Id"))
+            .map(text_of);
+        Meta {
+            invocation_id: self.invocation_id.clone(),
+            traceparent: self.traceparent.clone(),
+            message_id,
+        }
+    }
+}
+
+/// The text of a binding. The host sends strings as JSON inside a JSON string; its documentation shows them plain, so both
+/// are read. What is no string is its JSON.
+pub fn text_of(binding: &RawJson) -> String {
+    match binding.read::<String>() {
+        Ok(outer) => serde_json::from_str::<String>(&outer).unwrap_or(outer),
+        Err(_) => binding.text().to_owned(),
+    }
+}
+
+/// Whether the host copied a member of the message over its own metadata of that name. It compares without case.
+fn writes_metadata(message: &str, name: &str) -> bool {
+    serde_json::from_str::<BTreeMap<String, RawJson>>(message).is_ok_and(|members| {
+        members
+            .keys()
+            .any(|key| key.to_lowercase() == name || key.to_uppercase() == name.to_uppercase())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> RawJson {
+        RawJson::from_text(text).unwrap()
+    }
+
+    #[test]
+    fn a_text_is_read_double_encoded_and_plain() {
+        for (binding, text) in [
+            (r#""\"hello\"""#, "hello"),
+            (r#""hello""#, "hello"),
+            (r#""\"{\\\"n\\\":3}\"""#, r#"{"n":3}"#),
+            (r#""{\"n\":3}""#, r#"{"n":3}"#),
+            (r#"{"n":3}"#, r#"{"n":3}"#),
+            (r#""\"\"""#, ""),
+            (r#""""#, ""),
+            ("3", "3"),
+            (r#""\"a\\nb\\u00fc\"""#, "a\nbü"),
+        ] {
+            assert_eq!(text_of(&raw(binding)), text, "{binding}");
+        }
+    }
+
+    #[test]
+    fn a_message_id_that_the_message_may_have_written_is_not_believed() {
+        let meta = |message: &str| {
+            let invocation = Invocation {
+                function: "prompt".into(),
+                data: BTreeMap::new(),
+                metadata: BTreeMap::from([("Id".into(), raw(r#""\"7\"""#))]),
+                invocation_id: None,
+                traceparent: None,
+            };
+            invocation.meta(Some(message)).message_id
+        };
+        assert_eq!(meta(r#"{"input":"hello"}"#).as_deref(), Some("7"));
+        assert_eq!(meta("aWQ=").as_deref(), Some("7"));
+        for forged in
+            [r#"{"id":"7"}"#, r#"{"ID":"7"}"#, r#"{"a":1,"Id":"7"}"#, r#"{"\u0069d":"7"}"#]
+        {
+            assert_eq!(meta(forged), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_envelope_is_refused_in_words() {
+        let headers = HeaderMap::new();
+        for body in ["", "\"secret\"", "null", "{\"Data\":", "\u{0}"] {
+            let error = Invocation::decode("turn".into(), &headers, body.as_bytes()).unwrap_err();
+            assert!(
+                error.to_string().starts_with("the envelope is not the host's JSON"),
+                "{error}"
+            );
+            assert!(!error.to_string().contains("secret"), "content is in {error}");
+        }
+        let empty = Invocation::decode("turn".into(), &headers, b"{}").unwrap();
+        assert_eq!(
+            empty.message().unwrap_err().to_string(),
+            "the envelope has no binding `message`: name the trigger of functions/turn/function.json `message`"
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! `turnwheel package`: stages the folder that `func azure functionapp publish` uploads.
+//!
+//! Everything is staged beside the folder and checked there; a refused package leaves the folder as it was.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+mod folder;
+mod report;
+mod script;
+#[cfg(test)]
+mod tests;
+
+pub use report::{Package, Staged};
+pub use script::{Script, ScriptError};
+
+use crate::settings::links::Auth;
+
+/// The handler's name in the package and `defaultExecutablePath` of host.json.
+pub const BINARY: &str = "turnwheel";
+const AGENTS: &str = "agents";
+const SAMPLE: &str = "local.settings.sample.json";
+
+/// Begins the `.funcignore` of every package of ours: only such a folder is replaced without being asked.
+const MARK: &str = "# Staged by `turnwheel package`: the next one replaces what is here.";
+const IGNORED: &str =
+    "local.settings.json\nlocal.settings.sample.json\n.git*\n.vscode/\n.turnwheel/\n";
+
+/// What to stage.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// The project: what is relative is relative to it.
+    pub root: &'a Path,
+    pub out: &'a Path,
+    /// Absent: the running program.
+    pub binary: Option<&'a Path>,
+    pub agents_dir: &'a Path,
+    pub auth: Auth,
+    /// Also into a folder that is not empty and not ours.
+    pub is_forced: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PackageError {
+    /// One line per mistake, with file and line.
+    #[error("the agents have mistakes; correct them and package again:\n  {}", .0.join("\n  "))]
+    Agents(Vec<String>),
+    #[error("there is no agent: put at least one NAME.agent.md into {}", .0.display())]
+    NoAgents(PathBuf),
+    #[error("{} is not empty and not an earlier package: choose another --out, or say --force", .0.display())]
+    Foreign(PathBuf),
+    #[error("{} holds what is packaged: choose an --out beside it, such as dist", .0.display())]
+    Overlap(PathBuf),
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// The staged folder would not run in Azure.
+    #[error("Azure would not run this package:\n  {}", .0.join("\n  "))]
+    Refused(Vec<String>),
+    #[error("could not {doing} {}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+}
+
+/// `.map_err(io_error("read", path))`
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PackageError {
+    let path = path.to_owned();
+    move |source| PackageError::Io { doing, path, source }
+}
+
+/// Stages the package. `agent_mistakes` stop it before anything is written; `check` is shown the staged folder and
+/// answers what the host would not accept.
+///
+/// # Errors
+/// Nothing was changed at `order.out`, unless the very last moves failed: the text says what to do.
+pub fn package(
+    order: &Order<'_>,
+    script: &Script,
+    agent_mistakes: &[String],
+    check: impl Fn(&Path) -> Vec<String>,
+) -> Result<Package, PackageError> {
+    if !agent_mistakes.is_empty() {
+        return Err(PackageError::Agents(agent_mistakes.to_vec()));
+    }
+    let out = folder::open(order)?;
+    let stage = folder::stage_beside(&out.path)?;
+    let package = fill(order, script, &stage).and_then(|package| {
+        let problems = check(&stage);
+        if problems.is_empty() { Ok(package) } else { Err(PackageError::Refused(problems)) }
+    });
+    let package = package.and_then(|package| folder::replace(&out, &stage).map(|()| package));
+    // Best effort: what a failure leaves is removed by the next package.
+    let _ = fs::remove_dir_all(&stage);
+    package
+}
+
+fn fill(order: &Order<'_>, script: &Script, stage: &Path) -> Result<Package, PackageError> {
+    let mut staged = Vec::new();
+    staged.push(write(stage, "host.json", script.host_json.as_bytes(), "")?);
+    for function in script.staged(order.auth)? {
+        let path = format!("{}/function.json", function.name);
+        staged.push(write(stage, &path, function.json.as_bytes(), &function.note)?);
+    }
+    let (binary, warnings) = copy_binary(order, stage)?;
+    staged.push(binary);
+    for (name, text) in agents(order)? {
+        staged.push(write(stage, &format!("{AGENTS}/{name}"), &text, "")?);
+    }
+    staged.push(write(stage, ".funcignore", funcignore(order.root)?.as_bytes(), "")?);
+    staged.push(write(stage, SAMPLE, sample(order.root).as_bytes(), "")?);
+    Ok(Package { out: order.out.to_owned(), auth: order.auth, staged, warnings })
+}
+
+/// By name, with their bytes; never empty.
+fn agents(order: &Order<'_>) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
+    let dir = order.root.join(order.agents_dir);
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(PackageError::NoAgents(dir));
+        }
+        Err(error) => return Err(io_error("list", &dir)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(io_error("list", &dir))?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if name.ends_with(".agent.md") {
+            found.push((name.to_owned(), fs::read(&path).map_err(io_error("read", &path))?));
+        }
+    }
+    found.sort();
+    if found.is_empty() { Err(PackageError::NoAgents(dir)) } else { Ok(found) }
+}
+
+fn copy_binary(order: &Order<'_>, stage: &Path) -> Result<(Staged, Vec<String>), PackageError> {
+    let mut warnings = Vec::new();
+    if order.binary.is_none() && cfg!(debug_assertions) {
+        warnings.push(
+            "the program is a debug build: `cargo build --release`, then `target/release/turnwheel package …`"
+                .to_owned(),
+        );
+    }
+    let source = match order.binary {
+        Some(path) => order.root.join(path),
+        None => std::env::current_exe().map_err(io_error("find", Path::new(BINARY)))?,
+    };
+    let target = stage.join(BINARY);
+    let size_bytes = fs::copy(&source, &target).map_err(io_error("copy", &source))?;
+    make_executable(&target)?;
+    if !runs_in_azure(&target)? {
+        warnings.push(format!(
+            "{} is no 64-bit Linux program for x86-64, as Azure Functions runs: build there, or name one with --binary",
+            source.display()
+        ));
+    }
+    let note = "executable".to_owned();
+    Ok((Staged { path: BINARY.to_owned(), size_bytes, note }, warnings))
+}
+
+/// Elsewhere the execute bit does not exist; the tools set it when they upload.
+#[cfg(unix)]
+fn make_executable(path: &Path) -> Result<(), PackageError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        .map_err(io_error("make executable", path))
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "the other platforms can fail")]
+fn make_executable(_path: &Path) -> Result<(), PackageError> {
+    Ok(())
+}
+
+/// ELF, 64 bits, little-endian, x86-64 (`e_machine` 62).
+fn runs_in_azure(binary: &Path) -> Result<bool, PackageError> {
+    use std::io::Read as _;
+    let mut header = Vec::with_capacity(20);
+    let file = fs::File::open(binary).map_err(io_error("read", binary))?;
+    file.take(20).read_to_end(&mut header).map_err(io_error("read", binary))?;
+    Ok(header.starts_with(b"\x7fELF\x02\x01") && header.get(18..20) == Some(&[62, 0]))
+}
+
+/// The project's own lines stay in force.
+fn funcignore(root: &Path) -> Result<String, PackageError> {
+    let path = root.join(".funcignore");
+    let own = match fs::read_to_string(&path) {
+        Ok(own) => own,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(io_error("read", &path)(error)),
+    };
+    Ok(format!("{MARK}\n{IGNORED}{own}"))
+}
+
+/// The project's sample, or ours: `package` also works away from a clone.
+fn sample(root: &Path) -> String {
+    fs::read_to_string(root.join(SAMPLE))
+        .unwrap_or(include_str!("../local.settings.sample.json").to_owned())
+}
+
+fn write(stage: &Path, path: &str, bytes: &[u8], note: &str) -> Result<Staged, PackageError> {
+    let target = stage.join(path);
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+    }
+    fs::write(&target, bytes).map_err(io_error("write", &target))?;
+    let size_bytes = bytes.len() as u64;
+    Ok(Staged { path: path.to_owned(), size_bytes, note: note.to_owned() })
+}

@@ -1,0 +1,55 @@
+//! What a package holds, for the person who made it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::settings::links::Auth;
+
+/// A staged package. As text it is the command's whole output.
+#[derive(Debug)]
+pub struct Package {
+    /// As it was asked for.
+    pub out: PathBuf,
+    pub auth: Auth,
+    /// In the order they were staged.
+    pub staged: Vec<Staged>,
+    /// Sentences about what will probably not work.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// Below the package, with `/`.
+    pub path: String,
+    pub size_bytes: u64,
+    /// A few words, or nothing.
+    pub note: String,
+}
+
+impl fmt::Display for Package {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let out = self.out.display();
+        writeln!(f, "Packaged into {out} (TURNWHEEL_AUTH={}):", self.auth.name())?;
+        let width = self.staged.iter().map(|file| file.path.len()).max().unwrap_or(0);
+        for Staged { path, size_bytes, note } in &self.staged {
+            let line = format!("  {path:width$}  {:>9}  {note}", size(*size_bytes));
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        let total = self.staged.iter().map(|file| file.size_bytes).sum();
+        writeln!(f, "{} files, {}.", self.staged.len(), size(total))?;
+        for warning in &self.warnings {
+            writeln!(f, "Warning: {warning}.")?;
+        }
+        writeln!(f, "Next: cd {out} && func azure functionapp publish APP_NAME --custom --no-build")
+    }
+}
+
+fn size(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a rounded number for people")]
+    let bytes_f64 = bytes as f64;
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes_f64 / 1e3),
+        _ => format!("{:.1} MB", bytes_f64 / 1e6),
+    }
+}

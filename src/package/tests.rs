@@ -1,0 +1,214 @@
+//! Stories about packages: what is in them, what they refuse, what they leave alone.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const CLERK: &str = "---\ndescription: Pays.\n---\nYou pay.\n";
+
+/// A small project with a program, two agents and four functions.
+fn project() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let put = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    put("host.json", "{\"version\":\"2.0\"}\n");
+    put("agents/clerk.agent.md", CLERK);
+    put("agents/assistant.agent.md", CLERK);
+    put("agents/notes.txt", "not an agent");
+    put("local.settings.json", "secrets");
+    put("local.settings.sample.json", "{}");
+    put("target/turnwheel", "\u{7f}ELF\u{2}\u{1}............>\0..");
+    let http = |level: &str| {
+        format!(
+            r#"{{"bindings":[{{"type":"httpTrigger","authLevel":"{level}"}},{{"type":"http"}}]}}"#
+        )
+    };
+    put("functions/api/function.json", &http("anonymous"));
+    put("functions/health/function.json", &http("function"));
+    put("functions/ops/function.json", &http("admin"));
+    put("functions/turn/function.json", r#"{"bindings":[{"type":"queueTrigger","name":"m"}]}"#);
+    root
+}
+
+fn order<'a>(root: &'a TempDir, out: &'a str) -> Order<'a> {
+    Order {
+        root: root.path(),
+        out: Path::new(out),
+        binary: Some(Path::new("target/turnwheel")),
+        agents_dir: Path::new("agents"),
+        auth: Auth::Keys,
+        is_forced: false,
+    }
+}
+
+fn stage(order: &Order<'_>) -> Result<Package, PackageError> {
+    let script = Script::read(order.root)?;
+    package(order, &script, &[], |_| Vec::new())
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    fn walk(folder: &Path, root: &Path, files: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, root, files);
+            } else {
+                files.push(path.strip_prefix(root).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    let mut files = Vec::new();
+    walk(folder, folder, &mut files);
+    files.sort();
+    files
+}
+
+#[test]
+fn a_package_has_what_the_host_needs_and_no_secrets() {
+    let root = project();
+    let report = stage(&order(&root, "dist")).unwrap().to_string();
+    let out = root.path().join("dist");
+    assert_eq!(
+        files(&out),
+        [
+            ".funcignore",
+            "agents/assistant.agent.md",
+            "agents/clerk.agent.md",
+            "api/function.json",
+            "health/function.json",
+            "host.json",
+            "local.settings.sample.json",
+            "ops/function.json",
+            "turn/function.json",
+            "turnwheel"
+        ]
+    );
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = fs::metadata(out.join("turnwheel")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+    }
+    insta::assert_snapshot!(report, @r"
+    Packaged into dist (TURNWHEEL_AUTH=keys):
+      host.json                        18 B
+      api/function.json               129 B  authLevel function
+      health/function.json            130 B  authLevel anonymous
+      ops/function.json               126 B  authLevel admin
+      turn/function.json               84 B
+      turnwheel                        22 B  executable
+      agents/assistant.agent.md        36 B
+      agents/clerk.agent.md            36 B
+      .funcignore                     143 B
+      local.settings.sample.json        2 B
+    10 files, 726 B.
+    Next: cd dist && func azure functionapp publish APP_NAME --custom --no-build
+    ");
+}
+
+#[test]
+fn levels_follow_how_callers_are_known() {
+    let root = project();
+    let level = |auth, function: &str| {
+        stage(&Order { auth, ..order(&root, "dist") }).unwrap();
+        let path = root.path().join("dist").join(function).join("function.json");
+        let json: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        json["bindings"][0]["authLevel"].as_str().map(str::to_owned)
+    };
+    for auth in [Auth::Keys, Auth::Header] {
+        assert_eq!(level(auth, "api").as_deref(), Some("function"));
+    }
+    assert_eq!(level(Auth::SignIn, "api").as_deref(), Some("anonymous"));
+    for auth in [Auth::Keys, Auth::Header, Auth::SignIn] {
+        assert_eq!(level(auth, "health").as_deref(), Some("anonymous"));
+        assert_eq!(level(auth, "ops").as_deref(), Some("admin"));
+        assert_eq!(level(auth, "turn"), None);
+    }
+}
+
+#[test]
+fn the_next_package_replaces_the_last_and_nothing_else() {
+    let root = project();
+    stage(&order(&root, "dist")).unwrap();
+    fs::write(root.path().join("dist/local.settings.json"), "mine").unwrap();
+    fs::remove_dir_all(root.path().join("functions/ops")).unwrap();
+    fs::remove_file(root.path().join("agents/clerk.agent.md")).unwrap();
+    stage(&order(&root, "dist")).unwrap();
+    let files = files(&root.path().join("dist"));
+    assert!(files.contains(&"local.settings.json".to_owned()), "{files:?}");
+    assert!(!files.iter().any(|file| file.contains("ops") || file.contains("clerk")), "{files:?}");
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_left_alone_unless_forced() {
+    let root = project();
+    fs::create_dir_all(root.path().join("theirs/agents")).unwrap();
+    fs::write(root.path().join("theirs/agents/thesis.txt"), "years of work").unwrap();
+    let refused = stage(&order(&root, "theirs")).unwrap_err();
+    assert!(refused.to_string().contains("--force"), "{refused}");
+    assert_eq!(files(&root.path().join("theirs")), ["agents/thesis.txt"]);
+    stage(&Order { is_forced: true, ..order(&root, "theirs") }).unwrap();
+    assert!(root.path().join("theirs/host.json").is_file());
+}
+
+#[test]
+fn the_project_is_never_packaged_over_itself() {
+    let root = project();
+    let before = files(root.path());
+    for out in [".", "..", "agents", "functions/api", "dist/..", "agents/new/deep"] {
+        let forced = Order { is_forced: true, ..order(&root, out) };
+        assert!(stage(&forced).is_err(), "{out}");
+    }
+    assert_eq!(files(root.path()), before);
+}
+
+#[test]
+fn what_azure_would_not_run_changes_nothing() {
+    let root = project();
+    let script = Script::read(root.path()).unwrap();
+    stage(&order(&root, "dist")).unwrap();
+    let before = files(root.path());
+    fs::remove_dir_all(root.path().join("functions/ops")).unwrap();
+    let seen = |stage: &Path| vec![format!("turnwheel: {}", stage.join("turnwheel").is_file())];
+    let refused = package(&order(&root, "dist"), &script, &[], seen).unwrap_err();
+    assert_eq!(refused.to_string(), "Azure would not run this package:\n  turnwheel: true");
+    assert!(root.path().join("dist/ops/function.json").is_file());
+    let mistakes = ["agents/clerk.agent.md:2: no such tool".to_owned()];
+    let refused = package(&order(&root, "new"), &script, &mistakes, |_| Vec::new()).unwrap_err();
+    assert!(refused.to_string().contains("clerk.agent.md:2"), "{refused}");
+    assert_eq!(files(root.path()).len(), before.len() - 1, "nothing is left behind");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let root = project();
+    let without = |path: &str| {
+        let root = project();
+        let path = root.path().join(path);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+        stage(&order(&root, "dist")).unwrap_err().to_string()
+    };
+    assert!(without("host.json").contains("host.json"));
+    assert!(without("functions").contains("functions"));
+    assert!(without("agents").contains("NAME.agent.md"));
+    assert!(without("target/turnwheel").starts_with("could not copy"));
+    fs::write(root.path().join("functions/api/function.json"), "{}").unwrap();
+    let wrong = stage(&order(&root, "dist")).unwrap_err().to_string();
+    assert_eq!(wrong, "functions/api/function.json is not usable: it has no list `bindings`");
+}
+
+#[test]
+fn a_program_that_azure_cannot_run_is_warned_about() {
+    let root = project();
+    fs::write(root.path().join("target/turnwheel"), "MZ").unwrap();
+    let package = stage(&order(&root, "dist")).unwrap();
+    assert!(package.to_string().contains("Warning: "), "{package}");
+    assert!(package.warnings[0].contains("x86-64"), "{package}");
+}

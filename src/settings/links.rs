@@ -1,0 +1,140 @@
+//! How people and machines outside are known, linked to and told.
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use url::Url;
+
+use super::mistake::Mistake;
+use super::reader::{Reader, address, listed};
+use super::secret::Secret;
+
+/// Bytes of a signing key.
+pub const SIGNING_KEY_MIN: usize = 32;
+/// Bytes of a webhook secret (Standard Webhooks 1.0).
+pub const WEBHOOK_SECRET_MIN: usize = 24;
+
+const SECRET_PREFIX: &str = "whsec_";
+
+/// How callers are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// Function keys; everybody is the one user `default`.
+    Keys,
+    /// `easyauth`, the platform's sign-in.
+    SignIn,
+    /// Function keys, and the headers of a gateway that is believed.
+    Header,
+}
+
+impl Auth {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        reader.parse("TURNWHEEL_AUTH", "`keys`, `easyauth` or `header`", |text| match text {
+            "keys" => Some(Self::Keys),
+            "easyauth" => Some(Self::SignIn),
+            "header" => Some(Self::Header),
+            _ => None,
+        })
+    }
+
+    /// As it is written in `TURNWHEEL_AUTH`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keys => "keys",
+            Self::SignIn => "easyauth",
+            Self::Header => "header",
+        }
+    }
+}
+
+/// Where notices go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// A secret: chat services put theirs into the path.
+    pub url: Secret<Url>,
+    /// Without `whsec_`, decoded; all sign; never empty.
+    pub secrets: Vec<Secret<Vec<u8>>>,
+}
+
+impl Webhook {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let url = reader.parse(
+            "TURNWHEEL_WEBHOOK_URL",
+            "an address that begins with https:// or http://",
+            |text| {
+                let url = Url::parse(text).ok()?;
+                let is_web = matches!(url.scheme(), "http" | "https")
+                    && url.username().is_empty()
+                    && url.password().is_none();
+                is_web.then_some(url)
+            },
+        );
+        let secrets = reader
+            .parse(
+                "TURNWHEEL_WEBHOOK_SECRET",
+                "`whsec_` and base64 of at least 24 bytes; several separated by spaces",
+                |text| {
+                    listed(text)
+                        .map(|part| decoded(part.strip_prefix(SECRET_PREFIX)?, WEBHOOK_SECRET_MIN))
+                        .collect::<Option<Vec<_>>>()
+                },
+            )
+            .unwrap_or_default();
+        let url = Secret::new(url?);
+        if secrets.is_empty() && reader.text("TURNWHEEL_WEBHOOK_SECRET").is_none() {
+            reader.note(Mistake::absent(
+                "TURNWHEEL_WEBHOOK_SECRET",
+                "a secret, since TURNWHEEL_WEBHOOK_URL is set: `whsec_` and base64 of at least 24 random bytes; receivers verify notices with it",
+            ));
+        }
+        Some(Self { url, secrets })
+    }
+}
+
+pub(super) fn public_url(reader: &mut Reader<'_>) -> Option<String> {
+    let set = reader.address("TURNWHEEL_PUBLIC_URL").map(|url| without_slash(url.as_str()));
+    let host = reader.parse("WEBSITE_HOSTNAME", "a host name, or host:port", |text| {
+        let scheme = if is_loopback(text) { "http" } else { "https" };
+        address(&format!("{scheme}://{text}")).map(|url| without_slash(url.as_str()))
+    });
+    set.or(host)
+}
+
+/// Whether an address (`host`, `host:port` or a whole URL) is this machine: the local host announces itself so.
+pub fn is_loopback(text: &str) -> bool {
+    let url =
+        if text.contains("://") { Url::parse(text) } else { Url::parse(&format!("http://{text}")) };
+    url.is_ok_and(|url| match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback() || address.is_unspecified(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    })
+}
+
+pub(super) fn signing_keys(reader: &mut Reader<'_>) -> Vec<Secret<Vec<u8>>> {
+    reader
+        .parse(
+            "TURNWHEEL_SIGNING_KEYS",
+            "base64 of at least 32 bytes each, separated by spaces (`head -c 32 /dev/urandom | base64` makes one)",
+            |text| {
+                listed(text).map(|part| decoded(part, SIGNING_KEY_MIN)).collect::<Option<Vec<_>>>()
+            },
+        )
+        .unwrap_or_default()
+}
+
+fn without_slash(url: &str) -> String {
+    url.trim_end_matches('/').to_owned()
+}
+
+/// Standard and URL-safe base64, with padding or without: tools differ in what they print.
+fn decoded(text: &str, bytes_min: usize) -> Option<Secret<Vec<u8>>> {
+    let lenient = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    let is_url_safe = text.contains(['-', '_']);
+    let alphabet = if is_url_safe { &alphabet::URL_SAFE } else { &alphabet::STANDARD };
+    let bytes = GeneralPurpose::new(alphabet, lenient).decode(text).ok()?;
+    (bytes.len() >= bytes_min).then(|| Secret::new(bytes))
+}

@@ -1,0 +1,74 @@
+//! `local.settings.json`: app settings on a developer's machine, as the Functions tools keep them.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::mistake::Mistake;
+
+pub const FILE: &str = "local.settings.json";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct File {
+    #[serde(default)]
+    is_encrypted: bool,
+    #[serde(default)]
+    values: BTreeMap<String, Value>,
+}
+
+/// The `Values` of the file in that folder; empty when there is no such file.
+///
+/// # Errors
+/// The file cannot be used: the text says what to do.
+pub fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
+    let text = match std::fs::read_to_string(folder.join(FILE)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(Mistake::of(FILE, format!("cannot be read: {error}"))),
+    };
+    parse(&text)
+}
+
+/// As [`read`], from the file's text.
+///
+/// # Errors
+/// As [`read`]. Never quotes a value: the file is where secrets are.
+pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let file: File = serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        Mistake::of(
+            FILE,
+            format!(
+                "is not as {{\"IsEncrypted\": false, \"Values\": {{…}}}} (line {line}, column {column}): see local.settings.sample.json"
+            ),
+        )
+    })?;
+    if file.is_encrypted {
+        return Err(Mistake::of(FILE, "is encrypted: run `func settings decrypt`"));
+    }
+    file.values
+        .into_iter()
+        .map(|(name, value)| match value {
+            Value::String(value) => Ok((name, value)),
+            Value::Bool(value) => Ok((name, value.to_string())),
+            Value::Number(value) => Ok((name, value.to_string())),
+            Value::Null => Ok((name, String::new())),
+            Value::Array(_) | Value::Object(_) => Err(Mistake::of(
+                FILE,
+                format!("has no text for `{name}`: write JSON values as a string"),
+            )),
+        })
+        .collect()
+}
+
+/// A lookup in which the environment wins over the file, as in the Functions tools.
+pub fn behind_environment(
+    values: BTreeMap<String, String>,
+) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
+    move |name| super::environment(name).or_else(|| values.get(name).cloned())
+}

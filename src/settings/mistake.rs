@@ -1,0 +1,47 @@
+//! A setting that cannot be used: its name, what it is, what is expected.
+
+use std::fmt;
+
+use super::table;
+
+/// Never holds the value of a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    pub name: String,
+    /// A clause that follows the name: "is `foo`: expected …", "is not set: expected …".
+    pub problem: String,
+}
+
+/// Characters of a wrong value that are shown.
+const SHOWN_MAX: usize = 80;
+
+impl Mistake {
+    /// The value is there and wrong. It is shown unless the table calls it a secret, or it may hold a password as in
+    /// `https://user:password@host`.
+    pub fn wrong(name: &str, found: &str, expected: &str) -> Self {
+        let is_secret = table::row(name).is_none_or(|row| row.is_secret) || found.contains('@');
+        let found = if is_secret {
+            "is not usable (its value is kept secret)".to_owned()
+        } else if found.chars().count() > SHOWN_MAX {
+            format!("is `{}…`", found.chars().take(SHOWN_MAX).collect::<String>().escape_debug())
+        } else {
+            format!("is `{}`", found.escape_debug())
+        };
+        Self { name: name.to_owned(), problem: format!("{found}: expected {expected}") }
+    }
+
+    pub fn absent(name: &str, expected: &str) -> Self {
+        Self { name: name.to_owned(), problem: format!("is not set: expected {expected}") }
+    }
+
+    /// `problem` as it is.
+    pub fn of(name: &str, problem: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.problem)
+    }
+}

@@ -1,0 +1,183 @@
+//! Which model answers, and where.
+
+use super::mistake::Mistake;
+use super::reader::{Reader, listed};
+use super::secret::Secret;
+
+/// What is missing when no Azure resource is named.
+const NO_RESOURCE: &str = "AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME, or TURNWHEEL_MODEL=scripted for the demo model";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelSettings {
+    pub provider: Provider,
+    /// Model id of the tier `normal`, and of agents that name no model.
+    pub normal: Option<String>,
+    /// Model id of the tier `high`.
+    pub high: Option<String>,
+    /// A JSON object, as it was written.
+    pub prices: Option<String>,
+}
+
+/// Who answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Provider {
+    /// Nothing was set: `dev` takes the scripted model, a served app does not start.
+    #[default]
+    Unset,
+    Scripted,
+    Azure(AzureOpenAi),
+}
+
+/// Values as they were written; `model` makes addresses of them. At least one of the first three is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AzureOpenAi {
+    pub base_url: Option<String>,
+    pub endpoint: Option<String>,
+    pub resource_name: Option<String>,
+    /// Absent: an Entra token for `scope`.
+    pub api_key: Option<Secret<String>>,
+    pub api_version: Option<String>,
+    pub deployment_name_map: Option<String>,
+    pub scope: Option<String>,
+}
+
+impl AzureOpenAi {
+    fn names_resource(&self) -> bool {
+        self.base_url.is_some() || self.endpoint.is_some() || self.resource_name.is_some()
+    }
+}
+
+/// What `TURNWHEEL_MODEL` says.
+#[derive(Default)]
+struct Wanted {
+    is_scripted: bool,
+    normal: Option<String>,
+    high: Option<String>,
+}
+
+impl ModelSettings {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Self {
+        let wanted = reader
+            .parse(
+                "TURNWHEEL_MODEL",
+                "`scripted`, a model id such as `gpt-5.1`, or `normal=MODEL,high=MODEL`",
+                wanted,
+            )
+            .unwrap_or_default();
+        let prices = reader.parse(
+            "TURNWHEEL_PRICES",
+            r#"a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}"#,
+            |text| is_prices(text).then(|| text.to_owned()),
+        );
+        let names_any_address = has_any_address(reader);
+        let azure = azure(reader);
+        let provider = if wanted.is_scripted {
+            Provider::Scripted
+        } else if azure.names_resource() {
+            Provider::Azure(azure)
+        } else {
+            // A wrong address is a mistake of its own; that none is left is no second one.
+            if !names_any_address && (wanted.normal.is_some() || wanted.high.is_some()) {
+                reader.note(Mistake::of(
+                    "TURNWHEEL_MODEL",
+                    format!("names a model, but not where it answers: set {NO_RESOURCE}"),
+                ));
+            } else if !names_any_address && azure.api_key.is_some() {
+                reader.note(Mistake::of(
+                    "AZURE_OPENAI_API_KEY",
+                    format!("is set, but not where to use it: set {NO_RESOURCE}"),
+                ));
+            }
+            Provider::Unset
+        };
+        Self { provider, normal: wanted.normal, high: wanted.high, prices }
+    }
+
+    /// The mistake of an app that is to be served without a model.
+    pub(super) fn missing(&self) -> Option<Mistake> {
+        match self.provider {
+            Provider::Unset => {
+                Some(Mistake::of("AZURE_OPENAI_BASE_URL", format!("is not set: set {NO_RESOURCE}")))
+            }
+            Provider::Scripted | Provider::Azure(_) => None,
+        }
+    }
+}
+
+fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
+    AzureOpenAi {
+        base_url: written_address(reader, "AZURE_OPENAI_BASE_URL"),
+        endpoint: written_address(reader, "AZURE_OPENAI_ENDPOINT"),
+        resource_name: reader.parse(
+            "AZURE_OPENAI_RESOURCE_NAME",
+            "the resource's name alone, such as `my-resource` (an address goes into AZURE_OPENAI_ENDPOINT)",
+            |text| {
+                let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+                is_name.then(|| text.to_owned())
+            },
+        ),
+        api_key: reader.parse("AZURE_OPENAI_API_KEY", "a key of visible ASCII characters", |text| {
+            text.bytes().all(|byte| byte.is_ascii_graphic()).then(|| Secret::new(text.to_owned()))
+        }),
+        api_version: reader.parse(
+            "AZURE_OPENAI_API_VERSION",
+            "`v1`, or a dated version such as 2025-04-01-preview",
+            |text| {
+                let is_version = text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+                is_version.then(|| text.to_owned())
+            },
+        ),
+        deployment_name_map: reader.text("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"),
+        scope: reader.parse(
+            "AZURE_OPENAI_SCOPE",
+            "a scope such as https://ai.azure.com/.default",
+            |text| (!text.contains(char::is_whitespace)).then(|| text.to_owned()),
+        ),
+    }
+}
+
+fn has_any_address(reader: &Reader<'_>) -> bool {
+    ["AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_RESOURCE_NAME"]
+        .iter()
+        .any(|name| reader.text(name).is_some())
+}
+
+/// An address that may carry a query: the portal's copies end in `?api-version=…`, and `model` cuts that.
+fn written_address(reader: &mut Reader<'_>, name: &'static str) -> Option<String> {
+    reader.parse(name, "an address such as https://my-resource.openai.azure.com", |text| {
+        let url = url::Url::parse(text).ok()?;
+        let is_web = matches!(url.scheme(), "http" | "https")
+            && url.username().is_empty()
+            && url.password().is_none();
+        is_web.then(|| text.to_owned())
+    })
+}
+
+/// `scripted`, `MODEL`, or a list of `MODEL`, `normal=MODEL`, `high=MODEL`, each at most once.
+fn wanted(text: &str) -> Option<Wanted> {
+    if text == "scripted" {
+        return Some(Wanted { is_scripted: true, ..Wanted::default() });
+    }
+    let mut wanted = Wanted::default();
+    for part in listed(text) {
+        let (place, model) = match part.split_once('=') {
+            Some(("high", model)) => (&mut wanted.high, model),
+            Some(("normal", model)) => (&mut wanted.normal, model),
+            Some(_) => return None,
+            None => (&mut wanted.normal, part),
+        };
+        let is_reserved = matches!(model, "" | "scripted" | "normal" | "high");
+        if is_reserved || place.replace(model.to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(wanted)
+}
+
+/// An object of objects; `model` knows what may stand in them.
+fn is_prices(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text)
+        .is_ok_and(|prices| prices.values().all(serde_json::Value::is_object))
+}

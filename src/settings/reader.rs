@@ -1,0 +1,152 @@
+//! Takes settings out of a lookup and gathers what is wrong with them.
+
+use url::Url;
+
+use super::mistake::Mistake;
+use super::table::{self, SetBy};
+
+/// What `RUST_LOG` is when it is not set: our lines, and only warnings of chatty libraries.
+const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn";
+
+pub(super) struct Reader<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+    mistakes: Vec<Mistake>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self { lookup, mistakes: Vec::new() }
+    }
+
+    /// Without the spaces and line ends that copying leaves behind; `None` when nothing remains.
+    pub(super) fn text(&self, name: &'static str) -> Option<String> {
+        let value = (self.lookup)(name)?;
+        let value = value.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    }
+
+    pub(super) fn note(&mut self, mistake: Mistake) {
+        self.mistakes.push(mistake);
+    }
+
+    /// `None` when it is absent, or when `parse` refuses it: then the mistake is noted.
+    pub(super) fn parse<T>(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let text = self.text(name)?;
+        let value = parse(&text);
+        if value.is_none() {
+            self.note(Mistake::wrong(name, &text, expected));
+        }
+        value
+    }
+
+    pub(super) fn port(&mut self) -> Option<u16> {
+        self.parse("FUNCTIONS_CUSTOMHANDLER_PORT", "a port from 1 to 65535", |text| {
+            text.parse().ok().filter(|port| *port != 0)
+        })
+    }
+
+    /// Set by the platform, so whatever is not a clear yes is a no.
+    pub(super) fn flag(&self, name: &'static str) -> bool {
+        self.text(name).is_some_and(|text| text.eq_ignore_ascii_case("true") || text == "1")
+    }
+
+    /// An http or https address without user, query or fragment.
+    pub(super) fn address(&mut self, name: &'static str) -> Option<Url> {
+        self.parse(name, "an address such as https://host/path", address)
+    }
+
+    pub(super) fn agent_name(&mut self, name: &'static str) -> Option<String> {
+        self.parse(name, "the name of an agent file: 1 to 64 of a-z, 0-9 and -", |text| {
+            let is_name = text.len() <= 64
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+            is_name.then(|| text.to_owned())
+        })
+    }
+
+    pub(super) fn hosts(&mut self, name: &'static str) -> Vec<String> {
+        let expected = "hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://";
+        self.parse(name, expected, |text| {
+            let hosts: Vec<String> = listed(text).map(str::to_owned).collect();
+            hosts.iter().all(|host| is_host_or_range(host)).then_some(hosts)
+        })
+        .unwrap_or_default()
+    }
+
+    pub(super) fn log(&mut self) -> String {
+        let expected = "directives such as `info` or `info,turnwheel=debug`";
+        self.parse("RUST_LOG", expected, |text| {
+            tracing_subscriber::EnvFilter::try_new(text).ok().map(|_| text.to_owned())
+        })
+        .unwrap_or(LOG_DEFAULT.to_owned())
+    }
+
+    /// Flex Consumption has no `WEBSITE_INSTANCE_ID`, and the local host sets `WEBSITE_HOSTNAME`: neither alone tells.
+    pub(super) fn is_in_azure(&self) -> bool {
+        // All three are asked, so that the table can be held against what is read.
+        let signs = ["WEBSITE_INSTANCE_ID", "WEBSITE_SKU", "LEGION_SERVICE_HOST"]
+            .map(|name| self.text(name).is_some());
+        signs.contains(&true)
+    }
+
+    /// All mistakes, with those of settings that do nothing yet: whoever sets a budget must not believe in it.
+    pub(super) fn mistakes_of_later_releases(mut self, is_in_azure: bool) -> Vec<Mistake> {
+        for row in table::ROWS.iter().filter(|row| row.set_by == SetBy::Later) {
+            if self.text(row.name).is_some() {
+                let problem = if row.name == "COSMOS__accountEndpoint" {
+                    "is set, but the Cosmos DB store comes with the Azure release: remove it and use the embedded store with `turnwheel dev`"
+                } else {
+                    "is set, but comes with a later release and would do nothing: remove it"
+                };
+                self.note(Mistake::of(row.name, problem));
+            } else if is_in_azure && row.name == "COSMOS__accountEndpoint" {
+                self.note(Mistake::of(
+                    row.name,
+                    "is not set: the embedded store is one file of one machine, and in Azure an instance and its disk can vanish at any time, so it is refused here; the Cosmos DB store comes with the Azure release",
+                ));
+            }
+        }
+        self.mistakes
+    }
+}
+
+/// The parts of a list, separated by commas or white space; never empty ones.
+pub(super) fn listed(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|part| !part.is_empty())
+}
+
+pub(super) fn address(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let is_plain = matches!(url.scheme(), "http" | "https")
+        && url.host_str().is_some_and(|host| !host.is_empty())
+        && url.username().is_empty()
+        && url.password().is_none()
+        && url.query().is_none()
+        && url.fragment().is_none();
+    is_plain.then_some(url)
+}
+
+fn is_host_or_range(text: &str) -> bool {
+    if let Some((address, bits)) = text.split_once('/') {
+        let bits_max = match address.parse::<std::net::IpAddr>() {
+            Ok(std::net::IpAddr::V4(_)) => 32,
+            Ok(std::net::IpAddr::V6(_)) => 128,
+            Err(_) => return false,
+        };
+        return bits.parse::<u8>().is_ok_and(|bits| bits <= bits_max);
+    }
+    if text.parse::<std::net::IpAddr>().is_ok() {
+        return true;
+    }
+    let is_bare = !text.contains(['/', '@', '?', '#', '\\', '*']);
+    is_bare
+        && Url::parse(&format!("http://{text}/")).is_ok_and(|url| {
+            url.host_str().is_some_and(|host| !host.is_empty()) && url.port() != Some(0)
+        })
+}

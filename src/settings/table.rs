@@ -1,0 +1,139 @@
+//! The table of all settings: the sample file, the documentation and the checks are held to it by tests.
+
+/// Who gives the setting its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetBy {
+    /// Whoever runs the app; these are the keys of `local.settings.sample.json`.
+    You,
+    /// Azure or the Functions host.
+    Platform,
+    /// Crash tests on one machine; refused in Azure.
+    Tests,
+    /// Belongs to a later release: setting it is a mistake, so that nobody believes it works already.
+    Later,
+}
+
+/// Who reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadBy {
+    Turnwheel,
+    FunctionsHost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub name: &'static str,
+    /// One sentence.
+    pub purpose: &'static str,
+    /// What counts when it is absent; `None`: nothing does.
+    pub default: Option<&'static str>,
+    /// Its value in `local.settings.sample.json`; empty counts as absent.
+    pub sample: &'static str,
+    /// A value as it might look.
+    pub example: &'static str,
+    /// Its value is never shown, not even when it is wrong.
+    pub is_secret: bool,
+    pub set_by: SetBy,
+    pub read_by: ReadBy,
+}
+
+impl Row {
+    const fn of(name: &'static str, set_by: SetBy, purpose: &'static str) -> Self {
+        Self {
+            name,
+            purpose,
+            default: None,
+            sample: "",
+            example: "",
+            is_secret: false,
+            set_by,
+            read_by: ReadBy::Turnwheel,
+        }
+    }
+
+    const fn yours(name: &'static str, purpose: &'static str) -> Self {
+        Self::of(name, SetBy::You, purpose)
+    }
+
+    const fn or(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    const fn sample(self, sample: &'static str) -> Self {
+        Self { sample, ..self }
+    }
+
+    const fn like(self, example: &'static str) -> Self {
+        Self { example, ..self }
+    }
+
+    const fn secret(self) -> Self {
+        Self { is_secret: true, ..self }
+    }
+
+    const fn for_host(self) -> Self {
+        Self { read_by: ReadBy::FunctionsHost, ..self }
+    }
+}
+
+/// The row of a setting; `None` when Turnwheel does not know the name.
+pub fn row(name: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.name == name)
+}
+
+/// Where a setting stands in the table; unknown names come last.
+pub fn position(name: &str) -> usize {
+    ROWS.iter().position(|row| row.name == name).unwrap_or(usize::MAX)
+}
+
+/// Ordered as a reader of the documentation wants them; names are unique.
+pub const ROWS: &[Row] = &[
+    Row::yours("FUNCTIONS_WORKER_RUNTIME", "Tells the Functions host and its tools that the app is a custom handler.")
+        .sample("custom").like("custom").for_host(),
+    Row::yours("AzureWebJobsStorage", "The storage account of the Functions host.")
+        .sample("UseDevelopmentStorage=true").like("UseDevelopmentStorage=true").secret().for_host(),
+    Row::yours("APPLICATIONINSIGHTS_CONNECTION_STRING", "Where the Functions host sends its telemetry and our log lines.")
+        .like("InstrumentationKey=00000000-0000-0000-0000-000000000000").secret().for_host(),
+    Row::yours("TURNWHEEL_MODEL", "The model of agents that name none: `scripted` (the demo model, no network), a model id, or a model id per tier.")
+        .or("`dev` without Azure settings: `scripted`").sample("scripted").like("normal=gpt-5-mini,high=gpt-5.1"),
+    Row::yours("TURNWHEEL_PRICES", "Prices in US dollars per million tokens, by model id, as JSON; they win over the built-in ones.")
+        .like(r#"{"gpt-5.1":{"input":1.25,"output":10,"cacheRead":0.125}}"#),
+    Row::yours("AZURE_OPENAI_BASE_URL", "Where the model answers; wins over the next two.")
+        .like("https://my-resource.openai.azure.com/openai/v1"),
+    Row::yours("AZURE_OPENAI_ENDPOINT", "The resource's endpoint, as the portal shows it.")
+        .like("https://my-resource.openai.azure.com"),
+    Row::yours("AZURE_OPENAI_RESOURCE_NAME", "The resource's name.").like("my-resource"),
+    Row::yours("AZURE_OPENAI_API_KEY", "The resource's key.").or("an Entra token of the app's identity").secret(),
+    Row::yours("AZURE_OPENAI_API_VERSION", "The version of the model's API.").or("v1").sample("v1").like("v1"),
+    Row::yours("AZURE_OPENAI_DEPLOYMENT_NAME_MAP", "Which deployment serves which model id.")
+        .or("the model id is the deployment").like("gpt-5.1=my-deployment,gpt-5-mini=small"),
+    Row::yours("AZURE_OPENAI_SCOPE", "The scope of the Entra token.")
+        .or("https://ai.azure.com/.default").like("https://cognitiveservices.azure.com/.default"),
+    Row::yours("TURNWHEEL_AGENTS_DIR", "The folder of the agent files.").or("agents").sample("agents").like("agents"),
+    Row::yours("TURNWHEEL_DEFAULT_AGENT", "The agent of requests that name none.")
+        .or("the only one there is").sample("assistant").like("assistant"),
+    Row::yours("TURNWHEEL_AUTH", "How callers are known: `keys`, `easyauth` or `header`.")
+        .or("`keys`; in `dev` `header`").sample("keys").like("easyauth"),
+    Row::yours("TURNWHEEL_PUBLIC_URL", "The address people reach the app at; approval links begin with it.")
+        .or("from `WEBSITE_HOSTNAME`").like("https://agents.example.com"),
+    Row::yours("TURNWHEEL_SIGNING_KEYS", "Keys of approval links: base64 of at least 32 bytes each, separated by spaces; the first signs, all verify.")
+        .or("`dev` makes one").secret(),
+    Row::yours("TURNWHEEL_WEBHOOK_URL", "Where notices are sent: an approval is wanted, a prompt ended.")
+        .like("https://hooks.example.com/turnwheel").secret(),
+    Row::yours("TURNWHEEL_WEBHOOK_SECRET", "Standard Webhooks secrets, `whsec_` and base64, separated by spaces; all sign.")
+        .secret(),
+    Row::yours("TURNWHEEL_HTTP_TOOLS_ALLOW", "Private addresses that HTTP tools may reach: hosts, host:port, addresses or CIDR ranges, separated by commas.")
+        .or("none; loopback in `dev`").like("10.1.0.0/16,payments.internal:8443"),
+    Row::yours("RUST_LOG", "Which log lines are written.").or("info").sample("info").like("info,turnwheel=debug"),
+    Row::of("FUNCTIONS_CUSTOMHANDLER_PORT", SetBy::Platform, "The port on 127.0.0.1 that the Functions host expects us on.").like("43211"),
+    Row::of("WEBSITE_HOSTNAME", SetBy::Platform, "The app's host name.").like("my-app.azurewebsites.net"),
+    Row::of("WEBSITE_AUTH_ENABLED", SetBy::Platform, "Whether the platform's sign-in is on; without it `easyauth` believes nobody.").like("True"),
+    Row::of("WEBSITE_INSTANCE_ID", SetBy::Platform, "Present on App Service plans: we are in Azure."),
+    Row::of("WEBSITE_SKU", SetBy::Platform, "Present on Consumption plans: we are in Azure.").like("FlexConsumption"),
+    Row::of("LEGION_SERVICE_HOST", SetBy::Platform, "Present on Flex Consumption, which has no instance id: we are in Azure."),
+    Row::of("TURNWHEEL_HALT_AT", SetBy::Tests, "Stops the process for ever at a boundary, so that a test can kill it there.").like("after-answer#2"),
+    Row::of("COSMOS__accountEndpoint", SetBy::Later, "The Cosmos DB account that holds conversations in Azure.").like("https://my-account.documents.azure.com"),
+    Row::of("TURNWHEEL_BUDGETS", SetBy::Later, "Budgets of tenants and users."),
+    Row::of("TURNWHEEL_PAUSED", SetBy::Later, "Agents and tools whose work is kept and not started."),
+    Row::of("TURNWHEEL_RETENTION", SetBy::Later, "How long conversations are kept."),
+];

@@ -1,0 +1,262 @@
+//! Stories about settings: what is understood, what is refused, and how it is said.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use super::model::Provider;
+use super::table::{self, ReadBy, SetBy};
+use super::*;
+
+/// Settings from pairs.
+fn read(pairs: &[(&'static str, &str)]) -> Result<Settings, Vec<Mistake>> {
+    let pairs: Vec<(&'static str, String)> =
+        pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    Settings::read(move |asked| {
+        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.clone())
+    })
+}
+
+fn mistakes(pairs: &[(&'static str, &str)]) -> String {
+    let mistakes = read(pairs).expect_err("a mistake");
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+const KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
+#[test]
+fn nothing_set_is_enough_for_dev_and_too_little_to_serve() {
+    let settings = read(&[]).unwrap();
+    assert_eq!(settings.model.provider, Provider::Unset);
+    assert_eq!(settings.agents_dir.to_str(), Some("agents"));
+    assert_eq!(settings.auth, None);
+    let missing: Vec<String> =
+        settings.missing_to_serve().into_iter().map(|mistake| mistake.name).collect();
+    assert_eq!(
+        missing,
+        ["AZURE_OPENAI_BASE_URL", "TURNWHEEL_PUBLIC_URL", "TURNWHEEL_SIGNING_KEYS"]
+    );
+}
+
+#[test]
+fn a_whole_app_is_understood() {
+    let settings = read(&[
+        ("AZURE_OPENAI_ENDPOINT", " https://res.openai.azure.com/?api-version=v1\n"),
+        ("AZURE_OPENAI_API_KEY", "k-1"),
+        ("TURNWHEEL_MODEL", "normal=gpt-5-mini, high=gpt-5.1"),
+        ("TURNWHEEL_AUTH", "easyauth"),
+        ("WEBSITE_AUTH_ENABLED", "True"),
+        ("WEBSITE_HOSTNAME", "my-app.azurewebsites.net"),
+        (
+            "TURNWHEEL_SIGNING_KEYS",
+            &format!("{KEY} {}", KEY.replace("MDEy", "-_Ey").trim_end_matches('=')),
+        ),
+        ("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com/t/secret?x=1"),
+        (
+            "TURNWHEEL_WEBHOOK_SECRET",
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+        ),
+        (
+            "TURNWHEEL_HTTP_TOOLS_ALLOW",
+            "10.1.0.0/16, payments.internal:8443 [::1]:9000 fd00::/8,::1",
+        ),
+        ("FUNCTIONS_CUSTOMHANDLER_PORT", "43211"),
+        ("TURNWHEEL_HALT_AT", "after-answer#2"),
+    ])
+    .unwrap();
+    assert!(settings.missing_to_serve().is_empty());
+    assert_eq!(settings.port, Some(43211));
+    assert_eq!(settings.public_url.as_deref(), Some("https://my-app.azurewebsites.net"));
+    assert_eq!(settings.signing_keys.len(), 2);
+    assert_eq!(settings.webhook.unwrap().secrets.len(), 2);
+    assert_eq!(settings.http_tools_allow.len(), 5);
+    assert_eq!(settings.model.high.as_deref(), Some("gpt-5.1"));
+    assert!(settings.is_sign_in_on && !settings.is_in_azure);
+    let halt_at = settings.halt_at.unwrap();
+    assert_eq!((halt_at.boundary.as_str(), halt_at.occurrence.get()), ("after-answer", 2));
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
+    let text = mistakes(&[
+        ("TURNWHEEL_AUTH", "none"),
+        ("FUNCTIONS_CUSTOMHANDLER_PORT", "0"),
+        ("TURNWHEEL_MODEL", "high="),
+        ("TURNWHEEL_PRICES", "[1]"),
+        ("AZURE_OPENAI_BASE_URL", "res.openai.azure.com"),
+        ("TURNWHEEL_PUBLIC_URL", "host/app"),
+        ("TURNWHEEL_DEFAULT_AGENT", "The Clerk"),
+        ("TURNWHEEL_HTTP_TOOLS_ALLOW", "http://10.0.0.1"),
+        ("RUST_LOG", "turnwheel=loud"),
+        ("TURNWHEEL_HALT_AT", "here#0"),
+        ("TURNWHEEL_BUDGETS", "tenant=5"),
+    ]);
+    insta::assert_snapshot!(text, @r#"
+    TURNWHEEL_MODEL is `high=`: expected `scripted`, a model id such as `gpt-5.1`, or `normal=MODEL,high=MODEL`
+    TURNWHEEL_PRICES is `[1]`: expected a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}
+    AZURE_OPENAI_BASE_URL is `res.openai.azure.com`: expected an address such as https://my-resource.openai.azure.com
+    TURNWHEEL_DEFAULT_AGENT is `The Clerk`: expected the name of an agent file: 1 to 64 of a-z, 0-9 and -
+    TURNWHEEL_AUTH is `none`: expected `keys`, `easyauth` or `header`
+    TURNWHEEL_PUBLIC_URL is `host/app`: expected an address such as https://host/path
+    TURNWHEEL_HTTP_TOOLS_ALLOW is `http://10.0.0.1`: expected hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://
+    RUST_LOG is `turnwheel=loud`: expected directives such as `info` or `info,turnwheel=debug`
+    FUNCTIONS_CUSTOMHANDLER_PORT is `0`: expected a port from 1 to 65535
+    TURNWHEEL_HALT_AT is `here#0`: expected a boundary's name, or name#n with n from 1
+    TURNWHEEL_BUDGETS is set, but comes with a later release and would do nothing: remove it
+    "#);
+}
+
+#[test]
+fn a_secret_is_in_no_error_and_in_no_debug_output() {
+    let text = mistakes(&[
+        ("TURNWHEEL_SIGNING_KEYS", "c2hvcnQtc2VjcmV0"),
+        ("TURNWHEEL_WEBHOOK_URL", "hush-url"),
+        ("TURNWHEEL_WEBHOOK_SECRET", "whsec_c2hvcnQtc2VjcmV0"),
+        ("AZURE_OPENAI_API_KEY", "hush hush"),
+        ("TURNWHEEL_PUBLIC_URL", "https://me:hush@host"),
+    ]);
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(!text.contains("hush") && !text.contains("c2hvcnQ"), "{text}");
+
+    let settings = read(&[
+        ("AZURE_OPENAI_RESOURCE_NAME", "res"),
+        ("AZURE_OPENAI_API_KEY", "hush-key"),
+        ("TURNWHEEL_SIGNING_KEYS", KEY),
+        ("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com/hush-path"),
+        ("TURNWHEEL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+    ])
+    .unwrap();
+    let shown = format!("{settings:?}");
+    assert!(
+        !shown.contains("hush") && !shown.contains("48, 49") && !shown.contains("MfKQ"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn in_azure_the_embedded_store_is_refused() {
+    for sign in ["WEBSITE_INSTANCE_ID", "WEBSITE_SKU", "LEGION_SERVICE_HOST"] {
+        let text = mistakes(&[(sign, "x"), ("TURNWHEEL_HALT_AT", "here")]);
+        assert!(text.contains("TURNWHEEL_HALT_AT stops the process on purpose"), "{text}");
+        assert!(text.contains("COSMOS__accountEndpoint is not set: the embedded store"), "{text}");
+    }
+    assert!(
+        read(&[("WEBSITE_HOSTNAME", "localhost:7071")]).is_ok(),
+        "the local host sets this one"
+    );
+    assert!(
+        mistakes(&[("COSMOS__accountEndpoint", "https://a.documents.azure.com")])
+            .contains("comes with the Azure release")
+    );
+}
+
+#[test]
+fn a_model_needs_a_place_where_it_answers() {
+    assert!(
+        mistakes(&[("TURNWHEEL_MODEL", "gpt-5.1")])
+            .starts_with("TURNWHEEL_MODEL names a model, but")
+    );
+    assert!(
+        mistakes(&[("AZURE_OPENAI_API_KEY", "k")]).starts_with("AZURE_OPENAI_API_KEY is set, but")
+    );
+    for good in ["gpt-5.1", "normal=a,high=b", "a,high=b"] {
+        let pairs = [("TURNWHEEL_MODEL", good), ("AZURE_OPENAI_RESOURCE_NAME", "res")];
+        assert!(matches!(read(&pairs).unwrap().model.provider, Provider::Azure(_)), "{good}");
+    }
+    for bad in ["a,b", "high", "low=a", "normal=scripted", "high=a,high=b"] {
+        assert!(mistakes(&[("TURNWHEEL_MODEL", bad)]).starts_with("TURNWHEEL_MODEL is"), "{bad}");
+    }
+    let scripted = [("TURNWHEEL_MODEL", "scripted"), ("AZURE_OPENAI_RESOURCE_NAME", "res")];
+    assert_eq!(read(&scripted).unwrap().model.provider, Provider::Scripted);
+}
+
+#[test]
+fn a_webhook_without_a_secret_is_a_mistake() {
+    let text = mistakes(&[("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com")]);
+    assert!(text.starts_with("TURNWHEEL_WEBHOOK_SECRET is not set"), "{text}");
+}
+
+#[test]
+fn the_public_address_is_the_platforms_unless_it_is_named() {
+    let of = |pairs: &[(&'static str, &str)]| read(pairs).unwrap().public_url.unwrap();
+    assert_eq!(of(&[("WEBSITE_HOSTNAME", "localhost:7071")]), "http://localhost:7071");
+    let both = [("WEBSITE_HOSTNAME", "a.net"), ("TURNWHEEL_PUBLIC_URL", "https://b.net/app/")];
+    assert_eq!(of(&both), "https://b.net/app");
+}
+
+#[test]
+fn hosts_that_http_tools_may_reach_are_checked() {
+    for bad in
+        ["10.0.0.0/33", "fd00::/129", "a/b", "user@host", "host:99999", "*.internal", "host/8"]
+    {
+        assert!(read(&[("TURNWHEEL_HTTP_TOOLS_ALLOW", bad)]).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn the_table_names_what_is_read_and_nothing_else() {
+    let asked = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&asked);
+    Settings::read(move |name| {
+        seen.lock().unwrap().insert(name.to_owned());
+        None
+    })
+    .unwrap();
+    let ours: BTreeSet<String> = table::ROWS
+        .iter()
+        .filter(|row| row.read_by == ReadBy::Turnwheel)
+        .map(|row| row.name.to_owned())
+        .collect();
+    assert_eq!(*asked.lock().unwrap(), ours);
+    assert_eq!(
+        table::ROWS.len(),
+        table::ROWS.iter().map(|row| row.name).collect::<BTreeSet<_>>().len()
+    );
+}
+
+#[test]
+fn samples_and_examples_are_settings_that_work() {
+    let sample = |name: &str| table::row(name).map(|row| row.sample.to_owned());
+    let settings = Settings::read(sample).unwrap();
+    assert_eq!(settings.model.provider, Provider::Scripted);
+    for row in table::ROWS {
+        let is_usable = !row.example.is_empty() && row.set_by != SetBy::Later;
+        if is_usable {
+            // A model and a webhook need company.
+            let pairs = [
+                ("AZURE_OPENAI_RESOURCE_NAME", "res"),
+                ("TURNWHEEL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+                (row.name, row.example),
+            ];
+            let is_sign_of_azure = row.name == "WEBSITE_SKU";
+            assert_eq!(read(&pairs).is_err(), is_sign_of_azure, "{}", row.name);
+        }
+    }
+}
+
+#[test]
+fn the_settings_of_agent_files_are_kept() {
+    let settings = read(&[("PAYMENTS_TENANT", "t-1"), ("EMPTY", " ")]).unwrap();
+    assert_eq!(settings.app_setting("PAYMENTS_TENANT").as_deref(), Some("t-1"));
+    assert_eq!(settings.app_setting("EMPTY"), None);
+    let settings = settings
+        .with_app_setting("EMPTY", "given".to_owned())
+        .with_app_setting("PAYMENTS_TENANT", "never".to_owned());
+    assert_eq!(settings.app_setting("EMPTY").as_deref(), Some("given"));
+    assert_eq!(settings.app_settings()("PAYMENTS_TENANT").as_deref(), Some("t-1"));
+}
+
+#[test]
+fn a_local_settings_file_is_read_as_the_functions_tools_do() {
+    let values =
+        local::parse("\u{feff}{\"IsEncrypted\":false,\"Values\":{\"A\":\"1\",\"B\":true,\"C\":2}}")
+            .unwrap();
+    assert_eq!(values["B"], "true");
+    assert_eq!(values["C"], "2");
+    let wrong = |text: &str| local::parse(text).unwrap_err().to_string();
+    assert!(wrong("{\"IsEncrypted\":true}").contains("func settings decrypt"));
+    assert!(wrong("{\"Values\":{\"A\":[1]}}").contains("no text for `A`"));
+    let torn = wrong("{\"Values\":{\"KEY\":\"hush");
+    assert!(torn.contains("line 1") && !torn.contains("hush"), "{torn}");
+    let folder = tempfile::tempdir().unwrap();
+    assert!(local::read(folder.path()).unwrap().is_empty());
+}

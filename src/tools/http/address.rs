@@ -1,0 +1,352 @@
+//! The URL of an HTTP tool: arguments stand in path and query, and none escapes its place.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use url::Url;
+
+use crate::agent::raw::RawJson;
+use crate::tools::http::template::{Given, Piece, Secret, Template};
+
+/// Everything but RFC 3986's unreserved characters.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A URL whose scheme, host and port are fixed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UrlTemplate {
+    origin: String,
+    path: Vec<Part>,
+    /// One per pair; a pair whose argument was not given is left out.
+    query: Vec<Vec<Part>>,
+    secrets: Vec<Secret>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Part {
+    /// With app settings filled in.
+    Fixed(String),
+    Argument(String),
+}
+
+impl std::fmt::Debug for UrlTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UrlTemplate(…)")
+    }
+}
+
+impl UrlTemplate {
+    /// # Errors
+    /// It is no URL a tool can have: a sentence, without the values of app settings.
+    pub fn new(template: &Template) -> Result<Self, String> {
+        let secrets = template.secrets().cloned().collect();
+        let mut parts = parts_of(template);
+        for part in &parts {
+            let Part::Fixed(text) = part else { continue };
+            if text.contains(['#', '\\'])
+                || text.contains(|letter: char| letter <= ' ' || letter == '\u{7f}')
+            {
+                return Err("the url may hold no `#`, `\\`, space or control character".to_owned());
+            }
+        }
+        let first = match parts.first_mut() {
+            Some(Part::Fixed(first)) => first,
+            Some(Part::Argument(_)) | None => return Err(NO_SCHEME.to_owned()),
+        };
+        let (scheme, rest) = first.split_once("://").ok_or(NO_SCHEME)?;
+        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+            return Err(NO_SCHEME.to_owned());
+        }
+        let host_end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, after) = rest.split_at_checked(host_end).unwrap_or((rest, ""));
+        let origin = format!("{scheme}://{authority}");
+        let after = after.to_owned();
+        let is_host_open = after.is_empty();
+        *first = after;
+        if is_host_open && parts.len() > 1 {
+            return Err(
+                "an argument may stand only in the url's path and query: end the host with `/`"
+                    .to_owned(),
+            );
+        }
+        let (path, query) = split_query(parts);
+        let this = Self { origin, path, query, secrets };
+        this.check_origin()?;
+        // Once with a plain word everywhere: what the fixed text does wrong shows here, not at three in the morning.
+        this.build(&mut |_| Ok(Some("x".to_owned())))
+            .map_err(|_| "the url's path may hold no `.` or `..` segment".to_owned())?;
+        Ok(this)
+    }
+
+    fn check_origin(&self) -> Result<(), String> {
+        let url = Url::parse(&self.origin)
+            .map_err(|_| "the url's host or port is not valid".to_owned())?;
+        if !url.username().is_empty() || url.password().is_some() || self.origin.contains('@') {
+            return Err("the url may hold no user name or password: use `headers`".to_owned());
+        }
+        Ok(())
+    }
+
+    pub fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.path.iter().chain(self.query.iter().flatten()).filter_map(|part| match part {
+            Part::Argument(name) => Some(name.as_str()),
+            Part::Fixed(_) => None,
+        })
+    }
+
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.secrets.iter()
+    }
+
+    /// For checks before any call: the URL with a word in place of every argument.
+    pub fn sample(&self) -> Option<Url> {
+        self.build(&mut |_| Ok(Some("x".to_owned()))).ok()
+    }
+
+    /// # Errors
+    /// An argument does not fit into its place: a sentence for the model.
+    pub(super) fn render(&self, given: &Given) -> Result<Url, String> {
+        self.build(&mut |name| given.word(name))
+    }
+
+    fn build(
+        &self,
+        word: &mut dyn FnMut(&str) -> Result<Option<String>, String>,
+    ) -> Result<Url, String> {
+        let mut text = self.origin.clone();
+        for part in &self.path {
+            match part {
+                Part::Fixed(fixed) => text.push_str(fixed),
+                Part::Argument(name) => {
+                    // An empty segment is another address: `DELETE /items/` is not `DELETE /items/7`.
+                    let value = word(name)?.filter(|value| !value.is_empty()).ok_or_else(|| {
+                        format!(
+                            "The argument `{name}` is part of the address and must not be empty."
+                        )
+                    })?;
+                    text.extend(utf8_percent_encode(&value, ENCODED));
+                }
+            }
+        }
+        if !self
+            .path
+            .iter()
+            .any(|part| matches!(part, Part::Fixed(fixed) if fixed.starts_with('/')))
+        {
+            text.push('/');
+        }
+        // Dots are legal in a segment and cannot be encoded away: `..` would climb.
+        if text.split('/').skip(3).any(is_dots) {
+            return Err(
+                "An argument that is part of the address must not be `.` or `..`.".to_owned()
+            );
+        }
+        let mut pairs = Vec::new();
+        for pair in &self.query {
+            pairs.extend(query_pair(pair, word)?);
+        }
+        let mut url =
+            Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
+        if !pairs.is_empty() {
+            url.set_query(Some(&pairs.join("&")));
+        }
+        Ok(url)
+    }
+}
+
+const NO_SCHEME: &str = "the url must begin with https:// or http://";
+
+/// Whether the URL parser would take the segment away.
+fn is_dots(segment: &str) -> bool {
+    matches!(segment.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")
+}
+
+/// App settings become fixed text, and neighbours one.
+fn parts_of(template: &Template) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for piece in &template.0 {
+        let text = match piece {
+            Piece::Argument(name) => {
+                parts.push(Part::Argument(name.clone()));
+                continue;
+            }
+            Piece::Text(text) => text,
+            Piece::Setting(secret) => &secret.value,
+        };
+        match parts.last_mut() {
+            Some(Part::Fixed(last)) => last.push_str(text),
+            Some(Part::Argument(_)) | None => parts.push(Part::Fixed(text.clone())),
+        }
+    }
+    parts
+}
+
+fn split_query(parts: Vec<Part>) -> (Vec<Part>, Vec<Vec<Part>>) {
+    let (mut path, mut query) = (Vec::new(), Vec::new());
+    let mut is_query = false;
+    for part in parts {
+        let mut text = match part {
+            Part::Fixed(text) => text,
+            Part::Argument(_) => {
+                match query.last_mut() {
+                    Some(pair) => Vec::push(pair, part),
+                    None => path.push(part),
+                }
+                continue;
+            }
+        };
+        if !is_query {
+            let Some((before, after)) = text.split_once('?') else {
+                path.push(Part::Fixed(text));
+                continue;
+            };
+            path.push(Part::Fixed(before.to_owned()));
+            text = String::from(after);
+            is_query = true;
+            query.push(Vec::new());
+        }
+        for (number, piece) in text.split('&').enumerate() {
+            if number > 0 {
+                query.push(Vec::new());
+            }
+            if let (Some(pair), false) = (query.last_mut(), piece.is_empty()) {
+                pair.push(Part::Fixed(piece.to_owned()));
+            }
+        }
+    }
+    (path, query)
+}
+
+fn query_pair(
+    pair: &[Part],
+    word: &mut dyn FnMut(&str) -> Result<Option<String>, String>,
+) -> Result<Option<String>, String> {
+    let mut text = String::new();
+    for part in pair {
+        match part {
+            Part::Fixed(fixed) => text.push_str(fixed),
+            Part::Argument(name) => match word(name)? {
+                Some(value) => text.extend(utf8_percent_encode(&value, ENCODED)),
+                None => return Ok(None),
+            },
+        }
+    }
+    Ok((!text.is_empty()).then_some(text))
+}
+
+/// Adds an argument that the URL does not name to its query: a list as repeated pairs, an object as JSON.
+pub(super) fn append(url: &mut Url, name: &str, raw: &RawJson) {
+    let values: Vec<RawJson> = raw.read().unwrap_or_else(|_| vec![raw.clone()]);
+    for value in values {
+        let word = match value.text().as_bytes().first() {
+            Some(b'"') => value.read().unwrap_or_default(),
+            _ if value.text() == "null" => continue,
+            _ => value.text().to_owned(),
+        };
+        let pair = format!(
+            "{}={}",
+            utf8_percent_encode(name, ENCODED),
+            utf8_percent_encode(&word, ENCODED)
+        );
+        let query = match url.query() {
+            Some(query) if !query.is_empty() => format!("{query}&{pair}"),
+            _ => pair,
+        };
+        url.set_query(Some(&query));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::Arguments;
+    use serde_json::{Value, json};
+
+    fn template(text: &str) -> Result<UrlTemplate, String> {
+        UrlTemplate::new(
+            &Template::parse(text, &|_| Ok("https://base.example/v1".to_owned()))
+                .map_err(|wrong| wrong.join("; "))?,
+        )
+    }
+
+    fn render(text: &str, value: Value) -> Result<String, String> {
+        let given = Given::of(&Arguments { text: RawJson::of(&value), value }).unwrap();
+        template(text)?.render(&given).map(String::from)
+    }
+
+    #[test]
+    fn a_value_cannot_escape_its_segment() {
+        let url = "https://x.example/pay/{to}/now?note={note}";
+        for (to, expected) in [
+            ("a/b", "a%2Fb"),
+            ("a?x=1", "a%3Fx%3D1"),
+            ("a#f", "a%23f"),
+            ("a\r\nHost: y", "a%0D%0AHost%3A%20y"),
+            ("../admin", "..%2Fadmin"),
+            ("a%2e", "a%252e"),
+            ("a\\b", "a%5Cb"),
+            ("@evil.example", "%40evil.example"),
+            ("…", "%E2%80%A6"),
+            ("a\u{0}", "a%00"),
+        ] {
+            assert_eq!(
+                render(url, json!({"to": to, "note": "1&admin=true"})).unwrap(),
+                format!("https://x.example/pay/{expected}/now?note=1%26admin%3Dtrue")
+            );
+        }
+        for to in [".", "..", ""] {
+            assert!(render(url, json!({"to": to, "note": "n"})).is_err(), "{to}");
+        }
+        assert!(render(url, json!({"to": ["a"], "note": "n"})).is_err());
+        assert!(render(url, json!({"note": "n"})).is_err());
+    }
+
+    #[test]
+    fn two_values_together_cannot_make_a_climbing_segment() {
+        assert!(render("https://x.example/a/{x}{y}/b", json!({"x": ".", "y": "."})).is_err());
+        assert!(render("https://x.example/a/.{x}", json!({"x": "."})).is_err());
+        assert!(render("https://x.example/a/%2e{x}", json!({"x": "."})).is_err());
+    }
+
+    #[test]
+    fn a_pair_whose_argument_is_absent_is_left_out() {
+        let url = "https://x.example/list?limit={limit}&fixed=1&q={q}";
+        assert_eq!(render(url, json!({})).unwrap(), "https://x.example/list?fixed=1");
+        assert_eq!(
+            render(url, json!({"q": "", "limit": 5})).unwrap(),
+            "https://x.example/list?limit=5&fixed=1&q="
+        );
+    }
+
+    #[test]
+    fn a_setting_may_hold_the_beginning() {
+        assert_eq!(
+            render("${BASE}/pay/{to}", json!({"to": "Ada"})).unwrap(),
+            "https://base.example/v1/pay/Ada"
+        );
+    }
+
+    #[test]
+    fn urls_that_no_tool_can_have_say_why() {
+        for (url, reason) in [
+            ("ftp://x.example/", "https://"),
+            ("x.example/a", "https://"),
+            ("{host}/a", "https://"),
+            ("https://{host}/a", "only in the url's path"),
+            ("https://x.example:{port}/", "only in the url's path"),
+            ("https://x.example{rest}", "only in the url's path"),
+            ("https://user:pw@x.example/", "user name"),
+            ("https://x.example/#f", "`#`"),
+            ("https://x.example/a/../b", "segment"),
+            ("https:///a", "valid"),
+        ] {
+            let error = template(url).unwrap_err();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn arguments_join_the_query_in_order() {
+        let mut url = Url::parse("https://x.example/?a=1").unwrap();
+        append(&mut url, "tag", &RawJson::of(&json!(["x y", null, 2])));
+        append(&mut url, "f", &RawJson::of(&json!({"a": 1})));
+        assert_eq!(url.as_str(), "https://x.example/?a=1&tag=x%20y&tag=2&f=%7B%22a%22%3A1%7D");
+    }
+}

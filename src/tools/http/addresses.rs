@@ -1,0 +1,287 @@
+//! Which addresses an HTTP tool may reach: public ones, and those the operator lists.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ipnet::IpNet;
+use url::{Host, Url};
+
+/// `TURNWHEEL_HTTP_TOOLS_ALLOW`, and whether this is a developer's machine.
+#[derive(Clone, Debug, Default)]
+pub struct AddressRules {
+    entries: Vec<Entry>,
+    allows_loopback: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    Net(IpNet),
+    Address { ip: IpAddr, port: u16 },
+    Name { name: String, port: Option<u16> },
+}
+
+/// The address is not one that a tool may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW",
+        )
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Which addresses the name of a URL may stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    Public,
+    /// The operator listed the name: private addresses too.
+    Listed,
+}
+
+impl AddressRules {
+    /// A list of `host`, `host:port`, addresses and CIDR ranges, separated by commas or spaces.
+    ///
+    /// # Errors
+    /// What is not one of these, a sentence each.
+    pub fn parse(list: &str) -> Result<Self, Vec<String>> {
+        let items = list
+            .split(|letter: char| letter == ',' || letter.is_whitespace())
+            .filter(|item| !item.is_empty());
+        let (mut entries, mut wrong) = (Vec::new(), Vec::new());
+        for item in items {
+            match Entry::parse(item) {
+                Some(entry) => entries.push(entry),
+                None => wrong.push(format!(
+                    "TURNWHEEL_HTTP_TOOLS_ALLOW: `{item}` is not host, host:port or a CIDR range like 10.0.0.0/8"
+                )),
+            }
+        }
+        if wrong.is_empty() { Ok(Self { entries, allows_loopback: false }) } else { Err(wrong) }
+    }
+
+    /// For `dev`: tools may reach this machine.
+    #[must_use]
+    pub fn with_loopback(self) -> Self {
+        Self { allows_loopback: true, ..self }
+    }
+
+    /// A literal address is judged here, since no resolver will see it; a name when it is resolved.
+    pub(super) fn reach(&self, url: &Url) -> Result<Reach, Refused> {
+        let port = url.port_or_known_default().unwrap_or_default();
+        let ip = match url.host() {
+            Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
+            Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
+            Some(Host::Domain(name)) => {
+                let is_listed = self.entries.iter().any(|entry| entry.names(name, port));
+                return Ok(if is_listed { Reach::Listed } else { Reach::Public });
+            }
+            None => return Err(Refused),
+        };
+        let is_listed = self.entries.contains(&Entry::Address { ip: ip.to_canonical(), port });
+        if is_listed || self.allows(ip, Reach::Public) { Ok(Reach::Public) } else { Err(Refused) }
+    }
+
+    /// Whether a connection may be made to an address that a name was resolved to.
+    pub(super) fn allows(&self, ip: IpAddr, reach: Reach) -> bool {
+        let ip = ip.to_canonical();
+        let in_range = |entry: &Entry| matches!(entry, Entry::Net(net) if net.contains(&ip));
+        is_public(ip)
+            || (self.allows_loopback && ip.is_loopback())
+            || self.entries.iter().any(in_range)
+            || (reach == Reach::Listed && may_be_listed_by_name(ip))
+    }
+}
+
+impl Entry {
+    fn parse(item: &str) -> Option<Self> {
+        if let Ok(net) = item.parse::<IpNet>() {
+            return Some(Self::Net(net.trunc()));
+        }
+        let bare = item.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(item);
+        if let Ok(ip) = bare.parse::<IpAddr>() {
+            return Some(Self::Net(IpNet::from(ip.to_canonical())));
+        }
+        if let Ok(address) = item.parse::<SocketAddr>() {
+            return Some(Self::Address { ip: address.ip().to_canonical(), port: address.port() });
+        }
+        let (name, port) = match item.split_once(':') {
+            Some((name, port)) => (name, Some(port.parse().ok()?)),
+            None => (item, None),
+        };
+        // The URL parser reads `127.1` and `0x7f000001` as addresses: a name must stay one.
+        let is_name = matches!(Host::parse(name).ok()?, Host::Domain(_));
+        is_name.then(|| Self::Name { name: folded(name), port })
+    }
+
+    fn names(&self, name: &str, port: u16) -> bool {
+        matches!(self, Self::Name { name: listed, port: at }
+            if *listed == folded(name) && at.is_none_or(|at| at == port))
+    }
+}
+
+fn folded(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// What a listed name may stand for beyond public addresses. Link-local stays out: there live the metadata services,
+/// and nobody who lists `intranet.example` means them.
+fn may_be_listed_by_name(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || in_v4(ip, [100, 64, 0, 0], 10),
+        IpAddr::V6(ip) => ip.is_loopback() || (ip.is_unique_local() && ip != METADATA_V6),
+    }
+}
+
+/// The metadata service of another cloud, within the unique local addresses.
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
+
+/// Azure's own service on every virtual machine; public by its number only.
+const WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
+/// Reachable for everybody: IANA's special-purpose registries, turned round.
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => {
+            let in_net = |net: [u16; 2], bits: u8| {
+                let [high, low, ..] = ip.segments();
+                let mask = u32::MAX << (32 - u32::from(bits));
+                (joined(high, low) ^ joined(net[0], net[1])) & mask == 0
+            };
+            // Translated and tunnelled addresses are as public as the one inside.
+            match ip.segments() {
+                [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+                    return is_public_v4(Ipv4Addr::from_bits(joined(high, low)));
+                }
+                _ => {}
+            }
+            let special = [([0x2001, 0], 23), ([0x2001, 0x0db8], 32), ([0x3fff, 0], 20)];
+            in_net([0x2000, 0], 3) && !special.iter().any(|(net, bits)| in_net(*net, *bits))
+        }
+    }
+}
+
+fn joined(high: u16, low: u16) -> u32 {
+    u32::from(high) << 16 | u32::from(low)
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    const SPECIAL: [([u8; 4], u8); 14] = [
+        ([0, 0, 0, 0], 8),
+        ([10, 0, 0, 0], 8),
+        ([100, 64, 0, 0], 10),
+        ([127, 0, 0, 0], 8),
+        ([169, 254, 0, 0], 16),
+        ([172, 16, 0, 0], 12),
+        ([192, 0, 0, 0], 24),
+        ([192, 0, 2, 0], 24),
+        ([192, 88, 99, 0], 24),
+        ([192, 168, 0, 0], 16),
+        ([198, 18, 0, 0], 15),
+        ([198, 51, 100, 0], 24),
+        ([203, 0, 113, 0], 24),
+        // Multicast and all that was reserved for later, broadcast with it.
+        ([224, 0, 0, 0], 3),
+    ];
+    ip != WIRE_SERVER && !SPECIAL.iter().any(|(net, bits)| in_v4(ip, *net, *bits))
+}
+
+fn in_v4(ip: Ipv4Addr, net: [u8; 4], bits: u8) -> bool {
+    let mask = u32::MAX << (32 - u32::from(bits));
+    ip.to_bits() & mask == Ipv4Addr::from(net).to_bits() & mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
+    #[test]
+    fn private_and_special_addresses_are_refused_however_they_are_written() {
+        let rules = AddressRules::default();
+        for host in [
+            "127.0.0.1",
+            "127.1",
+            "2130706433",
+            "0x7f.1",
+            "017700000001",
+            "0.0.0.0",
+            "10.1.2.3",
+            "172.31.0.1",
+            "192.168.0.1",
+            "100.64.0.1",
+            "169.254.169.254",
+            "168.63.129.16",
+            "192.0.0.192",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "[::1]",
+            "[::]",
+            "[fe80::1]",
+            "[fd00:ec2::254]",
+            "[fc00::1]",
+            "[ff02::1]",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:a9fe:a9fe]",
+            "[64:ff9b::a9fe:a9fe]",
+            "[2002:7f00:1::]",
+            "[2001:db8::1]",
+            "[2001::1]",
+            "[::127.0.0.1]",
+        ] {
+            assert_eq!(rules.reach(&url(&format!("http://{host}/"))), Err(Refused), "{host}");
+        }
+        for host in ["93.184.216.34", "[2606:2800:220:1::1]", "[64:ff9b::5db8:d822]", "20.0.0.1"] {
+            assert_eq!(rules.reach(&url(&format!("http://{host}/"))), Ok(Reach::Public), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_the_operator_lists_is_reached_and_nothing_beside_it() {
+        let rules = AddressRules::parse(
+            "10.1.0.0/16, intranet.example:8080 127.0.0.1:9000,[fd12::1] host.local",
+        )
+        .unwrap();
+        let reach = |text: &str| rules.reach(&url(text));
+        assert_eq!(reach("http://10.1.2.3/"), Ok(Reach::Public));
+        assert_eq!(reach("http://10.2.2.3/"), Err(Refused));
+        assert_eq!(reach("http://[::ffff:10.1.2.3]/"), Ok(Reach::Public));
+        assert_eq!(reach("http://127.0.0.1:9000/"), Ok(Reach::Public));
+        assert_eq!(reach("http://127.0.0.1:9001/"), Err(Refused));
+        assert_eq!(reach("http://[fd12::1]/"), Ok(Reach::Public));
+        assert_eq!(reach("http://INTRANET.example:8080/"), Ok(Reach::Listed));
+        assert_eq!(reach("http://intranet.example/"), Ok(Reach::Public));
+        assert_eq!(reach("https://host.local./"), Ok(Reach::Listed));
+        let private: IpAddr = "192.168.7.7".parse().unwrap();
+        assert!(rules.allows(private, Reach::Listed));
+        assert!(!rules.allows(private, Reach::Public));
+        let metadata: IpAddr = "169.254.169.254".parse().unwrap();
+        assert!(
+            !rules.allows(metadata, Reach::Listed),
+            "a listed name does not reach the metadata service"
+        );
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_says_which_item() {
+        let wrong = AddressRules::parse("10.0.0.0/8 http://x y:z").unwrap_err();
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong[0].contains("`http://x`"), "{wrong:?}");
+    }
+
+    #[test]
+    fn loopback_is_open_in_dev_only() {
+        let dev = AddressRules::default().with_loopback();
+        assert_eq!(dev.reach(&url("http://127.0.0.1:1/")), Ok(Reach::Public));
+        assert_eq!(dev.reach(&url("http://[::1]:1/")), Ok(Reach::Public));
+        assert_eq!(dev.reach(&url("http://10.0.0.1/")), Err(Refused));
+    }
+}

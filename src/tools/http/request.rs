@@ -1,0 +1,201 @@
+//! The request of one call: the same for every attempt.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde_json::Value;
+use url::Url;
+
+use crate::tools::ToolContext;
+use crate::tools::http::address::{UrlTemplate, append};
+use crate::tools::http::template::{Given, Piece, Secret, Template};
+
+/// Everything a header value may not hold.
+const NOT_IN_HEADERS: &AsciiSet = &CONTROLS.add(b'%');
+
+/// What a file says about the request.
+#[derive(Debug)]
+pub struct RequestTemplate {
+    pub method: Method,
+    pub url: UrlTemplate,
+    pub headers: Vec<(HeaderName, Template)>,
+    /// Absent: the arguments that the URL does not name, as JSON, or as query of a GET or HEAD.
+    pub body: Option<BodyTemplate>,
+}
+
+/// JSON with holes.
+#[derive(Clone, Debug)]
+pub enum BodyTemplate {
+    Fixed(Value),
+    Text(Template),
+    List(Vec<BodyTemplate>),
+    Map(Vec<(String, BodyTemplate)>),
+}
+
+#[derive(Clone)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Option<Bytes>,
+}
+
+/// Headers that are ours or the connection's.
+const RESERVED: [HeaderName; 13] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::EXPECT,
+    header::ACCEPT_ENCODING,
+    header::PROXY_AUTHORIZATION,
+    IDEMPOTENCY_KEY,
+    TRACEPARENT,
+    HeaderName::from_static("keep-alive"),
+];
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const CONVERSATION: HeaderName = HeaderName::from_static("turnwheel-conversation");
+const TOOL_CALL: HeaderName = HeaderName::from_static("turnwheel-tool-call");
+
+/// Whether a file may not set the header.
+pub fn is_reserved(name: &HeaderName) -> bool {
+    RESERVED.contains(name) || name.as_str().starts_with("turnwheel-")
+}
+
+impl RequestTemplate {
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let mut in_body = Vec::new();
+        if let Some(body) = &self.body {
+            body.visit(&mut |template| in_body.extend(template.secrets()));
+        }
+        let in_headers = self.headers.iter().flat_map(|(_, value)| value.secrets());
+        self.url.secrets().chain(in_headers).chain(in_body)
+    }
+
+    /// # Errors
+    /// An argument does not fit: a sentence for the model; nothing was sent.
+    pub(super) fn fill(&self, given: &Given, context: &ToolContext) -> Result<Request, String> {
+        let mut url = self.url.render(given)?;
+        let in_url: Vec<&str> = self.url.arguments().collect();
+        let left: Vec<(&str, &str)> = given
+            .iter()
+            .filter(|(name, _)| !in_url.contains(&name.as_str()))
+            .map(|(name, raw)| (name.as_str(), raw.text()))
+            .collect();
+        let body = if let Some(template) = &self.body {
+            Some(template.render(given)?.unwrap_or_else(|| "null".to_owned()))
+        } else if matches!(self.method, Method::GET | Method::HEAD) {
+            for (name, raw) in given.iter().filter(|(name, _)| !in_url.contains(&name.as_str())) {
+                append(&mut url, name, raw);
+            }
+            None
+        } else if left.is_empty() && self.method == Method::DELETE {
+            None
+        } else {
+            Some(object(left.into_iter()))
+        };
+        let headers = self.headers(given, context, body.is_some())?;
+        Ok(Request { method: self.method.clone(), url, headers, body: body.map(Bytes::from) })
+    }
+
+    fn headers(
+        &self,
+        given: &Given,
+        context: &ToolContext,
+        has_body: bool,
+    ) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
+        if has_body {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        headers.insert(
+            header::ACCEPT,
+            HeaderValue::from_static("application/json, text/*;q=0.9, */*;q=0.5"),
+        );
+        for (name, template) in &self.headers {
+            let text = template.render(|argument| {
+                let word = given.word(argument)?.unwrap_or_default();
+                // What a header may hold, so that no value begins another header.
+                if word.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+                    Ok(word)
+                } else {
+                    Err(format!("The argument `{argument}` stands in a header: only plain characters of one line fit."))
+                }
+            })?;
+            let mut value = HeaderValue::try_from(text)
+                .map_err(|_| format!("The header `{name}` cannot hold these arguments."))?;
+            value.set_sensitive(template.secrets().next().is_some());
+            headers.insert(name.clone(), value);
+        }
+        let conversation = context.shelf.key.conversation_id.as_str();
+        let ours = [
+            (IDEMPOTENCY_KEY, Some(context.effect_id.as_str())),
+            (CONVERSATION, Some(conversation)),
+            (TOOL_CALL, Some(context.tool_call_id.as_str())),
+            (TRACEPARENT, context.traceparent.as_deref()),
+        ];
+        for (name, text) in ours {
+            let Some(text) = text else { continue };
+            // The provider chooses the call's id: whatever it holds, it stays one line.
+            let plain = utf8_percent_encode(text, NOT_IN_HEADERS).to_string();
+            if let Ok(value) = HeaderValue::try_from(plain) {
+                headers.insert(name, value);
+            }
+        }
+        Ok(headers)
+    }
+}
+
+impl BodyTemplate {
+    /// Every text of it.
+    pub fn visit<'t>(&'t self, see: &mut dyn FnMut(&'t Template)) {
+        match self {
+            Self::Fixed(_) => {}
+            Self::Text(template) => see(template),
+            Self::List(items) => items.iter().for_each(|item| item.visit(see)),
+            Self::Map(members) => members.iter().for_each(|(_, value)| value.visit(see)),
+        }
+    }
+
+    /// JSON text; `None`: the argument it stands for was not given.
+    fn render(&self, given: &Given) -> Result<Option<String>, String> {
+        Ok(Some(match self {
+            Self::Fixed(value) => value.to_string(),
+            Self::Text(Template(pieces)) => {
+                // An argument alone keeps its kind: a number stays one, with the digits the model wrote.
+                if let [Piece::Argument(name)] = pieces.as_slice() {
+                    return Ok(given.get(name).map(|raw| raw.text().to_owned()));
+                }
+                let text = Template(pieces.clone())
+                    .render(|name| given.word(name).map(Option::unwrap_or_default))?;
+                Value::String(text).to_string()
+            }
+            Self::List(items) => {
+                let mut parts = Vec::new();
+                for item in items {
+                    parts.extend(item.render(given)?);
+                }
+                format!("[{}]", parts.join(","))
+            }
+            Self::Map(members) => {
+                let mut parts = Vec::new();
+                for (name, value) in members {
+                    parts.extend(value.render(given)?.map(|text| (name.as_str(), text)));
+                }
+                object(parts.iter().map(|(name, text)| (*name, text.as_str())))
+            }
+        }))
+    }
+}
+
+/// Members whose values are JSON text already, as one object.
+fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> String {
+    let parts: Vec<String> =
+        members.map(|(name, text)| format!("{}:{text}", Value::String(name.to_owned()))).collect();
+    format!("{{{}}}", parts.join(","))
+}

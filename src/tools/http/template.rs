@@ -1,0 +1,272 @@
+//! Text with holes: `{name}` is an argument, `${NAME}` an app setting. `{{` and `}}` are the characters themselves.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::agent::raw::RawJson;
+use crate::tools::Arguments;
+
+/// The value of an app setting: never printed, never shown to the model.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    pub name: String,
+    pub value: String,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "${{{}}}", self.name)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Text(String),
+    Setting(Secret),
+    Argument(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Template(pub Vec<Piece>);
+
+/// How app settings are looked up; `Err` says why one may not be used.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+
+impl Template {
+    /// # Errors
+    /// All that is wrong, a sentence each.
+    pub fn parse(text: &str, settings: Lookup<'_>) -> Result<Self, Vec<String>> {
+        let mut reader = Reader { pieces: Vec::new(), text: String::new(), wrong: Vec::new() };
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}', '$']) {
+            let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
+            reader.text.push_str(before);
+            rest = reader.hole(from, settings);
+        }
+        reader.text.push_str(rest);
+        reader.finish_text();
+        if reader.wrong.is_empty() { Ok(Self(reader.pieces)) } else { Err(reader.wrong) }
+    }
+
+    pub fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Argument(name) => Some(name.as_str()),
+            Piece::Text(_) | Piece::Setting(_) => None,
+        })
+    }
+
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Setting(secret) => Some(secret),
+            Piece::Text(_) | Piece::Argument(_) => None,
+        })
+    }
+
+    /// The text, with each argument as `fill` writes it.
+    ///
+    /// # Errors
+    /// As `fill`.
+    pub fn render<E>(&self, mut fill: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
+        let mut text = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(part) => text.push_str(part),
+                Piece::Setting(secret) => text.push_str(&secret.value),
+                Piece::Argument(name) => text.push_str(&fill(name)?),
+            }
+        }
+        Ok(text)
+    }
+}
+
+struct Reader {
+    pieces: Vec<Piece>,
+    text: String,
+    wrong: Vec<String>,
+}
+
+impl Reader {
+    fn finish_text(&mut self) {
+        if !self.text.is_empty() {
+            self.pieces.push(Piece::Text(std::mem::take(&mut self.text)));
+        }
+    }
+
+    /// Takes what begins with `{`, `}` or `$` and returns what follows it.
+    fn hole<'t>(&mut self, from: &'t str, settings: Lookup<'_>) -> &'t str {
+        if let Some(rest) = from.strip_prefix("{{") {
+            self.text.push('{');
+            return rest;
+        }
+        if let Some(rest) = from.strip_prefix("}}") {
+            self.text.push('}');
+            return rest;
+        }
+        if let Some(inside) = from.strip_prefix("${") {
+            let Some((name, rest)) = inside.split_once('}').filter(|(name, _)| is_name(name))
+            else {
+                self.wrong.push(
+                    "`${` begins an app setting: write ${NAME}, of letters, digits and _"
+                        .to_owned(),
+                );
+                return inside;
+            };
+            self.finish_text();
+            match settings(name) {
+                Ok(value) => {
+                    self.pieces.push(Piece::Setting(Secret { name: name.to_owned(), value }));
+                }
+                Err(reason) => self.wrong.push(reason),
+            }
+            return rest;
+        }
+        if let Some(inside) = from.strip_prefix('{') {
+            let Some((name, rest)) =
+                inside.split_once('}').filter(|(name, _)| is_argument_name(name))
+            else {
+                self.wrong.push(
+                    "`{` begins an argument: write {name}, or {{ for the character".to_owned(),
+                );
+                return inside;
+            };
+            self.finish_text();
+            self.pieces.push(Piece::Argument(name.to_owned()));
+            return rest;
+        }
+        if let Some(rest) = from.strip_prefix('}') {
+            self.wrong.push("`}` ends nothing: write }} for the character".to_owned());
+            return rest;
+        }
+        self.text.push('$');
+        from.strip_prefix('$').unwrap_or_default()
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn is_argument_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.contains(|letter: char| letter.is_whitespace() || "{}$".contains(letter))
+}
+
+/// The arguments of a call, member by member, each as it was written.
+pub struct Given(BTreeMap<String, RawJson>);
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Given({} arguments)", self.0.len())
+    }
+}
+
+impl Given {
+    /// # Errors
+    /// They are no JSON object: a sentence for the model.
+    pub fn of(arguments: &Arguments) -> Result<Self, String> {
+        if arguments.value.is_null() {
+            return Ok(Self(BTreeMap::new()));
+        }
+        arguments
+            .text
+            .read()
+            .map(Self)
+            .map_err(|_| "The arguments must be a JSON object.".to_owned())
+    }
+
+    pub fn get(&self, name: &str) -> Option<&RawJson> {
+        self.0.get(name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &RawJson)> {
+        self.0.iter()
+    }
+
+    /// A string's content; a number or a flag as it was written; `None` for null and what was not given.
+    ///
+    /// # Errors
+    /// A list or an object has no place within text.
+    pub fn word(&self, name: &str) -> Result<Option<String>, String> {
+        let Some(raw) = self.0.get(name) else { return Ok(None) };
+        match raw.text().as_bytes().first() {
+            Some(b'"') => Ok(raw.read().ok()),
+            Some(b'[' | b'{') => {
+                Err(format!("The argument `{name}` must be text, a number, true or false."))
+            }
+            _ if raw.text() == "null" => Ok(None),
+            _ => Ok(Some(raw.text().to_owned())),
+        }
+    }
+}
+
+/// Hides app settings in what a server sent back: some echo the request when they fail.
+#[derive(Clone, Default)]
+pub struct Redactor(Vec<Secret>);
+
+impl fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.0).finish()
+    }
+}
+
+impl Redactor {
+    /// Values shorter than eight characters are left alone: they would match by accident.
+    pub fn new<'s>(secrets: impl Iterator<Item = &'s Secret>) -> Self {
+        let mut secrets: Vec<Secret> =
+            secrets.filter(|secret| secret.value.len() >= 8).cloned().collect();
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.value.len()));
+        Self(secrets)
+    }
+
+    pub fn hide(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| {
+            text.replace(&secret.value, &format!("[{}]", secret.name))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Template, Vec<String>> {
+        Template::parse(text, &|name| match name {
+            "KEY" => Ok("s3cret-value".to_owned()),
+            _ => Err(format!("the app setting {name} is not set")),
+        })
+    }
+
+    #[test]
+    fn holes_are_arguments_and_settings_and_doubled_braces_are_themselves() {
+        let template = parse("a {x} $5 {{y}} ${KEY}!").unwrap();
+        assert_eq!(template.arguments().collect::<Vec<_>>(), ["x"]);
+        let text = template.render(|name| Ok::<_, ()>(name.to_uppercase())).unwrap();
+        assert_eq!(text, "a X $5 {y} s3cret-value!");
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let wrong = parse("{ x} } ${1} ${GONE}").unwrap_err();
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong.iter().any(|reason| reason.contains("GONE")));
+    }
+
+    #[test]
+    fn a_setting_is_not_printed() {
+        let template = parse("${KEY}").unwrap();
+        assert!(!format!("{template:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_model_wrote_them() {
+        let text =
+            RawJson::from_text(r#"{"n":12345678901234567890123.50,"s":"a\nb","z":null}"#).unwrap();
+        let given = Given::of(&Arguments { value: text.value(), text }).unwrap();
+        assert_eq!(given.word("n").unwrap().as_deref(), Some("12345678901234567890123.50"));
+        assert_eq!(given.word("s").unwrap().as_deref(), Some("a\nb"));
+        assert_eq!(given.word("z").unwrap(), None);
+        assert_eq!(given.word("gone").unwrap(), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Text of an answer: its charset, a web page without its markup, and bounds that cut between characters.
+
+use std::borrow::Cow;
+
+use axum::http::header;
+
+use crate::tools::http::attempt::Answer;
+
+/// The body as text; what is no valid text is replaced.
+pub(super) fn decoded(answer: &Answer) -> Cow<'_, str> {
+    let full = answer.header(&header::CONTENT_TYPE).to_ascii_lowercase();
+    let charset = full
+        .split(';')
+        .find_map(|part| part.trim().strip_prefix("charset="))
+        .map(|label| label.trim_matches('"').trim());
+    let encoding = charset
+        .and_then(|label| encoding_rs::Encoding::for_label(label.as_bytes()))
+        .unwrap_or(encoding_rs::UTF_8);
+    encoding.decode(&answer.body).0
+}
+
+/// At most `bytes_max` bytes, whole characters.
+pub(super) fn head(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
+}
+
+/// The words of a web page: no tags, scripts or styles, white space folded. For reading, not for display.
+pub(super) fn page_words(page: &str) -> String {
+    let mut words = String::new();
+    let mut rest = page;
+    while let Some((before, from)) = rest.split_once('<') {
+        push_words(&mut words, before);
+        let lower = head(from, 16).to_ascii_lowercase();
+        let hidden =
+            ["script", "style", "head", "noscript", "svg", "template"].into_iter().find(|tag| {
+                lower.strip_prefix(tag).is_some_and(|after| {
+                    !after.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+                })
+            });
+        rest = if let Some(comment) = from.strip_prefix("!--") {
+            comment.split_once("-->").map_or("", |(_, after)| after)
+        } else if let Some(tag) = hidden {
+            after_closing(from, tag)
+        } else {
+            from.split_once('>').map_or("", |(_, after)| after)
+        };
+    }
+    push_words(&mut words, rest);
+    [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#39;", "'"),
+        ("&nbsp;", " "),
+        ("&amp;", "&"),
+    ]
+    .iter()
+    .fold(words, |text, (entity, character)| text.replace(entity, character))
+}
+
+fn push_words(words: &mut String, text: &str) {
+    for word in text.split_whitespace() {
+        if !words.is_empty() {
+            words.push(' ');
+        }
+        words.push_str(word);
+    }
+}
+
+/// What follows `</tag>`, whatever its letters' case. ASCII lower-casing keeps every byte's place.
+fn after_closing<'p>(page: &'p str, tag: &str) -> &'p str {
+    let closing = format!("</{tag}");
+    let Some(at) = find_ignoring_case(page, &closing) else { return "" };
+    page.get(at..).and_then(|rest| rest.split_once('>')).map_or("", |(_, after)| after)
+}
+
+fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
+    text.match_indices("</").map(|(at, _)| at).find(|at| {
+        text.as_bytes()
+            .get(*at..at + wanted.len())
+            .is_some_and(|bytes| bytes.eq_ignore_ascii_case(wanted.as_bytes()))
+    })
+}
+
+/// For a sentence that a person decides by: one line, no characters that turn or hide others, at most `letters_max`.
+pub(super) fn plain_line(text: &str, letters_max: usize) -> String {
+    let visible = text.chars().filter(|letter| {
+        !matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    });
+    let spaced: String =
+        visible.map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let mut line = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() > letters_max {
+        line = line.chars().take(letters_max).collect();
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_read_without_its_markup() {
+        let page = "<!DOCTYPE html><HTML><HEAD><title>T</title></HEAD><body><h1>Bad\n gateway</h1><!-- no --><Script>evil('<p>')</SCRIPT><p>Try &amp; wait &lt;1h</p><header>top</header>";
+        assert_eq!(page_words(page), "Bad gateway Try & wait <1h top");
+        assert_eq!(page_words("a <b"), "a");
+        assert_eq!(page_words("<script>never closed"), "");
+    }
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        assert_eq!(head("aé", 2), "a");
+        assert_eq!(head("aé", 9), "aé");
+    }
+
+    #[test]
+    fn nothing_in_a_line_hides_or_turns() {
+        assert_eq!(plain_line("Ada\u{202e}evil\n\tx", 50), "Adaevil x");
+        assert_eq!(plain_line("aaaa", 2), "aa…");
+    }
+}

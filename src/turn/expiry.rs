@@ -1,0 +1,53 @@
+//! A request that nobody decided in time is decided by the clock, in the same way as by a person: the create is the arbiter.
+
+use crate::agent::head::Head;
+use crate::agent::inbox::{Admission, InboxBody, InboxItem};
+use crate::agent::request::{Decision, Verdict};
+use crate::clock::Timestamp;
+use crate::ids::{InputId, RequestId};
+use crate::store::{Partition, StoreError, Write};
+use crate::turn::{World, record};
+
+/// The inbox item and receipt of a request's decision: there can be only one.
+pub fn decision_id(request: &RequestId) -> InputId {
+    InputId::new(format!("decision-{request}"))
+}
+
+/// Decides what has expired; the inbox, read after this, holds the decisions.
+///
+/// # Errors
+/// As the store's.
+pub(super) async fn decide_expired(
+    world: &World,
+    head: &Head,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let key = head.key();
+    for request in
+        head.requests.iter().filter(|request| request.expires_at.is_some_and(|time| time <= now))
+    {
+        let decision = Decision {
+            request_id: request.id.clone(),
+            verdict: Verdict::Expired,
+            reason: None,
+            value: None,
+            decided_by: "expiry".to_owned(),
+            decided_at: now,
+        };
+        let item = InboxItem {
+            input_id: decision_id(&request.id),
+            accepted_at: now,
+            admission: Admission::default(),
+            body: InboxBody::Decision(decision),
+        };
+        let write = Write::Create(record::inbox_document(&key, &item, Some(now)));
+        world.probe.reached("expiry.before").await;
+        match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+            // Somebody was quicker, or the clock had spoken before.
+            Ok(_) | Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error),
+        }
+        world.probe.reached("expiry.after").await;
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Notices: outgoing webhooks that are owed, sent until they are taken or three days are over.
+
+pub mod webhook;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::agent::notice::Notice;
+use crate::clock::Timestamp;
+use crate::ids::ConversationKey;
+use crate::queue;
+use crate::store::{Freshness, Kind, Partition, Selection, StoreError, Stored, Write};
+use crate::turn::commit::ring;
+use crate::turn::delivery::NUDGE_WITHIN;
+use crate::turn::{Nudge, World, record};
+
+/// After this a notice is given up, visibly.
+pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
+
+/// Waits between tries; the last one repeats.
+const WAITS: [Duration; 7] = [
+    Duration::from_secs(5),
+    Duration::from_mins(1),
+    Duration::from_mins(5),
+    Duration::from_mins(30),
+    Duration::from_hours(2),
+    Duration::from_hours(5),
+    Duration::from_hours(10),
+];
+
+/// What became of a try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Taken,
+    /// Nobody wants it any more.
+    Unwanted,
+    /// Try again later; says why.
+    NotNow(String),
+}
+
+/// Who carries notices to people.
+#[async_trait]
+pub trait Herald: Send + Sync + fmt::Debug {
+    async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told;
+}
+
+/// Sends what is due of one conversation. Doubles are possible, their id tells them.
+///
+/// # Errors
+/// The store did not answer; what is owed stays owed.
+pub async fn notify(world: &World, key: &ConversationKey) -> Result<(), StoreError> {
+    let Some(herald) = &world.herald else { return Ok(()) };
+    let partition = Partition::Conversation(key.clone());
+    let all =
+        world.store.select(&partition, &Selection::all(Kind::Notice), Freshness::Latest).await?;
+    for stored in all {
+        let now = world.clock.now();
+        if stored.document.due.is_some_and(|due| due <= now) {
+            let notice: Notice = record::read(&stored.document)?;
+            world.probe.reached("notice.before").await;
+            let told = herald.tell(key, &notice).await;
+            world.probe.reached("notice.after").await;
+            settle(world, key, &stored, notice, told).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn settle(
+    world: &World,
+    key: &ConversationKey,
+    stored: &Stored,
+    mut notice: Notice,
+    told: Told,
+) -> Result<(), StoreError> {
+    let now = world.clock.now();
+    notice.attempts += 1;
+    let due = match told {
+        Told::Taken => {
+            notice.settled_at = Some(now);
+            None
+        }
+        Told::Unwanted => give_up(&mut notice, now),
+        Told::NotNow(reason) => {
+            let wait = wait_after(notice.attempts);
+            tracing::warn!(conversation.id = %key.conversation_id, attempt = notice.attempts, "notice {} was not taken: {reason}", notice.id);
+            if now.plus(wait) > notice.at.plus(GIVE_UP_AFTER) {
+                give_up(&mut notice, now)
+            } else {
+                Some(now.plus(wait))
+            }
+        }
+    };
+    let write =
+        Write::Replace(record::notice_document(key, &notice, due), Some(stored.etag.clone()));
+    match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+        // Another delivery told it too, and has said so.
+        Ok(_) | Err(StoreError::Conflict) => {}
+        Err(error) => return Err(error),
+    }
+    if let Some(wait) = due.map(|due| now.until(due)).filter(|wait| *wait < NUDGE_WITHIN) {
+        ring(world, queue::NOTIFY, &Nudge { key: key.clone(), traceparent: None }, wait).await;
+    }
+    Ok(())
+}
+
+fn give_up(notice: &mut Notice, now: Timestamp) -> Option<Timestamp> {
+    notice.settled_at = Some(now);
+    notice.gave_up = true;
+    tracing::error!("notice {} was given up after {} tries", notice.id, notice.attempts);
+    None
+}
+
+fn wait_after(attempts: u32) -> Duration {
+    let tried = usize::try_from(attempts.saturating_sub(1)).unwrap_or(usize::MAX);
+    WAITS.get(tried).or(WAITS.last()).copied().unwrap_or_default()
+}

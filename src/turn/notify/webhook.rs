@@ -1,0 +1,166 @@
+//! Standard Webhooks 1.0: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use crate::agent::notice::Notice;
+use crate::clock::Clock;
+use crate::ids::{ConversationKey, RequestId};
+use crate::turn::notify::{Herald, Told};
+
+/// How long a receiver may take.
+pub const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Makes the address at which a request can be decided by whoever holds the link.
+pub type LinkMaker = Arc<dyn Fn(&ConversationKey, &RequestId) -> Option<String> + Send + Sync>;
+
+pub struct Webhook {
+    url: reqwest::Url,
+    /// All of them sign, so that a receiver may change its key without a gap.
+    secrets: Vec<Vec<u8>>,
+    client: reqwest::Client,
+    clock: Arc<dyn Clock>,
+    links: LinkMaker,
+}
+
+impl fmt::Debug for Webhook {
+    /// Neither the address nor the keys: both may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Webhook({} keys)", self.secrets.len())
+    }
+}
+
+impl Webhook {
+    /// # Errors
+    /// TLS could not be set up on this machine.
+    pub fn new(
+        url: reqwest::Url,
+        secrets: Vec<Vec<u8>>,
+        clock: Arc<dyn Clock>,
+        links: LinkMaker,
+    ) -> Result<Self, reqwest::Error> {
+        let client = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        Ok(Self { url, secrets, client, clock, links })
+    }
+}
+
+#[async_trait]
+impl Herald for Webhook {
+    async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told {
+        let body = body_of(key, notice, &self.links).to_string();
+        let timestamp = self.clock.now().0 / 1_000;
+        let signed = signatures(&self.secrets, &notice.id, timestamp, &body);
+        let mut request = self
+            .client
+            .post(self.url.clone())
+            .header("content-type", "application/json")
+            .header("webhook-id", &notice.id)
+            .header("webhook-timestamp", timestamp);
+        if !signed.is_empty() {
+            request = request.header("webhook-signature", signed);
+        }
+        match request.body(body).send().await {
+            Ok(answer) if answer.status().is_success() => Told::Taken,
+            Ok(answer) if answer.status() == StatusCode::GONE => Told::Unwanted,
+            Ok(answer) => {
+                Told::NotNow(format!("the receiver answered {}", answer.status().as_u16()))
+            }
+            Err(error) if error.is_timeout() => {
+                Told::NotNow("the receiver took too long".to_owned())
+            }
+            Err(error) => {
+                Told::NotNow(format!("the receiver was not reached: {}", error.without_url()))
+            }
+        }
+    }
+}
+
+/// `{type, timestamp, data, text}`; an approval carries its link.
+pub fn body_of(key: &ConversationKey, notice: &Notice, links: &LinkMaker) -> Value {
+    let mut data = notice.data.value();
+    let request = data.get("requestId").and_then(Value::as_str).map(RequestId::new);
+    if let Some(url) = request.and_then(|request| links(key, &request))
+        && let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
+    {
+        approval.insert("url".to_owned(), Value::from(url));
+    }
+    json!({"type": notice.kind, "timestamp": notice.at.to_string(), "data": data, "text": notice.text})
+}
+
+/// `v1,<base64>` for each secret, separated by spaces, over `id.timestamp.body`.
+fn signatures(secrets: &[Vec<u8>], id: &str, timestamp: u64, body: &str) -> String {
+    let signed = format!("{id}.{timestamp}.{body}");
+    let each = secrets.iter().filter_map(|secret| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret).ok()?;
+        mac.update(signed.as_bytes());
+        Some(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+/// Writes notices on the console: `dev` without a webhook shows its links this way.
+pub struct Console {
+    links: LinkMaker,
+    print: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for Console {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Console")
+    }
+}
+
+impl Console {
+    pub fn new(links: LinkMaker, print: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
+        Self { links, print }
+    }
+}
+
+#[async_trait]
+impl Herald for Console {
+    async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told {
+        let body = body_of(key, notice, &self.links);
+        let approval = body.get("data").and_then(|data| data.get("approval"));
+        if let Some(url) = approval.and_then(|approval| approval.get("url")).and_then(Value::as_str)
+        {
+            (self.print)(&format!("{}\n  decide here: {url}", notice.text));
+        }
+        Told::Taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_signature_is_the_specifications() {
+        // The example of the specification's reference libraries.
+        let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let signed = signatures(
+            &[secret],
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            r#"{"test": 2432232314}"#,
+        );
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn every_secret_signs() {
+        let signed = signatures(&[vec![1; 24], vec![2; 24]], "id", 1, "{}");
+        assert_eq!(signed.split(' ').count(), 2);
+    }
+}

@@ -1,0 +1,173 @@
+//! The record's stored shape: drafts become documents, documents become types again.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::agent::draft::Draft;
+use crate::agent::entry::Entry;
+use crate::agent::event::Event;
+use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
+use crate::agent::inbox::{InboxItem, Receipt};
+use crate::agent::notice::Notice;
+use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
+use crate::clock::Timestamp;
+use crate::ids::{CommitId, ConversationKey};
+use crate::store::{Document, ETag, HEAD_ID, Kind, StoreError, Stored, Write, entry_id, events_id};
+
+/// One events document per commit that tells anything; also the witness of who won.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventsBody {
+    pub commit_id: CommitId,
+    pub first: u64,
+    pub events: Vec<Event>,
+}
+
+/// A document with the members by which the store's queries find it: Cosmos keeps nothing beside the document.
+fn document(
+    key: &ConversationKey,
+    id: String,
+    kind: Kind,
+    body: &impl Serialize,
+    due: Option<Timestamp>,
+) -> Document {
+    let mut whole = Map::new();
+    whole.insert("id".to_owned(), Value::from(id.as_str()));
+    whole.insert("kind".to_owned(), Value::from(kind.as_str()));
+    whole.insert("tenant".to_owned(), Value::from(key.tenant.as_str()));
+    whole.insert("user".to_owned(), Value::from(key.user.as_str()));
+    whole.insert("conversationId".to_owned(), Value::from(key.conversation_id.as_str()));
+    let frame = serde_json::to_string(&whole).unwrap_or_default();
+    let due_member = due.map(|due| format!(",\"due\":{}", due.0)).unwrap_or_default();
+    let body = RawJson::of(body);
+    // The body's members follow the frame's: as text, so that no number is read and written again.
+    let members = body.text().trim_start_matches('{');
+    let separator = if members.starts_with('}') { "" } else { "," };
+    let text = format!("{}{due_member}{separator}{members}", frame.trim_end_matches('}'));
+    Document {
+        id,
+        kind,
+        body: RawJson::from_text(text).unwrap_or(body),
+        due,
+        created_at: None,
+        state: None,
+    }
+}
+
+/// # Errors
+/// [`StoreError::TooLarge`]: the head outgrew its bound; what it was to hold must go elsewhere.
+pub fn head_document(head: &Head) -> Result<Document, StoreError> {
+    let key = head.key();
+    let body = RawJson::of(head);
+    if body.text().len() > HEAD_BYTES_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "the head has {} bytes, at most {HEAD_BYTES_MAX}",
+            body.text().len()
+        )));
+    }
+    // The head names its key, its kind and its due itself.
+    let members = body.text().trim_start_matches('{');
+    let text = format!(
+        "{{\"id\":\"{HEAD_ID}\",\"kind\":\"head\",\"state\":\"{}\",{members}",
+        state_name(head)
+    );
+    let body = RawJson::from_text(text).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    debug_assert_eq!(key, head.key());
+    Ok(Document {
+        id: HEAD_ID.to_owned(),
+        kind: Kind::Head,
+        body,
+        due: head.due,
+        created_at: Some(head.created_at),
+        state: Some(state_name(head).to_owned()),
+    })
+}
+
+/// What lists and queries know of a head.
+pub fn state_name(head: &Head) -> &'static str {
+    if head.phase == Phase::Deleted {
+        return "deleted";
+    }
+    match head.state() {
+        State::Idle => "idle",
+        State::Running => "running",
+        State::WaitingForApproval => "waiting_for_approval",
+    }
+}
+
+pub fn entry_document(key: &ConversationKey, entry: &Entry) -> Document {
+    document(key, entry_id(entry.base.seq), Kind::Entry, entry, None)
+}
+
+pub fn inbox_document(key: &ConversationKey, item: &InboxItem, due: Option<Timestamp>) -> Document {
+    document(key, item.input_id.as_str().to_owned(), Kind::Inbox, item, due)
+}
+
+pub fn receipt_document(key: &ConversationKey, receipt: &Receipt) -> Document {
+    document(key, receipt.input_id.as_str().to_owned(), Kind::Receipt, receipt, None)
+}
+
+pub fn notice_document(key: &ConversationKey, notice: &Notice, due: Option<Timestamp>) -> Document {
+    document(key, notice.id.clone(), Kind::Notice, notice, due)
+}
+
+/// The batch of a finished draft: head first.
+///
+/// # Errors
+/// [`StoreError::TooLarge`] as [`head_document`].
+pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> {
+    let key = draft.head.key();
+    let mut writes = Vec::with_capacity(draft.operations());
+    writes.push(Write::Replace(head_document(&draft.head)?, Some(expected.clone())));
+    writes.extend(draft.entries.iter().map(|entry| Write::Create(entry_document(&key, entry))));
+    if let Some(first) = draft.events.first() {
+        let body = EventsBody {
+            commit_id: draft.head.commit_id.clone(),
+            first: first.n,
+            events: draft.events.clone(),
+        };
+        writes.push(Write::Create(document(&key, events_id(first.n), Kind::Events, &body, None)));
+    }
+    writes.extend(
+        draft.receipts.iter().map(|receipt| Write::Replace(receipt_document(&key, receipt), None)),
+    );
+    writes.extend(
+        draft
+            .notices
+            .iter()
+            .map(|notice| Write::Create(notice_document(&key, notice, Some(notice.at)))),
+    );
+    Ok(writes)
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: a person has to look.
+pub fn read_head(stored: &Stored) -> Result<Head, StoreError> {
+    let mut head: Head = read(&stored.document)?;
+    // The document's own members are no unknown ones: kept, they would be written twice, the second time out of date.
+    for member in ["id", "kind", "state"] {
+        head.extra.shift_remove(member);
+    }
+    Ok(head)
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: a person has to look.
+pub fn read_entries(stored: &[Stored]) -> Result<Vec<Arc<Entry>>, StoreError> {
+    stored.iter().map(|stored| read(&stored.document).map(Arc::new)).collect()
+}
+
+/// # Errors
+/// [`StoreError::Corrupt`]: a person has to look.
+pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
+    document.body.read().map_err(|error| {
+        StoreError::Corrupt(format!(
+            "document {} of kind {}: {error}",
+            document.id,
+            document.kind.as_str()
+        ))
+    })
+}

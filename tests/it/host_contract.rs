@@ -1,0 +1,9 @@
+//! The Functions host's protocol: the handler against recorded envelopes, and the local host against a handler under test.
+
+mod admin;
+mod handler;
+mod proxy;
+mod queues;
+mod rig;
+mod shelf;
+mod timer;

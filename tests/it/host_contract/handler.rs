@@ -1,0 +1,217 @@
+//! The handler's side: envelopes as the host's source makes them, in both framings, and answers to the byte.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use axum::Router;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use turnwheel::http::functions::{
+    FunctionFailure, Functions, MESSAGE, Meta, TIMER, TimerInfo, functions_router,
+};
+
+use super::rig::{GOOD, Rig, client, serve};
+
+/// Remembers its calls; some texts make it fail.
+#[derive(Debug, Default)]
+struct Notebook {
+    calls: Mutex<Vec<(&'static str, String, Meta)>>,
+}
+
+impl Notebook {
+    fn note(&self, name: &'static str, text: String, meta: Meta) -> Result<(), FunctionFailure> {
+        assert!(text != "panic", "a secret in a panic");
+        let outcome =
+            if text == "fail" { Err(FunctionFailure("told to fail".into())) } else { Ok(()) };
+        self.calls.lock().unwrap().push((name, text, meta));
+        outcome
+    }
+
+    fn texts(&self) -> Vec<(&'static str, String)> {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().map(|(name, text, _)| (*name, text.clone())).collect()
+    }
+}
+
+#[async_trait]
+impl Functions for Notebook {
+    async fn turn(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
+        self.note("turn", message, meta)
+    }
+    async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
+        self.note("prompt", message, meta)
+    }
+    async fn notify(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
+        self.note("notify", message, meta)
+    }
+    async fn sweep(&self, timer: TimerInfo, meta: Meta) -> Result<(), FunctionFailure> {
+        self.note("sweep", timer.is_past_due.to_string(), meta)
+    }
+    async fn turn_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
+        self.note("turn-poison", message, meta)
+    }
+    async fn notify_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
+        self.note("notify-poison", message, meta)
+    }
+}
+
+fn notebook() -> (Arc<Notebook>, Router) {
+    let notebook = Arc::new(Notebook::default());
+    (Arc::clone(&notebook), functions_router(notebook as _))
+}
+
+/// Reconstructed from the host's source, names and encodings included.
+const QUEUE_ENVELOPE: &str = r#"{
+  "Data": { "message": "\"{\\\"jobId\\\":\\\"j-1\\\",\\\"n\\\":3}\"" },
+  "Metadata": {
+    "DequeueCount": "1",
+    "ExpirationTime": "2026-11-28T20:15:00+00:00",
+    "Id": "\"800ae4b3-bdd2-4c08-badd-f08e5a34b865\"",
+    "InsertionTime": "2026-11-21T20:15:00+00:00",
+    "NextVisibleTime": "2026-11-21T20:25:02+00:00",
+    "PopReceipt": "\"AgAAAAMAAAAAAAAAAgtnj8x+1QE=\"",
+    "sys": { "MethodName": "turn", "UtcNow": "2026-11-21T20:15:02.2205399Z", "RandGuid": "24ad4c06-24ad-4e5b-8294-3da9714877e9" },
+    "jobId": "\"j-1\"",
+    "n": "\"3\""
+  }
+}"#;
+
+const TIMER_ENVELOPE: &str = r#"{
+  "Data": { "timer": { "Schedule": {"AdjustForDST": true},
+    "ScheduleStatus": {"Last":"2026-11-21T20:10:00.0079999+00:00","Next":"2026-11-21T20:15:00+00:00","LastUpdated":"2026-11-21T20:10:00.0079999+00:00"},
+    "IsPastDue": true } },
+  "Metadata": { "sys": { "MethodName": "sweep", "UtcNow": "2026-11-21T20:15:02.2205399Z", "RandGuid": "24ad4c06-24ad-4e5b-8294-3da9714877e9" } }
+}"#;
+
+/// Sends bytes and reads to the end of the answer.
+async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn head(path: &str, framing: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:43997\r\nContent-Type: application/json; charset=utf-8\r\n\
+         {framing}\r\nX-Azure-Functions-HostVersion: 4.1037.0.0\r\nX-Azure-Functions-InvocationId: 6f6c4e0e\r\n\
+         traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nConnection: close\r\n\r\n"
+    )
+}
+
+#[tokio::test]
+async fn recorded_envelopes_are_read_in_both_framings_and_answered_to_the_byte() {
+    let (notebook, router) = notebook();
+    let (address, _server) = serve(router).await;
+
+    let length = format!("Content-Length: {}", QUEUE_ENVELOPE.len());
+    let whole = exchange(address, (head("/turn", &length) + QUEUE_ENVELOPE).as_bytes()).await;
+    let (first, second) = QUEUE_ENVELOPE.split_at(100);
+    let chunks =
+        format!("{:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n", first.len(), second.len());
+    let chunked = head("/turn", "Transfer-Encoding: chunked") + &chunks;
+    let chunked = exchange(address, chunked.as_bytes()).await;
+
+    for answer in [whole, chunked] {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains("content-type: application/json\r\n"), "{head}");
+        assert!(head.contains("content-length: 43"), "{head}");
+        assert_eq!(body, GOOD);
+    }
+    let calls = notebook.calls.lock().unwrap();
+    assert_eq!(calls.len(), 2);
+    for (name, text, meta) in calls.iter() {
+        assert_eq!((*name, text.as_str()), ("turn", r#"{"jobId":"j-1","n":3}"#));
+        assert_eq!(meta.message_id.as_deref(), Some("800ae4b3-bdd2-4c08-badd-f08e5a34b865"));
+        assert_eq!(meta.invocation_id.as_deref(), Some("6f6c4e0e"));
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(meta.traceparent.as_deref(), Some(parent));
+    }
+}
+
+#[tokio::test]
+async fn a_timer_says_that_it_is_past_due_and_the_probe_is_answered() {
+    let (notebook, router) = notebook();
+    let (address, _server) = serve(router).await;
+    let url = format!("http://{address}");
+    let answer = client().post(format!("{url}/sweep")).body(TIMER_ENVELOPE).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (200, GOOD));
+    assert_eq!(notebook.texts(), [("sweep", "true".to_owned())]);
+    assert_eq!(client().get(url).send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn failures_panics_and_nonsense_are_500_and_the_next_call_is_served() {
+    let (notebook, router) = notebook();
+    let (address, _server) = serve(router).await;
+    let post = async |path: &str, body: String| {
+        let answer = client().post(format!("http://{address}{path}")).body(body).send().await;
+        let answer = answer.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let envelope = |text: &str| serde_json::json!({"Data": {"message": text}}).to_string();
+
+    let failed = post("/turn", envelope("fail")).await;
+    assert_eq!(failed, (500, r#"{"error":"told to fail"}"#.to_owned()));
+    let panicked = post("/turn", envelope("panic")).await;
+    assert_eq!(panicked, (500, r#"{"error":"the function panicked"}"#.to_owned()));
+    for nonsense in ["", "null", "{", r#"{"Data":[]}"#, r#"{"Data":{"other":"x"}}"#, "\u{fffd}"] {
+        let (status, text) = post("/turn", nonsense.to_owned()).await;
+        assert_eq!(status, 500, "{nonsense}");
+        assert!(text.contains("the envelope"), "{nonsense}: {text}");
+    }
+    assert_eq!(post("/other", envelope("x")).await.0, 404);
+    let (status, _) = post("/turn", envelope(&"x".repeat(3 * 1024 * 1024))).await;
+    assert_eq!(status, 413);
+
+    assert_eq!(post("/prompt", envelope("hello")).await, (200, GOOD.to_owned()));
+    assert_eq!(notebook.texts().last(), Some(&("prompt", "hello".to_owned())));
+}
+
+#[tokio::test]
+async fn every_message_passes_host_and_handler_unchanged() {
+    let (notebook, router) = notebook();
+    let rig = Rig::start(router).await;
+    let texts = [
+        "hello",
+        "\"quoted\"",
+        "3",
+        "null",
+        "[1,2]",
+        "jobs",
+        "aGVsbG8=",
+        "line\nbreak \u{1} ü 🙂 \u{2028} \\ \"",
+        r#"{"jobId":"j-1","n":3}"#,
+        r#"{"dequeueCount":"0","Id":"x","message":"y","Data":{"message":"z"},"Metadata":1}"#,
+        "",
+    ];
+    for text in texts {
+        rig.shelf.put("agent-prompts", text).await;
+    }
+    rig.shelf.put("agent-notify-poison", "told").await;
+    let sent = texts.len() + 1;
+    rig.shelf.until("all are deleted", |state| state.deletions == sent).await;
+
+    let mut expected: Vec<_> = texts.map(|text| ("prompt", text.to_owned())).into();
+    expected.push(("notify-poison", "told".to_owned()));
+    expected.sort();
+    let mut heard = notebook.texts();
+    heard.sort();
+    assert_eq!(heard, expected);
+    assert_eq!(rig.errors().await, Vec::<String>::new());
+}
+
+#[test]
+fn function_json_names_the_bindings_that_the_handler_reads() {
+    for (name, text) in &turnwheel::host::ScriptRoot::embedded().functions {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        let binding = &json["bindings"][0];
+        match binding["type"].as_str().unwrap() {
+            "queueTrigger" => assert_eq!(binding["name"], MESSAGE, "{name}"),
+            "timerTrigger" => assert_eq!(binding["name"], TIMER, "{name}"),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Queue triggers: delivered at once, kept hidden while they run, counted, and set aside in the end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::rig::{GOOD, Replace, Rig, Setting};
+use super::shelf::{SOON, Shelf};
+
+const TURNS: &str = "agent-turns";
+
+fn good() -> Response {
+    ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
+}
+
+/// A handler whose `turn` does what it is told.
+fn handler<F, Fut>(turn: F) -> Router
+where
+    F: Fn() -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Response> + Send + 'static,
+{
+    let act = move || turn();
+    Router::new()
+        .route("/", get(|| async { StatusCode::NOT_FOUND }))
+        .route("/turn", post(act.clone()))
+        .route("/turn-poison", post(act))
+}
+
+async fn soon<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, waiting).await.expect("it never came")
+}
+
+#[tokio::test]
+async fn a_message_reaches_the_handler_within_20_ms_of_being_visible() {
+    let (heard, mut calls) = mpsc::unbounded_channel();
+    let rig = Rig::start(handler(move || {
+        let heard = heard.clone();
+        async move {
+            heard.send(Instant::now()).unwrap();
+            good()
+        }
+    }))
+    .await;
+    let mut delays = Vec::new();
+    for round in 1..=30 {
+        let sent = Instant::now();
+        rig.shelf.put(TURNS, "ring").await;
+        delays.push(soon(calls.recv()).await.unwrap() - sent);
+        rig.shelf.until("it is deleted", |state| state.deletions == round).await;
+    }
+    delays.sort();
+    // The middle one: the machine that runs the tests may be busy, and polling would take an hour here.
+    let middle = delays[delays.len() / 2];
+    assert!(middle < Duration::from_millis(20), "{delays:?}");
+}
+
+#[tokio::test]
+async fn after_five_failures_a_message_goes_to_the_poison_queue_as_it_was() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let rig = Rig::start(handler(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
+    }))
+    .await;
+    // The function on the poison queue fails too: its message stays there, hidden.
+    let text = r#"{"dequeueCount":"0","DequeueCount":0}"#;
+    rig.shelf.put(TURNS, text).await;
+    rig.shelf
+        .until("it is set aside", |state| {
+            state.deletions == 1 && state.texts("agent-turns-poison") == [text]
+        })
+        .await;
+    rig.shelf.until("its poison function was called", |state| state.deliveries == 6).await;
+    soon(async { while rig.errors().await.len() < 6 {} }).await;
+    assert_eq!(calls.load(Ordering::SeqCst), 6);
+    assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 0);
+    let mut told = rig.errors().await;
+    told.dedup();
+    assert_eq!(
+        told,
+        [
+            "turn: the handler answered 500 Internal Server Error",
+            "turn-poison: the handler answered 500 Internal Server Error"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_works_the_second_time_is_deleted() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let rig =
+        Rig::start(handler(move || {
+            let is_first = calls.fetch_add(1, Ordering::SeqCst) == 0;
+            async move {
+                if is_first { StatusCode::SERVICE_UNAVAILABLE.into_response() } else { good() }
+            }
+        }))
+        .await;
+    rig.shelf.put(TURNS, "ring").await;
+    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
+    assert_eq!(rig.shelf.change(|state| state.deliveries), 2);
+}
+
+/// A handler that answers once the shelf has seen so many renewals.
+fn slow(renewals: usize) -> (Router, watch::Sender<Option<Arc<Shelf>>>) {
+    let shelf = watch::Sender::new(None::<Arc<Shelf>>);
+    let given = shelf.clone();
+    let router = handler(move || {
+        let mut given = given.subscribe();
+        async move {
+            let shelf = given.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+            shelf.until("it is renewed", |state| state.renewals >= renewals).await;
+            good()
+        }
+    });
+    (router, shelf)
+}
+
+fn short_lease() -> Setting {
+    Setting { lease: Duration::from_millis(400), ..Setting::default() }
+}
+
+#[tokio::test]
+async fn a_message_stays_hidden_for_as_long_as_its_function_runs() {
+    let (router, shelf) = slow(4);
+    let rig = Rig::start_with(router, short_lease()).await;
+    shelf.send_replace(Some(Arc::clone(&rig.shelf)));
+    rig.shelf.put(TURNS, "ring").await;
+    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
+    assert_eq!(rig.shelf.change(|state| state.deliveries), 1, "twice the lease went by");
+}
+
+#[tokio::test]
+async fn who_lost_the_lease_leaves_the_message_alone() {
+    let (router, shelf) = slow(1);
+    let rig = Rig::start_with(router, short_lease()).await;
+    shelf.send_replace(Some(Arc::clone(&rig.shelf)));
+    rig.shelf.change(|state| state.steals = true);
+    rig.shelf.put(TURNS, "stolen").await;
+    rig.shelf.until("the renewal is refused", |state| state.renewals == 1).await;
+    // Answered at once: what is deleted now is this one.
+    rig.shelf.put(TURNS, "mine").await;
+    rig.shelf.until("the other is deleted", |state| state.texts(TURNS) == ["stolen"]).await;
+    assert_eq!(rig.shelf.change(|state| state.deletions), 1);
+}
+
+#[tokio::test]
+async fn at_most_a_batch_and_the_threshold_run_at_once() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (running, mut counts) = watch::channel((0_usize, 0_usize));
+    let opened = Arc::clone(&gate);
+    let rig = Rig::start(handler(move || {
+        let (gate, running) = (Arc::clone(&opened), running.clone());
+        async move {
+            running.send_modify(|(now, max)| {
+                *now += 1;
+                *max = (*max).max(*now);
+            });
+            gate.acquire().await.unwrap().forget();
+            running.send_modify(|(now, _)| *now -= 1);
+            good()
+        }
+    }))
+    .await;
+    for _ in 0..64 {
+        rig.shelf.put(TURNS, "ring").await;
+    }
+    soon(counts.wait_for(|(now, _)| *now == 16)).await.unwrap();
+    // Eight may still run when the next sixteen are fetched.
+    gate.add_permits(8);
+    soon(counts.wait_for(|(now, _)| *now == 24)).await.unwrap();
+    gate.add_permits(64);
+    rig.shelf.until("all are deleted", |state| state.deletions == 64).await;
+    assert_eq!(counts.borrow().1, 24);
+}
+
+/// What the host tells about a `turn` that answers like this; its message ends in the poison queue.
+async fn told_about(answer: fn() -> Response) -> Vec<String> {
+    let router = Router::new()
+        .route("/turn", post(move || async move { answer() }))
+        .route("/turn-poison", post(async || good()));
+    let rig = Rig::start(router).await;
+    rig.shelf.put(TURNS, "ring").await;
+    rig.shelf.until("it went through poison", |state| state.deletions == 2).await;
+    let mut told = rig.errors().await;
+    assert_eq!(told.len(), 5, "{told:?}");
+    told.dedup();
+    told
+}
+
+#[tokio::test]
+async fn where_azure_would_hang_or_corrupt_silently_the_host_is_loud() {
+    let empty = told_about(|| StatusCode::OK.into_response()).await;
+    assert!(empty[0].contains("Azure would wait until functionTimeout"), "{empty:?}");
+    let no_content = told_about(|| StatusCode::NO_CONTENT.into_response()).await;
+    assert_eq!(no_content, empty);
+    let plain = told_about(|| "{}".into_response()).await;
+    assert!(plain[0].contains("application/json and text/json only"), "{plain:?}");
+    let base64 = told_about(|| {
+        ([(CONTENT_TYPE, "application/json")], r#"{"Outputs":{"out":"jobs"}}"#).into_response()
+    })
+    .await;
+    assert!(base64[0].contains("happens to be base64"), "{base64:?}");
+    let moved = told_about(|| axum::response::Redirect::temporary("/x").into_response()).await;
+    assert!(moved[0].contains("Azure follows redirects"), "{moved:?}");
+}
+
+#[tokio::test]
+async fn a_function_that_takes_too_long_fails_and_says_what_azure_would_do() {
+    let mut setting = Setting::default();
+    setting.root.replace("00:10:00", "00:00:00.2");
+    setting.root.replace("\"maxDequeueCount\": 5", "\"maxDequeueCount\": 1");
+    let router = Router::new()
+        .route("/turn", post(|| async { std::future::pending::<Response>().await }))
+        .route("/turn-poison", post(async || good()));
+    let rig = Rig::start_with(router, setting).await;
+    rig.shelf.put(TURNS, "ring").await;
+    rig.shelf.until("it went through poison", |state| state.deletions == 2).await;
+    let told = rig.errors().await;
+    assert!(told[0].contains("Azure would now kill the process"), "{told:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_base64_goes_aside_at_once_where_host_json_says_base64() {
+    let (heard, mut calls) = mpsc::unbounded_channel();
+    let mut setting = Setting::default();
+    setting.root.replace("\"messageEncoding\": \"none\"", "\"messageEncoding\": \"base64\"");
+    let router = Router::new().route(
+        "/prompt",
+        post(move |body: String| {
+            heard.send(body).unwrap();
+            async { good() }
+        }),
+    );
+    let rig = Rig::start_with(router, setting).await;
+    rig.shelf.put("agent-prompts", r#"{"input":"plain"}"#).await;
+    rig.shelf.put("agent-prompts", "aGVsbG8=").await;
+    rig.shelf.until("both are settled", |state| state.deletions == 2).await;
+    rig.shelf.change(|state| {
+        assert_eq!(state.texts("agent-prompts-poison"), [r#"{"input":"plain"}"#]);
+    });
+    let body = soon(calls.recv()).await.unwrap();
+    assert!(body.contains(r#""message":"\"hello\"""#), "{body}");
+    assert!(calls.try_recv().is_err(), "the other was delivered");
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_what_runs_and_settles_it() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let mut rig = Rig::start(handler(move || {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            good()
+        }
+    }))
+    .await;
+    rig.shelf.put(TURNS, "running").await;
+    rig.shelf.until("it runs", |state| state.deliveries == 1).await;
+    rig.begin_stop();
+    gate.add_permits(1);
+    rig.ended().await;
+    assert_eq!(rig.shelf.change(|state| (state.deliveries, state.deletions)), (1, 1));
+    rig.shelf.put(TURNS, "too late").await;
+    assert_eq!(rig.shelf.change(|state| state.deliveries), 1);
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_ever() {
+    let setting = Setting { grace: Duration::from_millis(50), ..Setting::default() };
+    let router = handler(|| async { std::future::pending::<Response>().await });
+    let mut rig = Rig::start_with(router, setting).await;
+    rig.shelf.put(TURNS, "stuck").await;
+    rig.shelf.until("it runs", |state| state.deliveries == 1).await;
+    rig.begin_stop();
+    rig.ended().await;
+    assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 1, "it comes back");
+}

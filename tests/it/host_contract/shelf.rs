@@ -1,0 +1,166 @@
+//! A queue in memory that tells what happened to it: for the host under test.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use turnwheel::clock::Timestamp;
+use turnwheel::queue::{Queue, QueueError, Received};
+
+/// Longer than anything here takes: a guard, not a wait.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    messages: Vec<Message>,
+    next: u64,
+    pub(crate) deliveries: usize,
+    pub(crate) renewals: usize,
+    pub(crate) deletions: usize,
+    /// Renewals answer that somebody else has the message.
+    pub(crate) steals: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Message {
+    queue: String,
+    id: u64,
+    receipt: u64,
+    count: u32,
+    text: String,
+    visible_at: Instant,
+}
+
+impl State {
+    pub(crate) fn texts(&self, queue: &str) -> Vec<&str> {
+        self.messages.iter().filter(|one| one.queue == queue).map(|one| one.text.as_str()).collect()
+    }
+
+    fn find(&mut self, id: &str, receipt: &str) -> Result<usize, QueueError> {
+        let found = self
+            .messages
+            .iter()
+            .position(|one| one.id.to_string() == id && one.receipt.to_string() == receipt);
+        found.ok_or(QueueError::Gone)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    state: Mutex<State>,
+    changes: watch::Sender<u64>,
+}
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changes: watch::Sender::new(0) }
+    }
+}
+
+impl Shelf {
+    pub(crate) fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let outcome = act(&mut self.state.lock().unwrap());
+        self.changes.send_modify(|number| *number += 1);
+        outcome
+    }
+
+    /// Until it holds.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&State) -> bool) {
+        let mut changes = self.changes.subscribe();
+        let waiting = changes.wait_for(|_| holds(&self.state.lock().unwrap()));
+        let waited = tokio::time::timeout(SOON, waiting).await;
+        assert!(waited.is_ok(), "never: {what}; {:?}", self.state.lock().unwrap());
+    }
+
+    pub(crate) async fn put(&self, queue: &str, text: &str) {
+        self.send(queue, text.to_owned(), Duration::ZERO).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Queue for Shelf {
+    async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
+        self.change(|state| {
+            state.next += 1;
+            let visible_at = Instant::now() + delay;
+            let (id, queue) = (state.next, queue.to_owned());
+            state.messages.push(Message { queue, id, receipt: 0, count: 0, text, visible_at });
+        });
+        Ok(())
+    }
+
+    async fn receive(
+        &self,
+        queue: &str,
+        count_max: usize,
+        hide: Duration,
+    ) -> Result<Vec<Received>, QueueError> {
+        let mut state = self.state.lock().unwrap();
+        let now = Instant::now();
+        let visible = state
+            .messages
+            .iter_mut()
+            .filter(|one| one.queue == queue && one.visible_at <= now)
+            .take(count_max);
+        let mut received = Vec::new();
+        for message in visible {
+            message.count += 1;
+            message.receipt += 1;
+            message.visible_at = now + hide;
+            received.push(Received {
+                id: message.id.to_string(),
+                pop_receipt: message.receipt.to_string(),
+                dequeue_count: message.count,
+                text: message.text.clone(),
+                inserted_at: Timestamp(0),
+                expires_at: Timestamp(0),
+                next_visible_at: Timestamp(0),
+            });
+        }
+        state.deliveries += received.len();
+        drop(state);
+        if !received.is_empty() {
+            self.change(|_| ());
+        }
+        Ok(received)
+    }
+
+    async fn renew(
+        &self,
+        _queue: &str,
+        id: &str,
+        pop_receipt: &str,
+        hide: Duration,
+    ) -> Result<String, QueueError> {
+        self.change(|state| {
+            if state.steals {
+                state.renewals += 1;
+                return Err(QueueError::Gone);
+            }
+            let index = state.find(id, pop_receipt)?;
+            state.renewals += 1;
+            let message = state.messages.get_mut(index).unwrap();
+            message.receipt += 1;
+            message.visible_at = Instant::now() + hide;
+            Ok(message.receipt.to_string())
+        })
+    }
+
+    async fn delete(&self, _queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
+        self.change(|state| {
+            let index = state.find(id, pop_receipt)?;
+            state.messages.remove(index);
+            state.deletions += 1;
+            Ok(())
+        })
+    }
+
+    async fn length(&self, queue: &str) -> Result<u64, QueueError> {
+        Ok(self.state.lock().unwrap().texts(queue).len() as u64)
+    }
+
+    fn arrivals(&self, _queue: &str) -> Option<watch::Receiver<u64>> {
+        Some(self.changes.subscribe())
+    }
+}

@@ -1,0 +1,62 @@
+//! The timer trigger: by the clock, through the protocol, never twice at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::post;
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc};
+use turnwheel::clock::{ManualClock, parse_iso};
+
+use super::rig::{GOOD, Rig, Setting};
+use super::shelf::SOON;
+
+#[tokio::test]
+async fn the_timer_fires_by_the_clock_and_never_overlaps() {
+    let clock = Arc::new(ManualClock::new(parse_iso("2026-11-21T20:15:59.990Z").unwrap()));
+    let gate = Arc::new(Semaphore::new(0));
+    let (heard, mut envelopes) = mpsc::unbounded_channel();
+    let (opened, failures) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
+    let router = Router::new().route(
+        "/sweep",
+        post(move |body: String| {
+            heard.send(serde_json::from_str::<Value>(&body).unwrap()).unwrap();
+            let (gate, failures) = (Arc::clone(&opened), Arc::clone(&failures));
+            async move {
+                gate.acquire().await.unwrap().forget();
+                let is_first = failures.fetch_add(1, Ordering::SeqCst) == 0;
+                if is_first {
+                    return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+                }
+                ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
+            }
+        }),
+    );
+    let setting = Setting { clock: Arc::clone(&clock) as _, ..Setting::default() };
+    let rig = Rig::start_with(router, setting).await;
+    let mut next = async || tokio::time::timeout(SOON, envelopes.recv()).await.unwrap().unwrap();
+
+    assert_eq!(rig.get("/admin/host/ping").await.0, 200);
+    clock.advance(Duration::from_millis(10));
+    let first = next().await;
+    let timer = &first["Data"]["timer"];
+    assert_eq!(timer["ScheduleStatus"]["Last"], "0001-01-01T00:00:00+00:00");
+    assert_eq!(timer["ScheduleStatus"]["Next"], "2026-11-21T20:17:00+00:00");
+    assert_eq!(timer["IsPastDue"], false);
+    assert_eq!(first["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:16:00.0000000Z");
+
+    // Three more minutes go by while the first run lasts. They become one run, at the next minute, although it failed.
+    clock.advance(Duration::from_secs(210));
+    gate.add_permits(1);
+    let told = tokio::time::timeout(SOON, async { while rig.errors().await.is_empty() {} });
+    told.await.expect("the failure is told");
+    clock.advance(Duration::from_secs(30));
+    let second = next().await;
+    assert_eq!(second["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:20:00.0000000Z");
+    assert_eq!(second["Data"]["timer"]["ScheduleStatus"]["Last"], "2026-11-21T20:19:30+00:00");
+}
