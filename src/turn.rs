@@ -1,5 +1,6 @@
 //! The driver: claim, load, step, commit, perform. It holds the world that the core never touches.
 
+pub mod admission;
 mod answering;
 mod calling;
 mod commit;
@@ -10,6 +11,7 @@ pub mod notify;
 pub mod record;
 pub mod recount;
 pub mod sweep;
+pub mod views;
 
 use std::fmt;
 use std::sync::Arc;

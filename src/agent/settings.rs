@@ -1,11 +1,12 @@
 //! Settings of a conversation: what the request, the agent file and the defaults say, in that order.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
 
 /// As given: absent means "as the agent file, or else the default, has it".
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
     #[serde(rename = "loop", skip_serializing_if = "Option::is_none")]
@@ -43,10 +44,11 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub budget: Option<RawJson>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopKind {
     #[default]
@@ -56,7 +58,7 @@ pub enum LoopKind {
 }
 
 /// How hard the model thinks. `off` is sent as no reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ThinkingLevel {
     #[default]
@@ -69,7 +71,7 @@ pub enum ThinkingLevel {
     Max,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolExecution {
     #[default]
@@ -77,7 +79,7 @@ pub enum ToolExecution {
     Parallel,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueMode {
     #[default]
@@ -86,7 +88,7 @@ pub enum QueueMode {
 }
 
 /// Whether the next turn is taken by a new delivery or at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Continuation {
     #[default]
@@ -94,7 +96,7 @@ pub enum Continuation {
     Inline,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Retry {
     pub enabled: bool,
@@ -117,7 +119,7 @@ impl Default for Retry {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CompactionSettings {
     pub enabled: bool,

@@ -146,7 +146,12 @@ pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> 
 /// # Errors
 /// [`StoreError::Corrupt`]: a person has to look.
 pub fn read_head(stored: &Stored) -> Result<Head, StoreError> {
-    read(&stored.document)
+    let mut head: Head = read(&stored.document)?;
+    // The document's own members are no unknown ones: kept, they would be written twice, the second time out of date.
+    for member in ["id", "kind", "state"] {
+        head.extra.shift_remove(member);
+    }
+    Ok(head)
 }
 
 /// # Errors

@@ -1,0 +1,102 @@
+//! `Idempotency-Key`: the client's, else the host's invocation id, else a fresh one.
+
+use http::HeaderMap;
+
+use crate::http::Api;
+use crate::http::problem::Problem;
+use crate::turn::admission::idempotency::Idempotency;
+
+const KEY: &str = "idempotency-key";
+/// The host's; it sends a request again under the same id.
+const INVOCATION: &str = "x-azure-functions-invocationid";
+const KEY_MAX: usize = 255;
+
+pub(crate) fn idempotency(
+    api: &Api,
+    headers: &HeaderMap,
+    route: &'static str,
+    body_hash: String,
+) -> Result<Idempotency, Problem> {
+    let given = key(headers)?.or_else(|| invocation(headers));
+    let is_repeatable = given.is_some();
+    let key = given.unwrap_or_else(|| format!("fresh:{}", api.world.ids.fresh()));
+    Ok(Idempotency { key, is_repeatable, route, body_hash })
+}
+
+/// The prefix keeps ids of the host and keys of clients apart.
+fn invocation(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(INVOCATION)?.to_str().ok()?.trim();
+    (1..=KEY_MAX).contains(&id.len()).then(|| format!("invocation:{id}"))
+}
+
+/// The header as draft-ietf-httpapi-idempotency-key has it (a quoted string), or bare as most clients send it.
+fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let wrong = || {
+        Problem::bad_request(
+            "Idempotency-Key is 1 to 255 visible ASCII characters, given once, quoted or bare",
+        )
+    };
+    if values.next().is_some() {
+        return Err(wrong());
+    }
+    let text = value.to_str().map_err(|_| wrong())?.trim();
+    let key = match text.strip_prefix('"') {
+        Some(rest) => unquoted(rest.strip_suffix('"').ok_or_else(wrong)?).ok_or_else(wrong)?,
+        None => text.to_owned(),
+    };
+    let is_visible = key.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+    if is_visible && (1..=KEY_MAX).contains(&key.len()) { Ok(Some(format!("key:{key}"))) } else { Err(wrong()) }
+}
+
+/// RFC 8941 strings escape only quotes and backslashes.
+fn unquoted(text: &str) -> Option<String> {
+    let mut plain = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => plain.push(letters.next().filter(|next| matches!(next, '"' | '\\'))?),
+            '"' => return None,
+            letter => plain.push(letter),
+        }
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &str) -> Result<Option<String>, Problem> {
+        let mut headers = HeaderMap::new();
+        headers.insert(KEY, value.parse().unwrap());
+        key(&headers)
+    }
+
+    #[test]
+    fn quoted_and_bare_keys_mean_the_same() {
+        for (given, expected) in [("abc", "key:abc"), (r#""abc""#, "key:abc"), (r#""a\"b""#, r#"key:a"b"#), (" x ", "key:x")] {
+            assert_eq!(read(given).unwrap().as_deref(), Some(expected));
+        }
+        assert_eq!(key(&HeaderMap::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_never_cut() {
+        for bad in ["", "\"\"", "a b", "\"abc", r#""a"b""#, r#""a\nb""#, &"x".repeat(256)] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+        let mut twice = HeaderMap::new();
+        twice.append(KEY, "a".parse().unwrap());
+        twice.append(KEY, "b".parse().unwrap());
+        assert!(key(&twice).is_err());
+    }
+
+    #[test]
+    fn a_clients_key_is_never_a_hosts_invocation() {
+        let mut headers = HeaderMap::new();
+        headers.insert(INVOCATION, "abc".parse().unwrap());
+        assert_ne!(invocation(&headers), read("abc").unwrap());
+    }
+}

@@ -1,0 +1,156 @@
+//! Lists: limits, continuations that fit only their own query, and links to the next page.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderValue;
+use http::Uri;
+use http::header::LINK;
+use serde::Serialize;
+use serde_json::json;
+use subtle::ConstantTimeEq as _;
+
+use crate::http::problem::Problem;
+use crate::tools::sha256_hex;
+use crate::turn::admission::Fault;
+
+const LIMIT_DEFAULT: usize = 20;
+const LIMIT_MAX: usize = 100;
+const CHECK_LENGTH: usize = 16;
+
+/// Query parameters; the ones nobody asks for are none of our business (the host's `code` is among them).
+#[derive(Debug)]
+pub(crate) struct Params(Vec<(String, String)>);
+
+impl Params {
+    pub(crate) fn of(uri: &Uri) -> Self {
+        let query = uri.query().unwrap_or_default();
+        Self(url::form_urlencoded::parse(query.as_bytes()).into_owned().collect())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A whole number within bounds.
+    pub(crate) fn number(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        match text.parse::<u64>() {
+            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            Ok(_) | Err(_) if max == u64::MAX => {
+                Err(wrong(name, &format!("`{name}` is a whole number from {min}")))
+            }
+            Ok(_) | Err(_) => Err(wrong(name, &format!("`{name}` is a whole number, {min} to {max}"))),
+        }
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Problem> {
+        match self.get(name) {
+            None => Ok(None),
+            Some("true" | "1") => Ok(Some(true)),
+            Some("false" | "0") => Ok(Some(false)),
+            Some(_) => Err(wrong(name, &format!("`{name}` is true or false"))),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> Result<usize, Problem> {
+        let limit = self.number("limit", 1, LIMIT_MAX as u64)?;
+        Ok(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(LIMIT_DEFAULT))
+    }
+
+    /// Where an earlier page of the same query ended.
+    pub(crate) fn continuation(&self, query: &str) -> Result<Option<String>, Problem> {
+        let Some(text) = self.get("continuation") else { return Ok(None) };
+        unseal(text, query).map(Some).ok_or_else(|| {
+            wrong("continuation", "this continuation is not of this list: begin without one")
+        })
+    }
+
+    /// The same as a position in a list that is at hand as a whole.
+    pub(crate) fn position(&self, query: &str) -> Result<usize, Problem> {
+        let text = self.continuation(query)?;
+        Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+    }
+}
+
+fn wrong(name: &str, detail: &str) -> Problem {
+    Problem::bad_request(detail).with_faults(vec![Fault::at(format!("?{name}"), detail)])
+}
+
+/// The check binds it to its query. It is no secret: whoever forges one only moves within a list that is theirs.
+fn seal(position: &str, query: &str) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{}{position}", check(position, query)))
+}
+
+fn unseal(text: &str, query: &str) -> Option<String> {
+    let plain = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+    let (given, position) = plain.split_at_checked(CHECK_LENGTH)?;
+    let expected = check(position, query);
+    bool::from(given.as_bytes().ct_eq(expected.as_bytes())).then(|| position.to_owned())
+}
+
+fn check(position: &str, query: &str) -> String {
+    let mut check = sha256_hex(format!("continuation\n{query}\n{position}").as_bytes());
+    check.truncate(CHECK_LENGTH);
+    check
+}
+
+/// `{items, continuation?}` and, when there is more, a `Link`.
+pub(crate) fn page<T: Serialize>(
+    items: &[T],
+    next: Option<&str>,
+    (uri, query): (&Uri, &str),
+) -> Response {
+    let Some(position) = next else { return Json(json!({"items": items})).into_response() };
+    let continuation = seal(position, query);
+    let link = next_link(uri, &continuation);
+    let mut response =
+        Json(json!({"items": items, "continuation": continuation})).into_response();
+    if let Ok(value) = HeaderValue::from_str(&link) {
+        response.headers_mut().insert(LINK, value);
+    }
+    response
+}
+
+/// The same query with another continuation; a function key that came in it does not go out again.
+fn next_link(uri: &Uri, continuation: &str) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for (name, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+        if name != "continuation" && name != "code" {
+            query.append_pair(&name, &value);
+        }
+    }
+    query.append_pair("continuation", continuation);
+    format!("<{}?{}>; rel=\"next\"", uri.path(), query.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_continuation_fits_only_the_list_it_came_from() {
+        let sealed = seal("42|x", "conversations of ann");
+        assert_eq!(unseal(&sealed, "conversations of ann").as_deref(), Some("42|x"));
+        assert_eq!(unseal(&sealed, "conversations of bob"), None);
+        for forged in ["", "abc", "!!", &URL_SAFE_NO_PAD.encode("0123456789abcdef42")] {
+            assert_eq!(unseal(forged, "conversations of ann"), None, "{forged}");
+        }
+    }
+
+    #[test]
+    fn limits_are_one_to_a_hundred_and_said_so() {
+        let limit = |query: &str| Params::of(&format!("/x?{query}").parse().unwrap()).limit();
+        assert_eq!((limit("").unwrap(), limit("limit=1").unwrap(), limit("limit=100").unwrap()), (20, 1, 100));
+        for bad in ["limit=0", "limit=101", "limit=x", "limit=-1", "limit="] {
+            assert!(limit(bad).unwrap_err().detail.contains("1 to 100"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_next_link_keeps_the_query_and_no_key() {
+        let uri: Uri = "/api/conversations?limit=2&code=secret&continuation=old".parse().unwrap();
+        assert_eq!(next_link(&uri, "new"), "</api/conversations?limit=2&continuation=new>; rel=\"next\"");
+    }
+}

@@ -1,0 +1,208 @@
+//! Who is asking: by function keys, by the platform's sign-in, or by the headers of a gateway.
+
+use axum::extract::FromRequestParts;
+use base64::Engine as _;
+use http::HeaderMap;
+use http::request::Parts;
+use serde::Deserialize;
+
+use crate::http::Shared;
+use crate::http::problem::{self, Problem};
+use crate::ids::{TenantId, UserId, is_plain};
+use crate::tools::sha256_hex;
+use crate::turn::admission::Owner;
+use crate::turn::admission::decide::Decider;
+
+/// `TURNWHEEL_AUTH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// The host has checked a function key; there is one owner.
+    Keys,
+    /// The platform has signed somebody in; `is_on`: its sign-in stands in front, so its header can be believed.
+    EasyAuth { is_on: bool },
+    /// A gateway in front says who it is.
+    Header,
+}
+
+/// Reads its tenant's conversations; neither prompts nor decides.
+pub const OPERATOR: &str = "Turnwheel.Operator";
+const PRINCIPAL: &str = "x-ms-client-principal";
+const ID_MAX: usize = 128;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub owner: Owner,
+    pub roles: Vec<String>,
+}
+
+impl Caller {
+    pub fn is_operator(&self) -> bool {
+        self.roles.iter().any(|role| role == OPERATOR)
+    }
+
+    pub fn decider(&self) -> Decider {
+        Decider::Person {
+            tenant: self.owner.tenant.clone(),
+            user: self.owner.user.clone(),
+            roles: self.roles.clone(),
+        }
+    }
+}
+
+impl FromRequestParts<Shared> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Shared) -> Result<Self, Problem> {
+        caller(api.auth, &parts.headers)
+    }
+}
+
+pub(crate) fn caller(auth: Auth, headers: &HeaderMap) -> Result<Caller, Problem> {
+    match auth {
+        Auth::Keys => Ok(named("default".to_owned(), "default".to_owned(), Vec::new())),
+        Auth::EasyAuth { is_on: false } => Err(Problem::new(
+            problem::UNAUTHORIZED,
+            "TURNWHEEL_AUTH is `easyauth` and the platform's sign-in is off: switch it on",
+        )),
+        Auth::EasyAuth { is_on: true } => principal(headers),
+        Auth::Header => {
+            let tenant = header_id(headers, "turnwheel-tenant")?;
+            let user = header_id(headers, "turnwheel-user")?;
+            let roles = text(headers, "turnwheel-roles").unwrap_or_default();
+            let roles = roles.split(',').map(str::trim).filter(|role| !role.is_empty());
+            Ok(named(tenant, user, roles.map(ToOwned::to_owned).collect()))
+        }
+    }
+}
+
+fn named(tenant: String, user: String, roles: Vec<String>) -> Caller {
+    Caller { owner: Owner { tenant: TenantId::new(tenant), user: UserId::new(user) }, roles }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Absent: `default`, so that a single user needs no header.
+fn header_id(headers: &HeaderMap, name: &str) -> Result<String, Problem> {
+    let Some(value) = headers.get(name) else { return Ok("default".to_owned()) };
+    let given = value.to_str().unwrap_or_default();
+    if given.len() <= ID_MAX && is_plain(given) {
+        return Ok(given.to_owned());
+    }
+    Err(Problem::bad_request(format!(
+        "the header `{name}` is 1 to 128 of the characters A-Z a-z 0-9 _ . -"
+    )))
+}
+
+#[derive(Deserialize)]
+struct Principal {
+    #[serde(default)]
+    role_typ: Option<String>,
+    #[serde(default)]
+    claims: Vec<Claim>,
+}
+
+#[derive(Deserialize)]
+struct Claim {
+    typ: String,
+    val: String,
+}
+
+const TENANT: [&str; 2] = ["tid", "http://schemas.microsoft.com/identity/claims/tenantid"];
+const USER: [&str; 4] = [
+    "oid",
+    "http://schemas.microsoft.com/identity/claims/objectidentifier",
+    "sub",
+    "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/nameidentifier",
+];
+const ROLES: [&str; 3] =
+    ["roles", "role", "http://schemas.microsoft.com/ws/2008/06/identity/claims/role"];
+
+fn principal(headers: &HeaderMap) -> Result<Caller, Problem> {
+    let nobody = || Problem::new(problem::UNAUTHORIZED, "sign in and try again");
+    let encoded = text(headers, PRINCIPAL).ok_or_else(nobody)?;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|_| nobody())?;
+    let principal: Principal = serde_json::from_slice(&bytes).map_err(|_| nobody())?;
+    let claim = |types: &[&str]| {
+        types.iter().find_map(|typ| {
+            principal.claims.iter().find(|claim| claim.typ == *typ).map(|claim| claim.val.clone())
+        })
+    };
+    let (Some(tenant), Some(user)) = (claim(&TENANT), claim(&USER)) else {
+        return Err(Problem::new(
+            problem::UNAUTHORIZED,
+            "the sign-in tells no tenant (`tid`) and user (`oid` or `sub`): use Microsoft Entra",
+        ));
+    };
+    let is_role = |typ: &str| ROLES.contains(&typ) || principal.role_typ.as_deref() == Some(typ);
+    let roles = principal
+        .claims
+        .iter()
+        .filter(|claim| is_role(&claim.typ))
+        .map(|claim| claim.val.clone())
+        .collect();
+    Ok(named(plain(tenant), plain(user), roles))
+}
+
+/// An id that cannot be part of a key is replaced by its hash: the same person is the same owner.
+fn plain(id: String) -> String {
+    if id.len() <= ID_MAX && is_plain(&id) {
+        return id;
+    }
+    let mut hash = sha256_hex(id.as_bytes());
+    hash.truncate(32);
+    format!("h_{hash}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        list.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap())).collect()
+    }
+
+    fn signed_in(claims: &str) -> HeaderMap {
+        let json = format!(r#"{{"auth_typ":"aad","role_typ":"r","claims":{claims}}}"#);
+        headers(&[(PRINCIPAL, &base64::engine::general_purpose::STANDARD.encode(json))])
+    }
+
+    #[test]
+    fn with_keys_there_is_one_owner_whatever_the_headers_say() {
+        let caller = caller(Auth::Keys, &headers(&[("turnwheel-user", "mallory"), ("turnwheel-roles", OPERATOR)])).unwrap();
+        assert_eq!(caller, named("default".into(), "default".into(), vec![]));
+    }
+
+    #[test]
+    fn a_gateway_names_tenant_user_and_roles() {
+        let named_by = headers(&[("turnwheel-tenant", "acme"), ("turnwheel-user", "ann"), ("turnwheel-roles", "a, Turnwheel.Operator")]);
+        let found = caller(Auth::Header, &named_by).unwrap();
+        assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("acme", "ann"));
+        assert!(found.is_operator());
+        for bad in ["a/b", "..", "a b", ""] {
+            assert!(caller(Auth::Header, &headers(&[("turnwheel-user", bad)])).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_platforms_sign_in_is_believed_only_when_it_is_on() {
+        let someone = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"s"},{"typ":"oid","val":"o1"},{"typ":"r","val":"Clerk"}]"#);
+        let found = caller(Auth::EasyAuth { is_on: true }, &someone).unwrap();
+        assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("t1", "o1"));
+        assert_eq!(found.roles, ["Clerk"]);
+        let refused = caller(Auth::EasyAuth { is_on: false }, &someone).unwrap_err();
+        assert_eq!(refused.kind, problem::UNAUTHORIZED);
+        for nobody in [HeaderMap::new(), headers(&[(PRINCIPAL, "!")]), signed_in("[]")] {
+            assert_eq!(caller(Auth::EasyAuth { is_on: true }, &nobody).unwrap_err().kind, problem::UNAUTHORIZED);
+        }
+    }
+
+    #[test]
+    fn a_subject_that_is_no_key_is_still_always_the_same_owner() {
+        let someone = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"auth0|abc/def"}]"#);
+        let found = caller(Auth::EasyAuth { is_on: true }, &someone).unwrap();
+        assert!(is_plain(found.owner.user.as_str()));
+        assert_eq!(found, caller(Auth::EasyAuth { is_on: true }, &someone).unwrap());
+    }
+}

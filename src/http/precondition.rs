@@ -1,0 +1,102 @@
+//! Preconditions: `If-Match` of changes, `Range` and `If-Range` of downloads.
+
+use std::ops::Range;
+
+use http::HeaderMap;
+use http::header::{IF_MATCH, IF_RANGE, RANGE};
+
+/// Whether `If-Match` lets a change of that version pass; without the header everything passes.
+pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
+    let mut values = headers.get_all(IF_MATCH).iter().peekable();
+    if values.peek().is_none() {
+        return true;
+    }
+    values.filter_map(|value| value.to_str().ok()).any(|text| {
+        text.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag)
+    })
+}
+
+/// Which bytes a download is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Whole,
+    Part(Range<u64>),
+    /// None of the bytes exist.
+    Nothing,
+}
+
+/// RFC 9110 §14: one range is honoured; several, other units and what is no range are passed over.
+pub(crate) fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
+    let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+    let Some(range) = text(RANGE) else { return Wanted::Whole };
+    if text(IF_RANGE).is_some_and(|tag| tag.trim() != etag) {
+        return Wanted::Whole;
+    }
+    let Some((first, last)) =
+        range.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-'))
+    else {
+        return Wanted::Whole;
+    };
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    match (first.trim(), last.trim()) {
+        ("", last) => match number(last) {
+            Some(0) => Wanted::Nothing,
+            Some(length) if size > 0 => Wanted::Part(size.saturating_sub(length)..size),
+            Some(_) => Wanted::Nothing,
+            None => Wanted::Whole,
+        },
+        (first, "") => match number(first) {
+            Some(first) if first < size => Wanted::Part(first..size),
+            Some(_) => Wanted::Nothing,
+            None => Wanted::Whole,
+        },
+        (first, last) => match (number(first), number(last)) {
+            (Some(first), Some(last)) if first > last => Wanted::Whole,
+            (Some(first), Some(last)) if first < size => {
+                Wanted::Part(first..size.min(last.saturating_add(1)))
+            }
+            (Some(_), Some(_)) => Wanted::Nothing,
+            _ => Wanted::Whole,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(http::HeaderName, &str)]) -> HeaderMap {
+        list.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_change_passes_only_with_the_version_it_was_made_for() {
+        for (given, passes) in [("\"a-2\"", true), ("*", true), ("\"x\", \"a-2\"", true), ("\"a-1\"", false), ("W/\"a-2\"", false), ("", false)] {
+            assert_eq!(is_wanted(&headers(&[(IF_MATCH, given)]), "\"a-2\""), passes, "{given}");
+        }
+        assert!(is_wanted(&HeaderMap::new(), "\"a-2\""));
+    }
+
+    #[test]
+    fn one_range_is_honoured() {
+        for (given, expected) in [
+            ("bytes=0-4", Wanted::Part(0..5)),
+            ("bytes=5-", Wanted::Part(5..10)),
+            ("bytes=-3", Wanted::Part(7..10)),
+            ("bytes=-30", Wanted::Part(0..10)),
+            ("bytes=8-99", Wanted::Part(8..10)),
+            ("bytes=10-", Wanted::Nothing),
+            ("bytes=10-12", Wanted::Nothing),
+            ("bytes=-0", Wanted::Nothing),
+            ("bytes=5-2", Wanted::Whole),
+            ("bytes=0-1,3-4", Wanted::Whole),
+            ("lines=1-2", Wanted::Whole),
+            ("bytes=x-", Wanted::Whole),
+        ] {
+            assert_eq!(wanted(&headers(&[(RANGE, given)]), "\"e\"", 10), expected, "{given}");
+        }
+        assert_eq!(wanted(&headers(&[(RANGE, "bytes=-5")]), "\"e\"", 0), Wanted::Nothing);
+        assert_eq!(wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"old\"")]), "\"e\"", 10), Wanted::Whole);
+        assert_eq!(wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"e\"")]), "\"e\"", 10), Wanted::Part(0..2));
+    }
+}

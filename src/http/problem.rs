@@ -1,0 +1,304 @@
+//! Problems: the one mapping from errors to RFC 9457 answers, and the one place where they are logged.
+
+use std::error::Error;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::http::Shared;
+use crate::turn::admission::{Fault, Refusal};
+
+/// What a problem is called, its title and status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub status: StatusCode,
+}
+
+macro_rules! kinds {
+    ($($constant:ident $name:literal $title:literal $status:ident;)*) => {
+        $(pub const $constant: Kind = Kind { name: $name, title: $title, status: StatusCode::$status };)*
+    };
+}
+
+kinds! {
+    BAD_REQUEST "bad-request" "The request cannot be understood" BAD_REQUEST;
+    UNAUTHORIZED "unauthorized" "Nobody is signed in" UNAUTHORIZED;
+    FORBIDDEN "forbidden" "This is not yours to do" FORBIDDEN;
+    NOT_FOUND "not-found" "There is no such thing" NOT_FOUND;
+    METHOD_NOT_ALLOWED "method-not-allowed" "This route does not take that method" METHOD_NOT_ALLOWED;
+    CONFLICT "conflict" "It does not fit what is there" CONFLICT;
+    ALREADY_PROCESSING "already-processing" "A prompt has not ended" CONFLICT;
+    ALREADY_DECIDED "already-decided" "It was decided before" CONFLICT;
+    EFFECT_IN_FLIGHT "effect-in-flight" "A write is under way" CONFLICT;
+    APPROVAL_EXPIRED "approval-expired" "The approval expired" GONE;
+    PRECONDITION_FAILED "precondition-failed" "It has changed" PRECONDITION_FAILED;
+    PAYLOAD_TOO_LARGE "payload-too-large" "The request is too large" PAYLOAD_TOO_LARGE;
+    UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "The body is of the wrong type" UNSUPPORTED_MEDIA_TYPE;
+    RANGE_NOT_SATISFIABLE "range-not-satisfiable" "There are no such bytes" RANGE_NOT_SATISFIABLE;
+    KEY_REUSED "idempotency-key-reused" "The idempotency key was used before" UNPROCESSABLE_ENTITY;
+    RATE_LIMITED "rate-limited" "Too many requests" TOO_MANY_REQUESTS;
+    INTERNAL "internal" "Something went wrong on our side" INTERNAL_SERVER_ERROR;
+    UNAVAILABLE "unavailable" "Try again soon" SERVICE_UNAVAILABLE;
+}
+
+const CONTENT: &str = "application/problem+json";
+/// What a client that hears no better waits.
+const RETRY_AFTER_SECONDS: u64 = 2;
+
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub kind: Kind,
+    pub detail: String,
+    faults: Vec<Fault>,
+    members: Map<String, Value>,
+    headers: HeaderMap,
+    /// For the log only.
+    cause: Option<String>,
+}
+
+impl Problem {
+    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            faults: Vec::new(),
+            members: Map::new(),
+            headers: HeaderMap::new(),
+            cause: None,
+        }
+    }
+
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(BAD_REQUEST, detail)
+    }
+
+    pub fn not_found(what: &str) -> Self {
+        Self::new(NOT_FOUND, format!("there is no such {what}"))
+    }
+
+    #[must_use]
+    pub fn with_faults(mut self, faults: Vec<Fault>) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    #[must_use]
+    fn with_member(mut self, name: &str, value: Value) -> Self {
+        self.members.insert(name.to_owned(), value);
+        self
+    }
+
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+        self
+    }
+
+    #[must_use]
+    fn retry_after(self, seconds: u64) -> Self {
+        self.with_header(RETRY_AFTER, &seconds.max(1).to_string())
+    }
+
+    #[must_use]
+    fn because(mut self, cause: String) -> Self {
+        self.cause = Some(cause);
+        self
+    }
+
+    /// As JSON; `instance` and `traceId` where they are known.
+    fn body(&self, instance: Option<&str>, trace_id: Option<&str>) -> Value {
+        let mut body = json!({
+            "type": format!("urn:turnwheel:problem:{}", self.kind.name),
+            "title": self.kind.title,
+            "status": self.kind.status.as_u16(),
+            "detail": self.detail,
+        });
+        let Some(members) = body.as_object_mut() else { return body };
+        members.extend(instance.map(|instance| ("instance".to_owned(), json!(instance))));
+        members.extend(trace_id.map(|id| ("traceId".to_owned(), json!(id))));
+        if !self.faults.is_empty() {
+            let faults: Vec<Value> = self
+                .faults
+                .iter()
+                .map(|fault| json!({"pointer": fault.pointer, "detail": fault.detail}))
+                .collect();
+            members.insert("errors".to_owned(), Value::Array(faults));
+        }
+        members.extend(self.members.clone());
+        body
+    }
+
+    fn response(&self, body: &Value) -> Response {
+        let mut response = Response::new(Body::from(body.to_string()));
+        *response.status_mut() = self.kind.status;
+        response.headers_mut().extend(self.headers.clone());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.response(&self.body(None, None));
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let detail = refusal.to_string();
+        match refusal {
+            Refusal::NotFound(_) => Self::new(NOT_FOUND, detail),
+            Refusal::Invalid(faults) => Self::new(BAD_REQUEST, detail).with_faults(faults),
+            Refusal::Conflict { retry_after: None, .. } => Self::new(CONFLICT, detail),
+            Refusal::Conflict { retry_after: Some(span), .. } => {
+                Self::new(CONFLICT, detail).retry_after(span.as_secs())
+            }
+            Refusal::AlreadyProcessing { prompt_id } => {
+                Self::new(ALREADY_PROCESSING, detail).with_member("promptId", json!(prompt_id))
+            }
+            Refusal::AlreadyDecided(approval) => {
+                let approval = approval.value();
+                let mut problem = Self::new(ALREADY_DECIDED, detail);
+                for member in ["decision", "decidedBy", "decidedAt"] {
+                    if let Some(value) = approval.get(member) {
+                        problem = problem.with_member(member, value.clone());
+                    }
+                }
+                problem.with_member("approval", approval)
+            }
+            Refusal::Expired { .. } => Self::new(APPROVAL_EXPIRED, detail),
+            Refusal::Forbidden(_) => Self::new(FORBIDDEN, detail),
+            Refusal::KeyReused => Self::new(KEY_REUSED, detail),
+            Refusal::EffectInFlight { retry_after, .. } => {
+                Self::new(EFFECT_IN_FLIGHT, detail).retry_after(retry_after.as_secs())
+            }
+            Refusal::PreconditionFailed { etag } => {
+                Self::new(PRECONDITION_FAILED, detail).with_header(http::header::ETAG, &etag)
+            }
+            Refusal::TooLarge(_) => Self::new(PAYLOAD_TOO_LARGE, detail),
+            Refusal::AgentUnavailable(_) => {
+                Self::new(UNAVAILABLE, detail).retry_after(RETRY_AFTER_SECONDS)
+            }
+            Refusal::Unavailable { source, .. } => {
+                let cause = source.map(|source| chain(source.as_ref())).unwrap_or_default();
+                Self::new(UNAVAILABLE, detail).retry_after(RETRY_AFTER_SECONDS).because(cause)
+            }
+            Refusal::Corrupt(source) => Self::new(INTERNAL, detail).because(chain(&source)),
+        }
+    }
+}
+
+/// An error and everything under it, in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(source) = at {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        at = source.source();
+    }
+    text
+}
+
+/// Outermost: whatever went wrong leaves as a problem that says where, and is logged once.
+pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Next) -> Response {
+    let instance = instance_of(request.uri().path());
+    let trace_id = request
+        .headers()
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok())
+        .and_then(trace_id_of)
+        .unwrap_or_else(|| api.world.ids.fresh());
+    let method = request.method().clone();
+    let mut response = next.run(request).await;
+    if let Some(problem) = problem_of(&response) {
+        let status = problem.kind.status.as_u16();
+        if let Some(cause) = &problem.cause {
+            tracing::error!(%method, path = %instance, status, trace.id = %trace_id, error = %cause, "{}", problem.detail);
+        } else {
+            tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, "{}", problem.detail);
+        }
+        let allow = response.headers().get(ALLOW).cloned();
+        response = problem.response(&problem.body(Some(&instance), Some(&trace_id)));
+        response.headers_mut().extend(allow.map(|allow| (ALLOW, allow)));
+    }
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The problem that a handler answered, or one for what the framework refused by itself.
+fn problem_of(response: &Response) -> Option<Problem> {
+    if let Some(problem) = response.extensions().get::<Problem>() {
+        return Some(problem.clone());
+    }
+    let is_typed = response.headers().get(CONTENT_TYPE).is_some_and(|value| {
+        value.to_str().is_ok_and(|text| text.contains("json") || text.contains("html"))
+    });
+    let status = response.status();
+    if is_typed || !(status.is_client_error() || status.is_server_error()) {
+        return None;
+    }
+    let (kind, detail) = match status {
+        StatusCode::METHOD_NOT_ALLOWED => (METHOD_NOT_ALLOWED, "use one of the methods in Allow"),
+        StatusCode::NOT_FOUND => (NOT_FOUND, "there is no such route"),
+        StatusCode::PAYLOAD_TOO_LARGE => (PAYLOAD_TOO_LARGE, "a body may be 10 MB long"),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => (UNSUPPORTED_MEDIA_TYPE, "send application/json"),
+        status if status.is_client_error() => (BAD_REQUEST, "the path or the headers cannot be read"),
+        _ => (INTERNAL, "something went wrong: try again, and tell an operator the trace id"),
+    };
+    Some(Problem::new(kind, detail))
+}
+
+/// The path, without a link's token: who reads a log must not be able to decide.
+fn instance_of(path: &str) -> String {
+    match path.split_once("/api/approvals/") {
+        Some((before, token)) if !token.is_empty() => format!("{before}/api/approvals/…"),
+        Some(_) | None => path.to_owned(),
+    }
+}
+
+/// W3C: `00-<trace id>-<parent id>-<flags>`.
+fn trace_id_of(traceparent: &str) -> Option<String> {
+    let id = traceparent.split('-').nth(1)?;
+    let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_id && id.bytes().any(|byte| byte != b'0')).then(|| id.to_ascii_lowercase())
+}
+
+/// For a handler that panicked: the message may hold anything, so nobody is shown it.
+pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::new(INTERNAL, "something went wrong: try again, and tell an operator the trace id")
+        .because("a request handler panicked".to_owned())
+        .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_never_becomes_an_instance() {
+        assert_eq!(instance_of("/api/approvals/abc.def"), "/api/approvals/…");
+        assert_eq!(instance_of("/api/approvals"), "/api/approvals");
+        assert_eq!(instance_of("/api/conversations/c/approvals/r"), "/api/conversations/c/approvals/r");
+    }
+
+    #[test]
+    fn only_a_well_formed_traceparent_names_the_trace() {
+        let id = "0af7651916cd43dd8448eb211c80319c";
+        assert_eq!(trace_id_of(&format!("00-{id}-b7ad6b7169203331-01")).as_deref(), Some(id));
+        for bad in ["", "00-xyz-1-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
+            assert_eq!(trace_id_of(bad), None, "{bad}");
+        }
+    }
+}

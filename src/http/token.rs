@@ -1,0 +1,156 @@
+//! Approval links: a token that names one request of one conversation until a time, signed. It is the whole credential.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+use crate::clock::Timestamp;
+use crate::ids::{ConversationId, ConversationKey, RequestId, TenantId, UserId};
+
+/// Bytes of a signing key, at least.
+pub const KEY_BYTES_MIN: usize = 32;
+const TOKEN_BYTES_MAX: usize = 2_048;
+/// Tells these signatures from any other made with the same key.
+const PURPOSE: &[u8] = b"turnwheel approval link 1\n";
+
+/// `TURNWHEEL_SIGNING_KEYS`: the first signs, all verify, so that a key can be replaced without breaking links.
+#[derive(Clone, Default)]
+pub struct SigningKeys(Vec<Vec<u8>>);
+
+impl fmt::Debug for SigningKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKeys({})", self.0.len())
+    }
+}
+
+/// A signing key that is none.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a signing key is {KEY_BYTES_MIN} bytes or more, this one is {0}")]
+pub struct ShortKey(usize);
+
+/// What a link is good for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkClaims {
+    pub key: ConversationKey,
+    pub request_id: RequestId,
+    /// The request's own expiry: a link never outlives what it decides.
+    pub expires_at: Timestamp,
+}
+
+impl SigningKeys {
+    /// # Errors
+    /// A key is too short to be safe.
+    pub fn new(keys: Vec<Vec<u8>>) -> Result<Self, ShortKey> {
+        match keys.iter().find(|key| key.len() < KEY_BYTES_MIN) {
+            Some(short) => Err(ShortKey(short.len())),
+            None => Ok(Self(keys)),
+        }
+    }
+
+    /// `payload.signature`, both base64url; `None` when there is no key to sign with.
+    pub fn sign(&self, claims: &LinkClaims) -> Option<String> {
+        let payload = serde_json::json!([
+            claims.key.tenant,
+            claims.key.user,
+            claims.key.conversation_id,
+            claims.request_id,
+            claims.expires_at,
+        ]);
+        let payload = URL_SAFE_NO_PAD.encode(payload.to_string());
+        let signature = mac(self.0.first()?, &payload)?.finalize().into_bytes();
+        Some(format!("{payload}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    }
+
+    /// What a token says, if one of the keys has signed it; whether it has expired is for the caller to see.
+    pub fn verify(&self, token: &str) -> Option<LinkClaims> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        let (payload, signature) = token.split_once('.')?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        // `verify_slice` compares in constant time.
+        let is_signed = self
+            .0
+            .iter()
+            .any(|key| mac(key, payload).is_some_and(|mac| mac.verify_slice(&signature).is_ok()));
+        if !is_signed {
+            return None;
+        }
+        let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
+        let (tenant, user, conversation_id, request_id, expires_at): (
+            TenantId,
+            UserId,
+            ConversationId,
+            RequestId,
+            Timestamp,
+        ) = serde_json::from_slice(&payload).ok()?;
+        let key = ConversationKey { tenant, user, conversation_id };
+        Some(LinkClaims { key, request_id, expires_at })
+    }
+
+    /// The address that a person opens: `{public url}/api/approvals/{token}`.
+    pub fn link(&self, public_url: &str, claims: &LinkClaims) -> Option<String> {
+        let token = self.sign(claims)?;
+        Some(format!("{}/api/approvals/{token}", public_url.trim_end_matches('/')))
+    }
+}
+
+fn mac(key: &[u8], payload: &str) -> Option<Hmac<Sha256>> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    mac.update(PURPOSE);
+    mac.update(payload.as_bytes());
+    Some(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(letters: &[u8]) -> SigningKeys {
+        SigningKeys::new(letters.iter().map(|letter| vec![*letter; 32]).collect()).unwrap()
+    }
+
+    fn claims() -> LinkClaims {
+        LinkClaims {
+            key: ConversationKey {
+                tenant: TenantId::new("t"),
+                user: UserId::new("u"),
+                conversation_id: ConversationId::new("c"),
+            },
+            request_id: RequestId::new("rq_1"),
+            expires_at: Timestamp(1_000),
+        }
+    }
+
+    #[test]
+    fn a_link_reads_back_and_survives_a_change_of_keys() {
+        let token = keys(b"a").sign(&claims()).unwrap();
+        assert_eq!(keys(b"a").verify(&token), Some(claims()));
+        assert_eq!(keys(b"ba").verify(&token), Some(claims()), "the old key still verifies");
+        assert_eq!(keys(b"b").verify(&token), None, "a removed key does not");
+        assert_eq!(SigningKeys::default().verify(&token), None);
+    }
+
+    #[test]
+    fn no_changed_letter_passes() {
+        let token = keys(b"a").sign(&claims()).unwrap();
+        for position in 0..token.len() {
+            let mut forged = token.clone().into_bytes();
+            forged[position] = if forged[position] == b'A' { b'B' } else { b'A' };
+            let forged = String::from_utf8(forged).unwrap();
+            assert_eq!(keys(b"a").verify(&forged), None, "letter {position}");
+        }
+        for bad in ["", ".", "a.b", &"x".repeat(10_000)] {
+            assert_eq!(keys(b"a").verify(bad), None);
+        }
+    }
+
+    #[test]
+    fn short_keys_are_refused_and_keys_are_never_printed() {
+        assert_eq!(SigningKeys::new(vec![vec![1; 31]]).unwrap_err(), ShortKey(31));
+        assert_eq!(format!("{:?}", keys(b"ab")), "SigningKeys(2)");
+    }
+}

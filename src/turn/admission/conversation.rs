@@ -1,0 +1,310 @@
+//! A new conversation: its id, its head, and the messages it begins with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
+use crate::agent::head::{Head, SCHEMA};
+use crate::agent::message::Message;
+use crate::agent::phase::Phase;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::settings::{HARD_ROUNDS_MAX, Settings};
+use crate::agent::usage::Usage;
+use crate::agents::{Agent, NoAgent};
+use crate::clock::Timestamp;
+use crate::ids::{CommitId, ConversationKey, EntryId, is_plain};
+use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
+use crate::tools::sha256_hex;
+use crate::turn::{World, record};
+use crate::turn::admission::idempotency::{Idempotency, earlier};
+use crate::turn::admission::import;
+use crate::turn::admission::write::{
+    Written, bytes_of, head_document, receipt_document, write_surely,
+};
+use crate::turn::admission::{Answer, Fault, Owner, Refusal};
+use crate::turn::views::conversation::fresh_view;
+
+/// Characters of a conversation's id.
+pub const ID_MAX: usize = 128;
+/// Messages that a new conversation may begin with.
+pub const MESSAGES_MAX: usize = 1_000;
+const METADATA_ENTRIES_MAX: usize = 64;
+/// Keys and values together.
+const METADATA_BYTES_MAX: usize = 16 * 1024;
+const SETTINGS_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const NAME_BYTES_MAX: usize = 512;
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewConversation {
+    /// 1 to 128 of `A-Z a-z 0-9 _ . -`; taken from owner and idempotency key when absent.
+    pub id: Option<String>,
+    /// An agent's name; absent: the default one.
+    pub agent: Option<String>,
+    pub settings: Option<Settings>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// What the conversation begins with, oldest first; at most 1,000 and 10 MB.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub messages: Option<Vec<RawJson>>,
+}
+
+/// Keeps a new conversation.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn create_conversation(
+    world: &World,
+    owner: &Owner,
+    request: NewConversation,
+    idempotency: &Idempotency,
+) -> Result<Answer, Refusal> {
+    let id = conversation_id(request.id, owner, idempotency, "/id")?;
+    let key = owner.key(&id);
+    let input_id = idempotency.input_id(&key);
+    if let Some(earlier) = earlier(world, &key, input_id.as_str()).await? {
+        return earlier.replay(idempotency);
+    }
+    let beginning = Beginning {
+        agent: request.agent,
+        settings: request.settings.unwrap_or_default(),
+        metadata: request.metadata.unwrap_or_default(),
+    };
+    let mut head = new_head(world, &key, beginning)?;
+    let entries = first_entries(&mut head, request.messages.unwrap_or_default())?;
+    let answer = Answer {
+        status: 201,
+        body: Some(RawJson::of(&fresh_view(&head))),
+        location: Some(format!("conversations/{id}")),
+        is_replayed: false,
+    };
+    let receipt = receipt_document(idempotency, &key, &answer, head.created_at);
+    let mut writes: Vec<Write> =
+        entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))).collect();
+    writes.push(Write::Create(receipt.clone()));
+    writes.push(Write::Create(head_document(&head)?));
+    let bytes: usize = writes.iter().map(bytes_of).sum();
+    if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
+        match write_surely(world, &key, writes).await? {
+            Written::Won(_) => return Ok(answer),
+            Written::Lost => match conclude(world, &key, &head.commit_id, &answer, idempotency).await? {
+                Some(settled) => return Ok(settled),
+                None => tracing::debug!(conversation.id = %key, "takes over an import that stopped"),
+            },
+        }
+    }
+    import::import(world, head, &entries, receipt, idempotency).await?;
+    Ok(answer)
+}
+
+/// What became of a creation that lost: it had won unheard, somebody else has the id, or (`None`) an import that stopped
+/// holds the id and may be taken over.
+async fn conclude(
+    world: &World,
+    key: &ConversationKey,
+    commit: &CommitId,
+    answer: &Answer,
+    idempotency: &Idempotency,
+) -> Result<Option<Answer>, Refusal> {
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
+        let replayed = earlier.replay(idempotency)?;
+        let found = crate::turn::views::load::any_head(world, key).await?;
+        let is_mine = found.is_some_and(|(head, _)| &head.commit_id == commit);
+        return Ok(Some(if is_mine { answer.clone() } else { replayed }));
+    }
+    import::may_begin(world, key, &input_id).await.map(|()| None)
+}
+
+/// What a conversation is made with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Beginning {
+    pub(crate) agent: Option<String>,
+    pub(crate) settings: Settings,
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
+/// The given id, checked; else the one of owner and key.
+pub(crate) fn conversation_id(
+    given: Option<String>,
+    owner: &Owner,
+    idempotency: &Idempotency,
+    pointer: &str,
+) -> Result<String, Refusal> {
+    let Some(id) = given else { return Ok(idempotency.conversation_id(owner)) };
+    if id.len() > ID_MAX || !is_plain(&id) {
+        return Err(Refusal::invalid(
+            pointer,
+            "a conversation's id is 1 to 128 of the characters A-Z a-z 0-9 _ . - and not only dots",
+        ));
+    }
+    Ok(id)
+}
+
+/// A head that owes nothing.
+pub(crate) fn new_head(
+    world: &World,
+    key: &ConversationKey,
+    beginning: Beginning,
+) -> Result<Head, Refusal> {
+    let agent = agent_named(world, beginning.agent.as_deref())?;
+    let mut faults = settings_faults(world, agent, &beginning.settings);
+    faults.extend(metadata_faults(&beginning.metadata));
+    if !faults.is_empty() {
+        return Err(Refusal::Invalid(faults));
+    }
+    let now = world.clock.now();
+    let mut incarnation = sha256_hex(world.ids.fresh().as_bytes());
+    incarnation.truncate(8);
+    Ok(Head {
+        schema: SCHEMA,
+        min_reader: SCHEMA,
+        tenant: key.tenant.clone(),
+        user: key.user.clone(),
+        conversation_id: key.conversation_id.clone(),
+        incarnation,
+        commit_id: CommitId::new(world.ids.fresh()),
+        revision: 1,
+        claim: None,
+        epoch: 0,
+        claims: 0,
+        phase: Phase::Idle,
+        leaf_id: None,
+        seq: 0,
+        event_seq: 0,
+        turn: 0,
+        answers: 0,
+        agent: agent.name.clone(),
+        settings: beginning.settings,
+        usage: Usage::default(),
+        prompt: None,
+        prompts: Vec::new(),
+        requests: Vec::new(),
+        requests_made: 0,
+        unknown_writes: BTreeMap::new(),
+        plugin_state: BTreeMap::new(),
+        provider_state: None,
+        hold: None,
+        name: None,
+        labels: BTreeMap::new(),
+        metadata: beginning.metadata,
+        parent: None,
+        waiting: 0,
+        due: None,
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
+        extra: Extra::new(),
+    })
+}
+
+pub(crate) fn agent_named<'a>(
+    world: &'a World,
+    name: Option<&str>,
+) -> Result<&'a Arc<Agent>, Refusal> {
+    world.agents.find(name).map_err(|missing| match missing {
+        NoAgent::Unknown { .. } | NoAgent::Ambiguous { .. } => {
+            Refusal::invalid("/agent", missing.to_string())
+        }
+        NoAgent::Broken(_) => Refusal::AgentUnavailable(missing.to_string()),
+    })
+}
+
+pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut fault = |member: &str, detail: String| {
+        faults.push(Fault::at(format!("/settings/{member}"), detail));
+    };
+    if let Some(model) = &settings.model
+        && let Err(why) = world.model.record(model)
+    {
+        fault("model", why);
+    }
+    if settings.temperature.is_some_and(|value| !(0.0..=2.0).contains(&value)) {
+        fault("temperature", "`temperature` is 0 to 2".to_owned());
+    }
+    if settings.max_output_tokens == Some(0) {
+        fault("maxOutputTokens", "`maxOutputTokens` is at least 1".to_owned());
+    }
+    if settings.max_rounds == Some(0) {
+        fault("maxRounds", "`maxRounds` is at least 1".to_owned());
+    }
+    if settings.hard_rounds_max.is_some_and(|rounds| !(1..=HARD_ROUNDS_MAX).contains(&rounds)) {
+        fault("hardRoundsMax", format!("`hardRoundsMax` is 1 to {HARD_ROUNDS_MAX}"));
+    }
+    if settings.parallel_tools_max == Some(0) {
+        fault("parallelToolsMax", "`parallelToolsMax` is at least 1".to_owned());
+    }
+    if settings.retry.as_ref().is_some_and(|retry| !(0.0..=1.0).contains(&retry.jitter)) {
+        fault("retry/jitter", "`jitter` is 0 to 1".to_owned());
+    }
+    for (position, name) in settings.active_tools.iter().flatten().enumerate() {
+        if agent.tool(name).is_none() {
+            fault(
+                &format!("activeTools/{position}"),
+                format!("the agent `{}` has no tool `{name}`", agent.name),
+            );
+        }
+    }
+    if RawJson::of(settings).text().len() > SETTINGS_BYTES_MAX {
+        faults.push(Fault::at("/settings", "settings may be 16 KB long"));
+    }
+    faults
+}
+
+pub(crate) fn metadata_faults(metadata: &BTreeMap<String, String>) -> Vec<Fault> {
+    let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if metadata.len() > METADATA_ENTRIES_MAX || bytes > METADATA_BYTES_MAX {
+        return vec![Fault::at("/metadata", "metadata may have 64 members and be 16 KB long")];
+    }
+    Vec::new()
+}
+
+/// The given messages as a path, which the head then leads to.
+fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, Refusal> {
+    if messages.len() > MESSAGES_MAX {
+        return Err(Refusal::invalid(
+            "/messages",
+            format!("a conversation may begin with {MESSAGES_MAX} messages, these are {}", messages.len()),
+        ));
+    }
+    let mut faults = Vec::new();
+    let mut entries = Vec::with_capacity(messages.len());
+    for (position, raw) in messages.into_iter().enumerate() {
+        let pointer = format!("/messages/{position}");
+        if raw.text().len() > BATCH_BYTES_MAX - 64 * 1024 {
+            return Err(Refusal::TooLarge(format!(
+                "message {position} is too large for one entry (1.4 MB): add large content as an artifact"
+            )));
+        }
+        match Message::from_raw(raw) {
+            Ok(message) if message.role().is_empty() => {
+                faults.push(Fault::at(format!("{pointer}/role"), "a message has a `role`"));
+            }
+            Ok(message) => entries.push(append(head, message)),
+            Err(error) => faults.push(Fault::at(pointer, error.to_string())),
+        }
+    }
+    if faults.is_empty() { Ok(entries) } else { Err(Refusal::Invalid(faults)) }
+}
+
+fn append(head: &mut Head, message: Message) -> Entry {
+    let body = EntryBody::Message(MessageEntry { message, revision: None, call: None, started_at: None });
+    append_entry(head, body, head.created_at)
+}
+
+/// The entry after the leaf, which it becomes.
+pub(crate) fn append_entry(head: &mut Head, body: EntryBody, now: Timestamp) -> Entry {
+    head.seq += 1;
+    let entry_id = EntryId::of_entry(&head.incarnation, head.seq);
+    let base = EntryBase {
+        entry_id: entry_id.clone(),
+        parent_id: head.leaf_id.replace(entry_id),
+        seq: head.seq,
+        timestamp: now,
+        prompt_id: head.prompt.as_ref().map(|run| run.id.clone()),
+    };
+    Entry { base, body }
+}

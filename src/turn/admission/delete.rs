@@ -1,0 +1,173 @@
+//! Deletion: from the first commit on the conversation is gone for everyone; what is left of it is purged, twice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::agent::head::Head;
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::raw::Extra;
+use crate::agent::request::Effect;
+use crate::agent::settings::Settings;
+use crate::artifacts::Shelf;
+use crate::clock::Timestamp;
+use crate::ids::{CommitId, ConversationKey};
+use crate::live::LiveEvent;
+use crate::store::{
+    BATCH_OPERATIONS_MAX, ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Write,
+};
+use crate::turn::World;
+use crate::turn::admission::import::is_importing;
+use crate::turn::admission::write::{Written, head_document, write_surely};
+use crate::turn::admission::{Refusal, nudge};
+use crate::turn::views::load::{self, any_head};
+
+/// How long a deleted conversation's id is not given again.
+pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);
+/// A purge that did not come to its end is tried again then.
+const PURGE_AGAIN_AFTER: Duration = Duration::from_mins(1);
+const TRIES_MAX: u32 = 10;
+const KINDS: [Kind; 5] = [Kind::Inbox, Kind::Events, Kind::Entry, Kind::Notice, Kind::Receipt];
+
+/// Deletes a conversation. A purge that fails is not the caller's business: it is owed, and done by the sweep.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn delete_conversation(world: &World, key: &ConversationKey) -> Result<(), Refusal> {
+    let mut pause = Duration::from_millis(10);
+    for _ in 0..TRIES_MAX {
+        let (head, etag) = load::head(world, key).await?;
+        refuse_writes_in_flight(world, &head)?;
+        let tombstone = tombstone(world, head);
+        world.probe.reached("admission: delete").await;
+        if is_written(world, key, &tombstone, etag).await? {
+            let event_seq = tombstone.event_seq;
+            world.live.publish(key, LiveEvent::Committed { event_seq });
+            if let Err(error) = purge(world, key).await {
+                tracing::warn!(conversation.id = %key, error = %error, "purge did not come to its end: the sweep goes on");
+                nudge(world, key, None).await;
+            }
+            return Ok(());
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Err(Refusal::contended())
+}
+
+async fn is_written(
+    world: &World,
+    key: &ConversationKey,
+    tombstone: &Head,
+    etag: ETag,
+) -> Result<bool, Refusal> {
+    let writes = vec![Write::Replace(head_document(tombstone)?, Some(etag))];
+    Ok(match write_surely(world, key, writes).await? {
+        Written::Won(_) => true,
+        Written::Lost => {
+            let found = any_head(world, key).await?;
+            found.is_some_and(|(head, _)| head.commit_id == tombstone.commit_id)
+        }
+    })
+}
+
+/// A write whose answer is awaited may have happened: deleting its record would make that unknowable.
+fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
+    let Phase::Calls { calls, .. } = &head.phase else { return Ok(()) };
+    let now = world.clock.now();
+    let in_flight = calls.iter().find_map(|call| match &call.status {
+        CallStatus::Started { effect: Effect::Write, until, effect_id, .. } => Some((effect_id, *until)),
+        CallStatus::Started { .. }
+        | CallStatus::Ready
+        | CallStatus::Waiting { .. }
+        | CallStatus::Done { .. } => None,
+    });
+    match in_flight {
+        None => Ok(()),
+        Some((effect_id, until)) => Err(Refusal::EffectInFlight {
+            effect_id: effect_id.clone(),
+            retry_after: now.until(until).max(Duration::from_secs(1)),
+        }),
+    }
+}
+
+/// What stays: ids and numbers, nothing that anybody said.
+fn tombstone(world: &World, head: Head) -> Head {
+    let now = world.clock.now();
+    Head {
+        commit_id: CommitId::new(world.ids.fresh()),
+        revision: head.revision + 1,
+        claim: None,
+        phase: Phase::Deleted,
+        settings: Settings::default(),
+        prompt: None,
+        prompts: Vec::new(),
+        requests: Vec::new(),
+        unknown_writes: BTreeMap::new(),
+        plugin_state: BTreeMap::new(),
+        provider_state: None,
+        hold: None,
+        name: None,
+        labels: BTreeMap::new(),
+        metadata: BTreeMap::new(),
+        parent: None,
+        waiting: 0,
+        due: Some(now.plus(PURGE_AGAIN_AFTER)),
+        updated_at: now,
+        deleted_at: Some(now),
+        extra: Extra::new(),
+        ..head
+    }
+}
+
+/// Removes what is left of a deleted conversation, and the tombstone itself once its time has come. For every visit to a
+/// conversation that is in [`Phase::Deleted`]; does nothing to others.
+///
+/// # Errors
+/// Something did not answer: the tombstone stays due.
+pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> {
+    let Some((head, etag)) = any_head(world, key).await? else { return Ok(()) };
+    let now = world.clock.now();
+    if head.phase != Phase::Deleted || (is_importing(&head) && !is_due(&head, now)) {
+        return Ok(());
+    }
+    let shelf = Shelf { key: key.clone(), incarnation: head.incarnation.clone() };
+    // Who accepted something a moment before the deletion may write it a moment after the first look.
+    for _ in 0..2 {
+        for kind in KINDS {
+            purge_kind(world, key, kind).await?;
+        }
+        world.artifacts.delete_all(&shelf).await?;
+        world.probe.reached("admission: purged").await;
+    }
+    let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
+    let write = if ends_at <= now || is_importing(&head) {
+        Write::Delete(HEAD_ID.to_owned(), Some(etag))
+    } else {
+        let kept = Head { due: Some(ends_at), ..head };
+        Write::Replace(head_document(&kept)?, Some(etag))
+    };
+    // Lost: somebody else purges, and has done or will do the same.
+    write_surely(world, key, vec![write]).await.map(|_| ())
+}
+
+fn is_due(head: &Head, now: Timestamp) -> bool {
+    head.due.is_some_and(|due| due <= now)
+}
+
+async fn purge_kind(world: &World, key: &ConversationKey, kind: Kind) -> Result<(), Refusal> {
+    let partition = Partition::Conversation(key.clone());
+    let selection = Selection { limit: BATCH_OPERATIONS_MAX, ..Selection::all(kind) };
+    loop {
+        let left = world.store.select(&partition, &selection, Freshness::Latest).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let deletes =
+            left.into_iter().map(|stored| Write::Delete(stored.document.id, None)).collect();
+        match world.store.write(&partition, deletes).await {
+            // Another purge took some of them: look again.
+            Ok(_) | Err(StoreError::Conflict) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! An import: a conversation that begins with more than one batch holds. Its entries are written under a head that nobody
+//! sees, and each batch is fenced by that head, so two imports of one id never mix.
+
+use std::time::Duration;
+
+use crate::agent::entry::Entry;
+use crate::agent::head::Head;
+use crate::agent::phase::Phase;
+use crate::clock::Timestamp;
+use crate::ids::{CommitId, ConversationKey, InputId};
+use crate::store::{
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, ETag, Freshness, Kind, Partition, Selection,
+    Write,
+};
+use crate::turn::{World, record};
+use crate::turn::admission::Refusal;
+use crate::turn::admission::idempotency::Idempotency;
+use crate::turn::admission::write::{
+    Written, bytes_of, head_document, write_surely,
+};
+use crate::turn::views::load::any_head;
+
+/// Member of a hidden head: which request imports.
+const IMPORTING: &str = "importing";
+/// An import that has not moved for that long has stopped.
+const STOPPED_AFTER: Duration = Duration::from_mins(1);
+/// What an import that nobody repeats has left behind is purged then.
+const ABANDONED_AFTER: Duration = Duration::from_hours(1);
+
+/// Whether the head belongs to an import that has not ended.
+pub(crate) fn is_importing(head: &Head) -> bool {
+    head.phase == Phase::Deleted && head.extra.contains_key(IMPORTING)
+}
+
+/// Writes entries and receipt, and then the head.
+pub(crate) async fn import(
+    world: &World,
+    head: Head,
+    entries: &[Entry],
+    receipt: Document,
+    idempotency: &Idempotency,
+) -> Result<(), Refusal> {
+    let key = head.key();
+    let mut hidden = hidden_head(world, &head, idempotency);
+    let mut etag = begin(world, &key, &mut hidden).await?;
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        let write = Write::Create(record::entry_document(&key, entry));
+        let size = bytes_of(&write);
+        // Two places are left for the head and, in the last batch, the receipt; the head and the receipt are small.
+        let is_full = batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
+        if is_full && !batch.is_empty() {
+            etag = advance(world, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
+            bytes = 0;
+        }
+        bytes += size;
+        batch.push(write);
+    }
+    if bytes + 192 * 1024 > BATCH_BYTES_MAX {
+        etag = advance(world, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
+    }
+    batch.push(Write::Create(receipt));
+    let mut visible = head;
+    commit(world, &key, &mut visible, etag, batch).await.map(|_| ())
+}
+
+fn hidden_head(world: &World, head: &Head, idempotency: &Idempotency) -> Head {
+    let now = world.clock.now();
+    let mut hidden = head.clone();
+    hidden.phase = Phase::Deleted;
+    hidden.seq = 0;
+    hidden.leaf_id = None;
+    hidden.metadata.clear();
+    hidden.deleted_at = Some(now);
+    hidden.due = Some(now.plus(ABANDONED_AFTER));
+    let input_id = idempotency.input_id(&head.key());
+    hidden.extra.insert(IMPORTING.to_owned(), input_id.as_str().into());
+    hidden
+}
+
+/// Whether the id is free, or held by an import that may be taken over.
+pub(crate) async fn may_begin(
+    world: &World,
+    key: &ConversationKey,
+    input_id: &InputId,
+) -> Result<(), Refusal> {
+    let Some((head, _)) = any_head(world, key).await? else { return Ok(()) };
+    refuse_taken(&head, input_id, world.clock.now())
+}
+
+fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), Refusal> {
+    let id = &head.conversation_id;
+    if is_importing(head) {
+        let is_same = head.extra.get(IMPORTING).and_then(|id| id.as_str()) == Some(input_id.as_str());
+        if is_same || head.updated_at.plus(STOPPED_AFTER) <= now {
+            return Ok(());
+        }
+        return Err(Refusal::Conflict {
+            detail: format!("conversation `{id}` is being created by another request"),
+            retry_after: Some(STOPPED_AFTER),
+        });
+    }
+    let detail = if head.phase == Phase::Deleted {
+        format!("conversation `{id}` was deleted: its id is free again after 7 days")
+    } else {
+        format!("conversation `{id}` exists: use another id, or leave it out")
+    };
+    Err(Refusal::Conflict { detail, retry_after: None })
+}
+
+/// Takes the id: creates the hidden head, or takes over one that stopped and clears what it had written.
+async fn begin(
+    world: &World,
+    key: &ConversationKey,
+    hidden: &mut Head,
+) -> Result<ETag, Refusal> {
+    let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
+    let input_id = InputId::new(input_id);
+    if let Written::Won(etags) =
+        write_surely(world, key, vec![Write::Create(head_document(hidden)?)]).await?
+        && let Some(etag) = etags.into_iter().next()
+    {
+        return Ok(etag);
+    }
+    let Some((found, etag)) = any_head(world, key).await? else { return Err(Refusal::contended()) };
+    if found.commit_id == hidden.commit_id {
+        return Ok(etag);
+    }
+    refuse_taken(&found, &input_id, world.clock.now())?;
+    let mut etag = commit(world, key, hidden, etag, Vec::new()).await?;
+    let partition = Partition::Conversation(key.clone());
+    let selection = Selection { limit: BATCH_OPERATIONS_MAX - 2, ..Selection::all(Kind::Entry) };
+    loop {
+        let left = world.store.select(&partition, &selection, Freshness::Latest).await?;
+        if left.is_empty() {
+            return Ok(etag);
+        }
+        let deletes = left
+            .into_iter()
+            .map(|stored| Write::Delete(stored.document.id, Some(stored.etag)))
+            .collect();
+        etag = advance(world, key, hidden, etag, deletes).await?;
+    }
+}
+
+/// One more batch of an import under way.
+async fn advance(
+    world: &World,
+    key: &ConversationKey,
+    hidden: &mut Head,
+    etag: ETag,
+    writes: Vec<Write>,
+) -> Result<ETag, Refusal> {
+    world.probe.reached("admission: import").await;
+    hidden.updated_at = world.clock.now();
+    commit(world, key, hidden, etag, writes).await
+}
+
+/// Replaces the head under a fresh commit id, with the writes.
+async fn commit(
+    world: &World,
+    key: &ConversationKey,
+    head: &mut Head,
+    etag: ETag,
+    mut writes: Vec<Write>,
+) -> Result<ETag, Refusal> {
+    head.commit_id = CommitId::new(world.ids.fresh());
+    writes.insert(0, Write::Replace(head_document(head)?, Some(etag)));
+    if let Written::Won(etags) = write_surely(world, key, writes).await?
+        && let Some(etag) = etags.into_iter().next()
+    {
+        return Ok(etag);
+    }
+    match any_head(world, key).await? {
+        Some((found, etag)) if found.commit_id == head.commit_id => Ok(etag),
+        Some(_) | None => Err(Refusal::contended()),
+    }
+}

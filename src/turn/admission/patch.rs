@@ -1,0 +1,261 @@
+//! A merge patch of a conversation: settings, metadata, name. What the model is told of it becomes entries.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChange};
+use crate::agent::head::Head;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::ids::{CommitId, ConversationKey};
+use crate::store::{ETag, Write};
+use crate::turn::{World, record};
+use crate::turn::admission::conversation::{
+    NAME_BYTES_MAX, agent_named, append_entry, metadata_faults, settings_faults,
+};
+use crate::turn::admission::idempotency::{Idempotency, earlier};
+use crate::turn::admission::write::{
+    Written, head_document, receipt_document, write_surely,
+};
+use crate::turn::admission::{Answer, Fault, Refusal};
+use crate::turn::views::conversation::conversation_view;
+use crate::turn::views::{etag_of, load};
+
+/// Commits of a worker that a patch gives way to.
+const TRIES_MAX: u32 = 10;
+
+/// Changes a conversation as an RFC 7396 merge patch says. `is_wanted` is asked with the conversation's ETag before each
+/// try, so that a change in between is not overwritten.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn patch_conversation(
+    world: &World,
+    key: &ConversationKey,
+    patch: &Map<String, Value>,
+    idempotency: &Idempotency,
+    is_wanted: impl Fn(&str) -> bool + Send + Sync,
+) -> Result<Answer, Refusal> {
+    refuse_unknown(patch)?;
+    let input_id = idempotency.input_id(key);
+    let mut pause = std::time::Duration::from_millis(10);
+    for _ in 0..TRIES_MAX {
+        let (head, etag) = load::head(world, key).await?;
+        if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
+            let replayed = earlier.replay(idempotency)?;
+            let body = match replayed.body {
+                Some(body) => body,
+                None => RawJson::of(&conversation_view(world, &head).await?),
+            };
+            return Ok(Answer { body: Some(body), ..replayed });
+        }
+        if !is_wanted(&etag_of(&head)) {
+            return Err(Refusal::PreconditionFailed { etag: etag_of(&head) });
+        }
+        if let Some(answer) = attempt(world, (head, etag), patch, idempotency).await? {
+            return Ok(answer);
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Err(Refusal::contended())
+}
+
+/// `None`: lost, or won unheard; the receipt tells which.
+async fn attempt(
+    world: &World,
+    (head, etag): (Head, ETag),
+    patch: &Map<String, Value>,
+    idempotency: &Idempotency,
+) -> Result<Option<Answer>, Refusal> {
+    let key = head.key();
+    let now = world.clock.now();
+    let mut changed = head;
+    let bodies = apply(world, &mut changed, patch)?;
+    let entries: Vec<_> =
+        bodies.into_iter().map(|body| append_entry(&mut changed, body, now)).collect();
+    changed.revision += 1;
+    changed.updated_at = now;
+    changed.commit_id = CommitId::new(world.ids.fresh());
+    let body = RawJson::of(&conversation_view(world, &changed).await?);
+    let answer = Answer { status: 200, body: Some(body), location: None, is_replayed: false };
+    let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
+    writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))));
+    writes.push(Write::Create(receipt_document(idempotency, &key, &answer, now)));
+    world.probe.reached("admission: patch").await;
+    match write_surely(world, &key, writes).await? {
+        Written::Won(_) => Ok(Some(answer)),
+        Written::Lost => Ok(None),
+    }
+}
+
+fn refuse_unknown(patch: &Map<String, Value>) -> Result<(), Refusal> {
+    let faults: Vec<Fault> = patch
+        .keys()
+        .filter(|name| !matches!(name.as_str(), "settings" | "metadata" | "name"))
+        .map(|name| {
+            Fault::at(
+                format!("/{name}"),
+                format!("unknown field `{name}`: `settings`, `metadata` and `name` can be changed"),
+            )
+        })
+        .collect();
+    if faults.is_empty() { Ok(()) } else { Err(Refusal::Invalid(faults)) }
+}
+
+/// Changes the head; answers what goes on the record.
+fn apply(
+    world: &World,
+    head: &mut Head,
+    patch: &Map<String, Value>,
+) -> Result<Vec<EntryBody>, Refusal> {
+    let mut bodies = Vec::new();
+    if let Some(settings) = patch.get("settings") {
+        bodies.extend(apply_settings(world, head, settings)?);
+    }
+    if let Some(metadata) = patch.get("metadata") {
+        head.metadata = merged_metadata(&head.metadata, metadata)?;
+    }
+    if let Some(name) = patch.get("name") {
+        let name = match name {
+            Value::Null => None,
+            Value::String(name) if name.len() <= NAME_BYTES_MAX => {
+                Some(name.clone()).filter(|name| !name.is_empty())
+            }
+            Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
+                return Err(Refusal::invalid("/name", "a name is a text of at most 512 bytes, or null"));
+            }
+        };
+        if name != head.name {
+            head.name.clone_from(&name);
+            bodies.push(EntryBody::SessionInfo(SessionInfo { name }));
+        }
+    }
+    Ok(bodies)
+}
+
+fn apply_settings(
+    world: &World,
+    head: &mut Head,
+    patch: &Value,
+) -> Result<Vec<EntryBody>, Refusal> {
+    if !matches!(patch, Value::Null | Value::Object(_)) {
+        return Err(Refusal::invalid("/settings", "`settings` is an object"));
+    }
+    let mut merged = serde_json::to_value(&head.settings).unwrap_or_default();
+    merge(&mut merged, patch);
+    let settings: Settings = if merged.is_null() {
+        Settings::default()
+    } else {
+        serde_path_to_error::deserialize(merged).map_err(|error| {
+            Refusal::invalid(
+                format!("/settings{}", crate::turn::views::pointer_of(error.path())),
+                error.inner().to_string(),
+            )
+        })?
+    };
+    let agent = agent_named(world, Some(&head.agent))?;
+    let faults = settings_faults(world, agent, &settings);
+    if !faults.is_empty() {
+        return Err(Refusal::Invalid(faults));
+    }
+    let before = head.settings.over(&agent.settings);
+    let after = settings.over(&agent.settings);
+    let mut bodies = Vec::new();
+    if let Some(model) = &after.model
+        && before.model.as_ref() != Some(model)
+    {
+        let record = world.model.record(model).map_err(|why| Refusal::invalid("/settings/model", why))?;
+        bodies.push(EntryBody::ModelChange(ModelChange {
+            provider: record.provider,
+            model_id: record.id,
+        }));
+    }
+    if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
+        let level = serde_json::to_value(after.thinking_level.unwrap_or_default()).unwrap_or_default();
+        bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange {
+            thinking_level: level.as_str().unwrap_or_default().to_owned(),
+        }));
+    }
+    head.settings = settings;
+    Ok(bodies)
+}
+
+fn merged_metadata(
+    metadata: &BTreeMap<String, String>,
+    patch: &Value,
+) -> Result<BTreeMap<String, String>, Refusal> {
+    let members = match patch {
+        Value::Null => return Ok(BTreeMap::new()),
+        Value::Object(members) => members,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(Refusal::invalid("/metadata", "`metadata` is an object of texts"));
+        }
+    };
+    let mut merged = metadata.clone();
+    for (name, value) in members {
+        match value {
+            Value::Null => {
+                merged.remove(name);
+            }
+            Value::String(text) => {
+                merged.insert(name.clone(), text.clone());
+            }
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                let pointer = format!("/metadata/{}", crate::turn::views::pointer_token(name));
+                return Err(Refusal::invalid(pointer, "a member of `metadata` is a text, or null to remove it"));
+            }
+        }
+    }
+    let faults = metadata_faults(&merged);
+    if faults.is_empty() { Ok(merged) } else { Err(Refusal::Invalid(faults)) }
+}
+
+/// RFC 7396.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(members) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Some(object) = target.as_object_mut() else { return };
+    for (name, value) in members {
+        if value.is_null() {
+            object.remove(name);
+        } else {
+            merge(object.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_does_what_rfc_7396_shows() {
+        for (target, patch, expected) in [
+            (json!({"a":"b"}), json!({"a":"c"}), json!({"a":"c"})),
+            (json!({"a":"b"}), json!({"b":"c"}), json!({"a":"b","b":"c"})),
+            (json!({"a":"b"}), json!({"a":null}), json!({})),
+            (json!({"a":"b","b":"c"}), json!({"a":null}), json!({"b":"c"})),
+            (json!({"a":["b"]}), json!({"a":"c"}), json!({"a":"c"})),
+            (json!({"a":{"b":"c"}}), json!({"a":{"b":"d","c":null}}), json!({"a":{"b":"d"}})),
+            (json!({"a":"foo"}), json!(null), json!(null)),
+            (json!({}), json!({"a":{"bb":{"ccc":null}}}), json!({"a":{"bb":{}}})),
+        ] {
+            let mut merged = target;
+            merge(&mut merged, &patch);
+            assert_eq!(merged, expected);
+        }
+    }
+}

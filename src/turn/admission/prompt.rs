@@ -1,0 +1,290 @@
+//! A prompt: accepted into the inbox, then the bell is rung.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::ids::{ConversationKey, InputId, PromptId};
+use crate::store::Write;
+use crate::turn::{World, record};
+use crate::turn::admission::conversation::{Beginning, conversation_id, new_head};
+use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
+use crate::turn::admission::write::{Written, head_document, write_surely};
+use crate::turn::admission::{Answer, Owner, Refusal, import, input, nudge};
+use crate::turn::views::load;
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PromptRequest {
+    /// Text, or text, image and file blocks; absent: the prompt begins without a message of the person.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    pub mode: Option<Mode>,
+    pub when_idle: Option<WhenIdle>,
+    /// Whether clients show it; the default is yes.
+    pub visible: Option<bool>,
+    /// A model id for this prompt only.
+    pub model: Option<String>,
+}
+
+/// A prompt and the conversation that begins with it.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FirstPromptRequest {
+    pub agent: Option<String>,
+    pub conversation_id: Option<String>,
+    pub settings: Option<Settings>,
+    pub metadata: Option<BTreeMap<String, String>>,
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    pub mode: Option<Mode>,
+    pub when_idle: Option<WhenIdle>,
+    pub visible: Option<bool>,
+    pub model: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    Prompt,
+    Steer,
+    FollowUp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum WhenIdle {
+    Start,
+    Hold,
+}
+
+/// How a prompt came.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    pub source: Source,
+    pub traceparent: Option<String>,
+    pub when_busy: WhenBusy,
+}
+
+/// What happens to a prompt while another one has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenBusy {
+    Refuse,
+    WaitItsTurn,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Accepted {
+    #[schema(value_type = String)]
+    pub conversation_id: crate::ids::ConversationId,
+    #[schema(value_type = String)]
+    pub prompt_id: PromptId,
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    pub disposition: Disposition,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Disposition {
+    Started,
+    Queued,
+}
+
+/// Keeps a prompt for a conversation that exists.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn accept_prompt(
+    world: &World,
+    key: &ConversationKey,
+    request: PromptRequest,
+    idempotency: &Idempotency,
+    sender: &Sender,
+) -> Result<Answer, Refusal> {
+    let input_id = idempotency.input_id(key);
+    let (head, earlier) = tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
+    let (head, _) = head?;
+    if let Some(earlier) = earlier? {
+        return repeated(world, key, &earlier, idempotency, sender).await;
+    }
+    let disposition = disposition(world, &head, &request, sender).await?;
+    let item = inbox_item(world, &head, &input_id, request, (sender, disposition)).await?;
+    let answer = accepted(key, &item, disposition);
+    keep(world, key, item, None, (answer, idempotency, sender)).await
+}
+
+/// Keeps a prompt and the conversation it begins, in one batch.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn begin_conversation(
+    world: &World,
+    owner: &Owner,
+    request: FirstPromptRequest,
+    idempotency: &Idempotency,
+    sender: &Sender,
+) -> Result<Answer, Refusal> {
+    let id = conversation_id(request.conversation_id, owner, idempotency, "/conversationId")?;
+    let key = owner.key(&id);
+    let input_id = idempotency.input_id(&key);
+    if let Some(earlier) = earlier(world, &key, input_id.as_str()).await? {
+        return repeated(world, &key, &earlier, idempotency, sender).await;
+    }
+    let beginning = Beginning {
+        agent: request.agent,
+        settings: request.settings.unwrap_or_default(),
+        metadata: request.metadata.unwrap_or_default(),
+    };
+    let head = new_head(world, &key, beginning)?;
+    let request = PromptRequest {
+        input: request.input,
+        mode: request.mode,
+        when_idle: request.when_idle,
+        visible: request.visible,
+        model: request.model,
+    };
+    refuse_later_things(world, &request)?;
+    let item = inbox_item(world, &head, &input_id, request, (sender, Disposition::Started)).await?;
+    let answer = accepted(&key, &item, Disposition::Started);
+    keep(world, &key, item, Some(head), (answer, idempotency, sender)).await
+}
+
+/// The item, made durable with the head of a new conversation; then the bell.
+async fn keep(
+    world: &World,
+    key: &ConversationKey,
+    item: InboxItem,
+    new_head: Option<Head>,
+    (answer, idempotency, sender): (Answer, &Idempotency, &Sender),
+) -> Result<Answer, Refusal> {
+    let mut item = item;
+    item.admission = idempotency.admission(&answer);
+    let input_id = item.input_id.clone();
+    let mut writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
+    if let Some(head) = &new_head {
+        writes.push(Write::Create(head_document(head)?));
+    }
+    world.probe.reached("admission: accept").await;
+    if let Written::Lost = write_surely(world, key, writes).await? {
+        let Some(found) = earlier(world, key, input_id.as_str()).await? else {
+            import::may_begin(world, key, &input_id).await?;
+            return Err(Refusal::contended());
+        };
+        let replayed = repeated(world, key, &found, idempotency, sender).await?;
+        let is_mine = matches!(&found, Earlier::Waiting(found) if **found == item);
+        return Ok(Answer { is_replayed: !is_mine, ..replayed });
+    }
+    world.probe.reached("admission: accepted").await;
+    nudge(world, key, sender.traceparent.as_deref()).await;
+    Ok(answer)
+}
+
+/// The first answer again; what still waits is nudged again, for the first nudge may be what was lost.
+async fn repeated(
+    world: &World,
+    key: &ConversationKey,
+    earlier: &Earlier,
+    idempotency: &Idempotency,
+    sender: &Sender,
+) -> Result<Answer, Refusal> {
+    let answer = earlier.replay(idempotency)?;
+    if earlier.is_waiting() {
+        nudge(world, key, sender.traceparent.as_deref()).await;
+    }
+    Ok(answer)
+}
+
+fn accepted(key: &ConversationKey, item: &InboxItem, disposition: Disposition) -> Answer {
+    let prompt_id = PromptId::of(&item.input_id);
+    let location = format!("conversations/{}/prompts/{prompt_id}", key.conversation_id);
+    let body = Accepted {
+        conversation_id: key.conversation_id.clone(),
+        prompt_id,
+        input_id: item.input_id.clone(),
+        disposition,
+    };
+    Answer { status: 202, body: Some(RawJson::of(&body)), location: Some(location), is_replayed: false }
+}
+
+/// Whether the prompt starts or waits its turn.
+async fn disposition(
+    world: &World,
+    head: &Head,
+    request: &PromptRequest,
+    sender: &Sender,
+) -> Result<Disposition, Refusal> {
+    refuse_later_things(world, request)?;
+    let Some(prompt_id) = busy_with(world, head).await? else { return Ok(Disposition::Started) };
+    match (request.mode, sender.when_busy) {
+        (Some(Mode::Steer), _) | (Some(Mode::FollowUp), WhenBusy::Refuse) => Err(Refusal::invalid(
+            "/mode",
+            "the conversation is busy, and steering and follow-ups come with a later release: wait for the prompt to end",
+        )),
+        (Some(Mode::Prompt), _) | (None, WhenBusy::Refuse) => {
+            Err(Refusal::AlreadyProcessing { prompt_id })
+        }
+        (Some(Mode::FollowUp) | None, WhenBusy::WaitItsTurn) => Ok(Disposition::Queued),
+    }
+}
+
+fn refuse_later_things(world: &World, request: &PromptRequest) -> Result<(), Refusal> {
+    if request.when_idle == Some(WhenIdle::Hold) {
+        return Err(Refusal::invalid(
+            "/whenIdle",
+            "`hold` comes with a later release: leave it out",
+        ));
+    }
+    if let Some(model) = &request.model {
+        world.model.record(model).map_err(|why| Refusal::invalid("/model", why))?;
+    }
+    Ok(())
+}
+
+/// The prompt that runs, waits for a person, or has been accepted and not yet taken in.
+async fn busy_with(world: &World, head: &Head) -> Result<Option<PromptId>, Refusal> {
+    if let Some(run) = &head.prompt {
+        return Ok(Some(run.id.clone()));
+    }
+    let inbox = load::inbox(world, &head.key()).await?;
+    Ok(inbox.iter().find_map(load::waiting_prompt).map(|prompt| prompt.prompt_id.clone()))
+}
+
+async fn inbox_item(
+    world: &World,
+    head: &Head,
+    input_id: &InputId,
+    request: PromptRequest,
+    (sender, disposition): (&Sender, Disposition),
+) -> Result<InboxItem, Refusal> {
+    let input = match request.input {
+        Some(input) => Some(input::admit(world, head, input_id, input).await?),
+        None => None,
+    };
+    let prompt = PromptInput {
+        prompt_id: PromptId::of(input_id),
+        user: head.user.clone(),
+        input,
+        visible: request.visible.unwrap_or(true),
+        model: request.model,
+        source: sender.source,
+        traceparent: sender.traceparent.clone(),
+    };
+    Ok(InboxItem {
+        input_id: input_id.clone(),
+        accepted_at: world.clock.now(),
+        admission: crate::agent::inbox::Admission::default(),
+        body: match disposition {
+            Disposition::Started => InboxBody::Prompt(prompt),
+            Disposition::Queued => InboxBody::FollowUp(prompt),
+        },
+    })
+}

@@ -1,0 +1,182 @@
+//! Prompts from the queue `agent-prompts`, where nobody waits for an answer: what cannot be used is put aside, visibly.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::ids::{TenantId, UserId, is_plain};
+use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_of};
+use crate::turn::World;
+use crate::turn::admission::idempotency::{Idempotency, canonical_hash};
+use crate::turn::admission::prompt::{
+    FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
+};
+use crate::turn::admission::{Answer, Owner, Refusal};
+use crate::turn::views::load;
+
+const ROUTE: &str = "queue agent-prompts";
+
+/// What became of a message; acknowledge it either way.
+#[derive(Debug)]
+pub enum Queued {
+    Accepted(Answer),
+    /// It is in `agent-prompts-poison` now, with the reason.
+    Rejected { reason: String },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Message {
+    tenant_id: Option<String>,
+    user_id: Option<String>,
+    conversation_id: Option<String>,
+    agent: Option<String>,
+    input: Option<Content>,
+    mode: Option<Mode>,
+    idempotency_key: Option<String>,
+    settings: Option<Settings>,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rejected<'a> {
+    reason: &'a str,
+    original: &'a str,
+    #[serde(with = "crate::clock::iso")]
+    received_at: crate::clock::Timestamp,
+}
+
+/// Accepts a message of `agent-prompts`.
+///
+/// # Errors
+/// The store or the queue did not answer: leave the message on its queue, it will come again.
+pub async fn accept_queued(
+    world: &World,
+    text: &str,
+    message_id: &str,
+) -> Result<Queued, Refusal> {
+    let refusal = match accept(world, text, message_id).await {
+        Ok(answer) => return Ok(Queued::Accepted(answer)),
+        Err(refusal) => refusal,
+    };
+    let reason = match refusal {
+        // They pass, or a deployment or an operator heals them; the message is the only copy.
+        refusal @ (Refusal::Unavailable { .. }
+        | Refusal::AgentUnavailable(_)
+        | Refusal::Corrupt(_)
+        | Refusal::Conflict { retry_after: Some(_), .. }) => return Err(refusal),
+        refusal @ (Refusal::NotFound(_)
+        | Refusal::Invalid(_)
+        | Refusal::Conflict { .. }
+        | Refusal::AlreadyProcessing { .. }
+        | Refusal::AlreadyDecided(_)
+        | Refusal::Expired { .. }
+        | Refusal::Forbidden(_)
+        | Refusal::KeyReused
+        | Refusal::EffectInFlight { .. }
+        | Refusal::PreconditionFailed { .. }
+        | Refusal::TooLarge(_)) => refusal.to_string(),
+    };
+    put_aside(world, text, &reason).await?;
+    tracing::warn!(message.id = message_id, "a message of agent-prompts cannot be used: {reason}");
+    Ok(Queued::Rejected { reason })
+}
+
+async fn accept(world: &World, text: &str, message_id: &str) -> Result<Answer, Refusal> {
+    let json = json_of(text)?;
+    let mut message: Message = parse(&json)?;
+    let owner = Owner {
+        tenant: TenantId::new(plain(message.tenant_id.take(), "tenantId")?),
+        user: UserId::new(plain(message.user_id.take(), "userId")?),
+    };
+    let body = serde_json::from_str(&json).map_err(|error| Refusal::invalid("", error.to_string()))?;
+    let idempotency = Idempotency {
+        key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
+        is_repeatable: true,
+        route: ROUTE,
+        body_hash: canonical_hash(&body),
+    };
+    let sender = Sender { source: Source::Queue, traceparent: None, when_busy: WhenBusy::WaitItsTurn };
+    if let Some(id) = &message.conversation_id
+        && is_plain(id)
+    {
+        let key = owner.key(id);
+        if let Some((head, _)) = load::find_head(world, &key).await? {
+            refuse_other_beginning(&message, &head)?;
+            let request = PromptRequest { input: message.input, mode: message.mode, ..PromptRequest::default() };
+            return accept_prompt(world, &key, request, &idempotency, &sender).await;
+        }
+    }
+    let request = FirstPromptRequest {
+        agent: message.agent,
+        conversation_id: message.conversation_id,
+        settings: message.settings,
+        metadata: message.metadata,
+        input: message.input,
+        mode: message.mode,
+        ..FirstPromptRequest::default()
+    };
+    begin_conversation(world, &owner, request, &idempotency, &sender).await
+}
+
+/// A conversation keeps what it was begun with; a message that says otherwise was meant for another one.
+fn refuse_other_beginning(
+    message: &Message,
+    head: &crate::agent::head::Head,
+) -> Result<(), Refusal> {
+    match &message.agent {
+        Some(agent) if agent != &head.agent => Err(Refusal::invalid(
+            "/agent",
+            format!("conversation `{}` is of the agent `{}`", head.conversation_id, head.agent),
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Text that begins with `{` is JSON; anything else is base64 of JSON, as most clients of Storage queues send it.
+fn json_of(text: &str) -> Result<String, Refusal> {
+    let text = text.trim();
+    if text.starts_with('{') {
+        return Ok(text.to_owned());
+    }
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .ok_or_else(|| Refusal::invalid("", "the message is neither JSON nor base64 of JSON"))
+}
+
+fn parse(json: &str) -> Result<Message, Refusal> {
+    serde_json::from_str(json)
+        .map_err(|error| Refusal::invalid("", format!("the message is not understood: {error}")))
+}
+
+fn plain(given: Option<String>, member: &str) -> Result<String, Refusal> {
+    let text = given.unwrap_or_else(|| "default".to_owned());
+    if text.len() <= 128 && is_plain(&text) {
+        return Ok(text);
+    }
+    Err(Refusal::invalid(
+        format!("/{member}"),
+        format!("`{member}` is 1 to 128 of the characters A-Z a-z 0-9 _ . -"),
+    ))
+}
+
+async fn put_aside(world: &World, original: &str, reason: &str) -> Result<(), Refusal> {
+    let rejected = Rejected { reason, original, received_at: world.clock.now() };
+    let mut text = RawJson::of(&rejected).text().to_owned();
+    if text.len() > MESSAGE_BYTES_MAX {
+        // The wrapping no longer fits; the message itself is worth more than the reason, which is in the log.
+        original.clone_into(&mut text);
+    }
+    world.queue.send(&poison_of(PROMPTS), text, Duration::ZERO).await.map_err(|error| {
+        Refusal::Unavailable { what: "the queue", source: Some(Box::new(error)) }
+    })
+}

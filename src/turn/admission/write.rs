@@ -1,0 +1,81 @@
+//! Writing surely: the identical batch again while the answer is unknown, then a conclusion by reading.
+
+use std::time::Duration;
+
+use crate::agent::head::Head;
+use crate::agent::inbox::{Outcome, Receipt};
+use crate::clock::Timestamp;
+use crate::ids::ConversationKey;
+use crate::store::{Document, ETag, Partition, StoreError, Write};
+use crate::turn::{World, record};
+use crate::turn::admission::idempotency::{Idempotency, kept};
+use crate::turn::admission::{Answer, Refusal};
+
+const TRIES_MAX: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) enum Written {
+    Won(Vec<ETag>),
+    /// A condition did not hold. It may be because an earlier try of the same batch won unheard: read before concluding.
+    Lost,
+}
+
+/// Sends the batch until the store says what became of it.
+pub(crate) async fn write_surely(
+    world: &World,
+    key: &ConversationKey,
+    writes: Vec<Write>,
+) -> Result<Written, Refusal> {
+    let partition = Partition::Conversation(key.clone());
+    let mut pause = PAUSE;
+    let mut tries = 1;
+    loop {
+        match world.store.write(&partition, writes.clone()).await {
+            Ok(etags) => return Ok(Written::Won(etags)),
+            Err(StoreError::Conflict) => return Ok(Written::Lost),
+            Err(StoreError::Unavailable(source)) if tries < TRIES_MAX => {
+                tracing::debug!(conversation.id = %key, tries, error = %source, "write is sent again");
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+                tries += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The document of a head that is about to be written.
+pub(crate) fn head_document(head: &Head) -> Result<Document, Refusal> {
+    Ok(record::head_document(head)?)
+}
+
+/// The receipt of a request that is done when it is accepted.
+pub(crate) fn receipt_document(
+    idempotency: &Idempotency,
+    key: &ConversationKey,
+    answer: &Answer,
+    now: Timestamp,
+) -> Document {
+    let receipt = Receipt {
+        input_id: idempotency.input_id(key),
+        accepted_at: now,
+        admission: idempotency.admission(&kept(answer)),
+        outcome: Outcome::Landed,
+        turn: 0,
+        prompt_id: None,
+        decision: None,
+        skipped_calls: Vec::new(),
+        ran_calls: Vec::new(),
+        extra: crate::agent::raw::Extra::new(),
+    };
+    record::receipt_document(key, &receipt)
+}
+
+/// Bytes that a write adds to its batch.
+pub(crate) fn bytes_of(write: &Write) -> usize {
+    match write {
+        Write::Create(document) | Write::Replace(document, _) => document.body.text().len() + 512,
+        Write::Delete(..) => 128,
+    }
+}

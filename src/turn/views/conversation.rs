@@ -1,0 +1,201 @@
+//! The conversation as clients see it, its messages and its entries.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::agent::entry::{Entry, EntryBody, PromptState};
+use crate::agent::head::{Head, State};
+use crate::agent::path::path;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+use crate::agent::usage::Usage;
+use crate::clock::{Timestamp, iso};
+use crate::ids::{ConversationId, EntryId, PromptId, TenantId, UserId};
+use crate::turn::World;
+use crate::turn::admission::Refusal;
+use crate::turn::views::approvals::{Approval, ApprovalView, pending};
+use crate::turn::views::load;
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConversationView {
+    #[schema(value_type = String)]
+    pub id: ConversationId,
+    pub agent: String,
+    pub owner: OwnerView,
+    /// `idle`, `running` or `waiting_for_approval`.
+    #[schema(value_type = String)]
+    pub state: State,
+    /// Turns begun.
+    pub turn: u64,
+    #[schema(value_type = Option<String>)]
+    pub leaf_id: Option<EntryId>,
+    pub settings: Settings,
+    #[schema(value_type = Object)]
+    pub usage: Usage,
+    pub metadata: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub pending_approvals: Vec<ApprovalView>,
+    /// The last 20, oldest first.
+    pub prompts: Vec<PromptSummary>,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerView {
+    #[schema(value_type = String)]
+    pub tenant_id: TenantId,
+    #[schema(value_type = String)]
+    pub user_id: UserId,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptSummary {
+    #[schema(value_type = String)]
+    pub id: PromptId,
+    /// `running`, `waiting_for_approval`, `completed`, `failed` or `aborted`.
+    #[schema(value_type = String)]
+    pub state: PromptState,
+}
+
+/// The view of a conversation that nothing has happened in.
+pub(crate) fn fresh_view(head: &Head) -> ConversationView {
+    whole(head, head.state(), prompt_summaries(head, head.state()), &[])
+}
+
+/// The view, with what waits in the inbox.
+///
+/// # Errors
+/// As the store's.
+pub async fn conversation_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
+    let key = head.key();
+    let pending = pending(world, head).await?;
+    let inbox = load::inbox(world, &key).await?;
+    let waiting: Vec<&PromptId> =
+        inbox.iter().filter_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id).collect();
+    let state = match seen_state(head, &pending) {
+        State::Idle if !waiting.is_empty() => State::Running,
+        state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
+    };
+    let mut prompts = prompt_summaries(head, seen_state(head, &pending));
+    for id in waiting {
+        if !prompts.iter().any(|prompt| &prompt.id == id) {
+            prompts.push(PromptSummary { id: id.clone(), state: PromptState::Running });
+        }
+    }
+    Ok(whole(head, state, prompts, &pending))
+}
+
+/// A waiting conversation whose requests have all been decided is running again, though no worker has seen it yet.
+pub(crate) fn seen_state(head: &Head, pending: &[Approval]) -> State {
+    match head.state() {
+        State::WaitingForApproval if pending.is_empty() => State::Running,
+        state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
+    }
+}
+
+fn prompt_summaries(head: &Head, state: State) -> Vec<PromptSummary> {
+    let running = head.prompt.as_ref().map(|run| &run.id);
+    head.prompts
+        .iter()
+        .map(|span| PromptSummary {
+            id: span.id.clone(),
+            state: match (running == Some(&span.id), state) {
+                (true, State::WaitingForApproval) => PromptState::WaitingForApproval,
+                (true, State::Idle | State::Running) => PromptState::Running,
+                (false, _) => span.state,
+            },
+        })
+        .collect()
+}
+
+fn whole(
+    head: &Head,
+    state: State,
+    prompts: Vec<PromptSummary>,
+    pending: &[Approval],
+) -> ConversationView {
+    ConversationView {
+        id: head.conversation_id.clone(),
+        agent: head.agent.clone(),
+        owner: OwnerView { tenant_id: head.tenant.clone(), user_id: head.user.clone() },
+        state,
+        turn: head.turn,
+        leaf_id: head.leaf_id.clone(),
+        settings: head.settings.clone(),
+        usage: head.usage,
+        metadata: head.metadata.clone(),
+        name: head.name.clone(),
+        pending_approvals: pending.iter().map(Approval::view).collect(),
+        prompts,
+        created_at: head.created_at,
+        updated_at: head.updated_at,
+    }
+}
+
+/// Messages on the path to the leaf, with their roles and shapes as they are stored.
+///
+/// # Errors
+/// As the store's.
+pub async fn messages(world: &World, head: &Head) -> Result<Vec<Value>, Refusal> {
+    let entries = load::all_entries(world, head).await?;
+    let path = path(&entries, head.leaf_id.as_ref());
+    Ok(path.iter().filter_map(|entry| message_of(entry)).collect())
+}
+
+/// What an entry says, as a message; others say nothing.
+fn message_of(entry: &Entry) -> Option<Value> {
+    let at = entry.base.timestamp;
+    match &entry.body {
+        EntryBody::Message(message) => serde_json::to_value(&message.message).ok(),
+        EntryBody::CustomMessage(custom) => Some(json!({
+            "role": "custom", "customType": custom.custom_type, "content": custom.content,
+            "display": custom.display, "details": custom.details, "timestamp": at,
+        })),
+        EntryBody::BranchSummary(branch) => Some(json!({
+            "role": "branchSummary", "summary": branch.summary, "fromId": branch.from_id, "timestamp": at,
+        })),
+        EntryBody::Compaction(compaction) => Some(json!({
+            "role": "compactionSummary", "summary": compaction.summary,
+            "tokensBefore": compaction.tokens_before, "timestamp": at,
+        })),
+        EntryBody::ThinkingLevelChange(_)
+        | EntryBody::ModelChange(_)
+        | EntryBody::Custom(_)
+        | EntryBody::Label(_)
+        | EntryBody::SessionInfo(_)
+        | EntryBody::Prompt(_)
+        | EntryBody::PromptEnd(_)
+        | EntryBody::ToolStarted(_)
+        | EntryBody::Request(_)
+        | EntryBody::Decision(_)
+        | EntryBody::Output(_)
+        | EntryBody::Protocol(_)
+        | EntryBody::Other(_) => None,
+    }
+}
+
+/// An entry with `id` in place of `entryId`.
+pub fn entry_view(entry: &Entry) -> Value {
+    let mut view = RawJson::of(entry).value();
+    if let Some(object) = view.as_object_mut() {
+        let mut renamed = serde_json::Map::with_capacity(object.len());
+        for (name, value) in std::mem::take(object) {
+            let name = if name == "entryId" { "id".to_owned() } else { name };
+            renamed.insert(name, value);
+        }
+        *object = renamed;
+    }
+    view
+}

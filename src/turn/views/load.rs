@@ -1,0 +1,114 @@
+//! Loading: the head, entries without gaps, and what waits in the inbox.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::agent::entry::Entry;
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::phase::Phase;
+use crate::ids::ConversationKey;
+use crate::store::{
+    ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored,
+};
+use crate::turn::{World, record};
+use crate::turn::admission::Refusal;
+
+/// A stored body as what it is.
+pub(crate) fn read_body<T: DeserializeOwned>(stored: &Stored) -> Result<T, Refusal> {
+    Ok(record::read(&stored.document)?)
+}
+
+/// The head, a deleted one too.
+pub(crate) async fn any_head(
+    world: &World,
+    key: &ConversationKey,
+) -> Result<Option<(Head, ETag)>, Refusal> {
+    let partition = Partition::Conversation(key.clone());
+    let Some(stored) = world.store.read(&partition, HEAD_ID, Freshness::Latest).await? else {
+        return Ok(None);
+    };
+    Ok(Some((record::read_head(&stored)?, stored.etag)))
+}
+
+/// The head of a conversation that is there for clients.
+///
+/// # Errors
+/// As the store's.
+pub async fn find_head(
+    world: &World,
+    key: &ConversationKey,
+) -> Result<Option<(Head, ETag)>, Refusal> {
+    Ok(any_head(world, key).await?.filter(|(head, _)| head.phase != Phase::Deleted))
+}
+
+/// The same, where there must be one.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn head(world: &World, key: &ConversationKey) -> Result<(Head, ETag), Refusal> {
+    find_head(world, key).await?.ok_or(Refusal::NotFound("conversation"))
+}
+
+/// Entries with `from <= seq <= to`, ascending and without gaps: what a lagging replica does not have yet is read again.
+///
+/// # Errors
+/// As the store's; [`Refusal::Corrupt`] when an entry is missing for good.
+pub async fn entries(
+    world: &World,
+    key: &ConversationKey,
+    from: u64,
+    to: u64,
+) -> Result<Vec<Arc<Entry>>, Refusal> {
+    if from > to {
+        return Ok(Vec::new());
+    }
+    let partition = Partition::Conversation(key.clone());
+    let expected = usize::try_from(to - from + 1).unwrap_or(usize::MAX);
+    for freshness in [Freshness::Any, Freshness::Latest] {
+        let found = world.store.select(&partition, &Selection::entries(from, to), freshness).await?;
+        if found.len() == expected {
+            return Ok(record::read_entries(&found)?);
+        }
+    }
+    // A deletion may be under way; otherwise a person has to look.
+    head(world, key).await?;
+    Err(Refusal::Corrupt(StoreError::Corrupt(format!("entries {from} to {to} of {key} have a gap"))))
+}
+
+/// All entries of a conversation; what a warm process remembers is not read again.
+///
+/// # Errors
+/// As the store's.
+pub async fn all_entries(world: &World, head: &Head) -> Result<Arc<Vec<Arc<Entry>>>, Refusal> {
+    Ok(world.entries.entries(&*world.store, head).await?)
+}
+
+/// What was accepted and not yet taken in, oldest first.
+///
+/// # Errors
+/// As the store's.
+pub async fn inbox(world: &World, key: &ConversationKey) -> Result<Vec<InboxItem>, Refusal> {
+    let partition = Partition::Conversation(key.clone());
+    let found =
+        world.store.select(&partition, &Selection::all(Kind::Inbox), Freshness::Latest).await?;
+    let mut items: Vec<InboxItem> = found.iter().map(read_body).collect::<Result<_, _>>()?;
+    items.sort_by(|one, other| {
+        (one.accepted_at, &one.input_id).cmp(&(other.accepted_at, &other.input_id))
+    });
+    Ok(items)
+}
+
+/// The prompt that an inbox item will begin.
+pub fn waiting_prompt(item: &InboxItem) -> Option<&PromptInput> {
+    match &item.body {
+        InboxBody::Prompt(prompt) | InboxBody::FollowUp(prompt) => Some(prompt),
+        InboxBody::Steer(_)
+        | InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => None,
+    }
+}

@@ -1,0 +1,126 @@
+//! Prompts as clients see them; one that was accepted and not yet taken in is `running`.
+
+use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::head::{Head, State};
+use crate::agent::inbox::PromptInput;
+use crate::agent::usage::Usage;
+use crate::agent::view::{PromptView, prompt_view};
+use crate::ids::PromptId;
+use crate::turn::World;
+use crate::turn::admission::Refusal;
+use crate::turn::admission::idempotency::{Earlier, earlier};
+use crate::turn::views::approvals::pending;
+use crate::turn::views::conversation::seen_state;
+use crate::turn::views::load;
+
+/// The prompt of that id.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptView, Refusal> {
+    if let Some(view) = taken_in(world, head, id).await? {
+        return Ok(view);
+    }
+    let Some(input_id) = id.as_str().strip_prefix("pr_").map(|rest| format!("in_{rest}")) else {
+        return Err(Refusal::NotFound("prompt"));
+    };
+    if !crate::ids::is_plain(&input_id) {
+        return Err(Refusal::NotFound("prompt"));
+    }
+    let key = head.key();
+    match earlier(world, &key, &input_id).await? {
+        Some(Earlier::Waiting(item)) => load::waiting_prompt(&item)
+            .map(|prompt| waiting_view(world, head, prompt))
+            .ok_or(Refusal::NotFound("prompt")),
+        // It was taken in between the two reads.
+        Some(Earlier::Settled(_)) => {
+            let (head, _) = load::head(world, &key).await?;
+            taken_in(world, &head, id).await?.ok_or(Refusal::NotFound("prompt"))
+        }
+        None => Err(Refusal::NotFound("prompt")),
+    }
+}
+
+async fn taken_in(
+    world: &World,
+    head: &Head,
+    id: &PromptId,
+) -> Result<Option<PromptView>, Refusal> {
+    let (from, to) = match head.prompts.iter().find(|span| &span.id == id) {
+        Some(span) => (span.from_seq, span.to_seq.unwrap_or(head.seq)),
+        // Older than what the head remembers.
+        None if head.prompts.len() >= crate::agent::head::PROMPTS_KEPT => (1, head.seq),
+        None => return Ok(None),
+    };
+    let entries = load::entries(world, &head.key(), from.max(1), to).await?;
+    let Some(mut view) = prompt_view(id, head, &entries) else { return Ok(None) };
+    if view.state == PromptState::WaitingForApproval
+        && seen_state(head, &pending(world, head).await?) != State::WaitingForApproval
+    {
+        view.state = PromptState::Running;
+    }
+    Ok(Some(view))
+}
+
+/// What is known of a prompt before a worker has seen it.
+fn waiting_view(world: &World, head: &Head, prompt: &PromptInput) -> PromptView {
+    let of_agent = world.agents.find(Some(&head.agent)).ok();
+    let settings = of_agent.map_or_else(|| head.settings.clone(), |agent| head.settings.over(&agent.settings));
+    PromptView {
+        id: prompt.prompt_id.clone(),
+        user_id: prompt.user.clone(),
+        model: prompt.model.clone().or(settings.model).unwrap_or_else(|| "normal".to_owned()),
+        visible: prompt.visible,
+        state: PromptState::Running,
+        stop_reason: None,
+        input: prompt.input.clone(),
+        output: Vec::new(),
+        usage: Usage::default(),
+        result: None,
+        error: None,
+    }
+}
+
+/// One page of prompts, oldest first, and where the next begins.
+///
+/// # Errors
+/// As the store's.
+pub async fn prompts(
+    world: &World,
+    head: &Head,
+    after: usize,
+    limit: usize,
+) -> Result<(Vec<PromptView>, Option<usize>), Refusal> {
+    let key = head.key();
+    let entries = load::all_entries(world, head).await?;
+    let inbox = load::inbox(world, &key).await?;
+    let begun: Vec<&PromptId> = entries
+        .iter()
+        .filter(|entry| matches!(entry.body, EntryBody::Prompt(_)))
+        .filter_map(|entry| entry.base.prompt_id.as_ref())
+        .collect();
+    let waiting: Vec<&PromptInput> = inbox
+        .iter()
+        .filter_map(load::waiting_prompt)
+        .filter(|prompt| !begun.contains(&&prompt.prompt_id))
+        .collect();
+    let is_waiting_for_person = head.state() == State::WaitingForApproval
+        && seen_state(head, &pending(world, head).await?) == State::WaitingForApproval;
+    let mut views = Vec::new();
+    for id in begun.iter().skip(after).take(limit) {
+        let span: Vec<_> =
+            entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(*id)).cloned().collect();
+        if let Some(mut view) = prompt_view(id, head, &span) {
+            if view.state == PromptState::WaitingForApproval && !is_waiting_for_person {
+                view.state = PromptState::Running;
+            }
+            views.push(view);
+        }
+    }
+    let passed = after.saturating_sub(begun.len());
+    let room = limit - views.len().min(limit);
+    views.extend(waiting.iter().skip(passed).take(room).map(|prompt| waiting_view(world, head, prompt)));
+    let end = after + limit;
+    let next = (end < begun.len() + waiting.len()).then_some(end);
+    Ok((views, next))
+}
