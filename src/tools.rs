@@ -1,11 +1,8 @@
 //! Tools: what an agent can do to the world, each with its declared effect.
 
-<<<<<<< HEAD
-pub mod run;
-pub mod validate;
-=======
 pub mod cap;
 pub mod code;
+pub mod http;
 pub mod run;
 pub mod validate;
 pub mod workspace;
@@ -13,7 +10,6 @@ pub mod workspace;
 #[cfg(test)]
 mod testing;
 
->>>>>>> tools
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -33,8 +29,6 @@ use crate::clock::{Clock, Timestamp};
 use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
 use sha2::Digest as _;
-
-pub mod http;
 
 /// A time-out above it is a mistake in the agent file.
 pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);

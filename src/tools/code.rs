@@ -290,12 +290,10 @@ impl<T: Tool> RunTool for CodeTool<T> {
         let _over = cx.over().drop_guard();
         match self.tool.call(args, cx.clone()).await {
             Ok(result) => ToolOutcome::Returned(cx.finish(result)),
-            Err(ToolError::Failed(message)) => ToolOutcome::Returned(ToolResult::error(message)),
+            Err(ToolError::Failed(message)) => ToolOutcome::Failed(message),
             Err(ToolError::Unknown(reason)) => match self.definition.effect {
                 Effect::Write => ToolOutcome::Unknown { reason },
-                Effect::Read | Effect::Idempotent => {
-                    ToolOutcome::Returned(ToolResult::error(reason))
-                }
+                Effect::Read | Effect::Idempotent => ToolOutcome::Failed(reason),
             },
         }
     }

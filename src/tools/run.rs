@@ -1,12 +1,3 @@
-<<<<<<< HEAD
-//! stub
-pub async fn run(
-    t: &dyn super::RunTool,
-    a: super::Arguments,
-    c: super::ToolContext,
-) -> super::ToolOutcome {
-    t.call(a, c).await
-=======
 //! One attempt at a call: within its time, whatever the tool does, and with a result of bounded size.
 
 #[cfg(test)]
@@ -16,6 +7,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
 
+use crate::agent::content::joined_text;
 use crate::agent::request::Effect;
 use crate::tools::cap::{ReadOn, cap};
 use crate::tools::{Arguments, RunTool, ToolContext, ToolOutcome, ToolResult};
@@ -35,6 +27,10 @@ pub async fn run(
         AssertUnwindSafe(async { tool.call(arguments, context.clone()).await }).catch_unwind();
     let outcome = match tokio::time::timeout(span, call).await {
         Ok(Ok(ToolOutcome::Returned(result))) => Ok(result),
+        Ok(Ok(ToolOutcome::Failed(text))) => {
+            let capped = Box::pin(cap(ToolResult::error(text), &context, read_on)).await;
+            return ToolOutcome::Failed(joined_text(&capped.content));
+        }
         Ok(Ok(ToolOutcome::Unknown { reason })) => Err(reason),
         Ok(Err(_panic)) => {
             // What it panicked with may hold data of the call.
@@ -48,9 +44,7 @@ pub async fn run(
             ToolOutcome::Returned(Box::pin(cap(result, &context, read_on)).await)
         }
         (Err(reason), Effect::Write) => ToolOutcome::Unknown { reason },
-        (Err(reason), Effect::Read | Effect::Idempotent) => ToolOutcome::Returned(
-            ToolResult::error(format!("Error in tool \"{}\": {reason}", definition.name)),
-        ),
+        (Err(reason), Effect::Read | Effect::Idempotent) => ToolOutcome::Failed(reason),
     }
 }
 
@@ -60,5 +54,4 @@ fn seconds(millis: u128) -> String {
         0 => (millis / 1000).to_string(),
         rest => format!("{}.{rest:03}", millis / 1000).trim_end_matches('0').to_owned(),
     }
->>>>>>> tools
 }

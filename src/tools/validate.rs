@@ -1,11 +1,3 @@
-<<<<<<< HEAD
-//! stub
-pub fn validate(
-    _d: &super::ToolDefinition,
-    raw: &crate::agent::raw::RawJson,
-) -> Result<super::Arguments, String> {
-    Ok(super::Arguments { value: raw.value(), text: raw.clone() })
-=======
 //! Arguments against a tool's parameters: every problem at once, in AJV's words, after AJV's coercions.
 
 mod coerce;
@@ -199,5 +191,4 @@ fn report(tool_name: &str, problems: &[String], left_out: usize, received: &Valu
         let _ = write!(text, "\n[{} more bytes]", echo.len() - shown.len());
     }
     text
->>>>>>> tools
 }

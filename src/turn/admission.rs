@@ -88,7 +88,9 @@ pub enum Refusal {
     Expired { at: Option<Timestamp> },
     #[error("{0}")]
     Forbidden(String),
-    #[error("the idempotency key was used before with another body: use a fresh key for a new request")]
+    #[error(
+        "the idempotency key was used before with another body: use a fresh key for a new request"
+    )]
     KeyReused,
     #[error("the write {effect_id} is under way: try again when its outcome is known")]
     EffectInFlight { effect_id: EffectId, retry_after: Duration },
@@ -131,6 +133,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict => Self::contended(),
+            StoreError::Invalid(what) => Self::invalid("", what),
             StoreError::TooLarge(what) => Self::TooLarge(what),
             StoreError::Unavailable(source) => {
                 Self::Unavailable { what: "the store", source: Some(source) }

@@ -13,10 +13,10 @@ use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
 use crate::store::HeadQuery;
 use crate::turn::World;
-use crate::turn::expiry::decision_id;
 use crate::turn::admission::Refusal;
 use crate::turn::admission::decide::Decider;
 use crate::turn::admission::idempotency::{Earlier, earlier};
+use crate::turn::expiry::decision_id;
 use crate::turn::views::{load, state_name};
 
 /// Heads that one look at all approvals reads at most.
@@ -213,10 +213,7 @@ pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
 }
 
 /// What a conversation asks and nobody has decided.
-pub(crate) async fn pending(
-    world: &World,
-    head: &Head,
-) -> Result<Vec<Approval>, Refusal> {
+pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>, Refusal> {
     let key = head.key();
     let mut pending = Vec::with_capacity(head.requests.len());
     for request in &head.requests {
