@@ -1,1 +1,4 @@
 //! All integration tests: one binary, so that the library is linked once.
+
+mod support;
+mod tools;
