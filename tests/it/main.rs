@@ -2,3 +2,5 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod host_contract;
+mod support;
+mod tools;

@@ -37,7 +37,8 @@ async fn a_small_result_passes_as_it_is() {
 #[tokio::test]
 async fn a_long_text_can_be_read_on_with_read() {
     let mut desk = Desk::new();
-    let whole: String = (1..=3_000).map(|number| format!("line {number}\n")).collect();
+    let lines: Vec<String> = (1..=3_000).map(|number| format!("line {number}")).collect();
+    let whole = format!("{}\n", lines.join("\n"));
     let context = desk.context();
     let result = cap(ToolResult::text(whole.clone()), &context, ReadOn::WithRead).await;
     let text = joined_text(&result.content);
@@ -71,7 +72,7 @@ async fn one_endless_line_is_cut_between_letters_and_read_on_by_column() {
     let path = ".turnwheel/outputs/tw_c_0a1b2c3d_0_0.txt";
     desk.files.insert(path.to_owned(), result.workspace[path].clone().unwrap());
     let rest = desk.text("read", &json!({"path": path, "column": head.len() + 1})).await;
-    assert!(whole[head.len()..].starts_with(rest.split_once("\n\n[").unwrap().0));
+    assert!(whole.strip_prefix(head).unwrap().starts_with(rest.split_once("\n\n[").unwrap().0));
 }
 
 #[tokio::test]
@@ -138,9 +139,10 @@ async fn a_picture_that_no_model_takes_becomes_a_file() {
         mime_type: "image/png".to_owned(),
         extra: Extra::new(),
     });
-    let content = vec![image(PNG), image(&large), image(b"<svg>"), not_base64];
+    let blocks = vec![image(PNG), image(&large), image(b"<svg>"), not_base64];
     let result =
-        cap(ToolResult { content, ..ToolResult::default() }, &context, ReadOn::WithRead).await;
+        cap(ToolResult { content: blocks, ..ToolResult::default() }, &context, ReadOn::WithRead)
+            .await;
     let Block::Image(first) = &result.content[0] else { panic!("it is fine") };
     assert_eq!(first.mime_type, "image/png");
     let text = joined_text(&result.content[1..]);

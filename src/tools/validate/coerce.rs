@@ -36,7 +36,8 @@ impl Coercer<'_> {
             self.visit(branch, &format!("{pointer}/allOf/{index}"), value, hops);
         }
         for keyword in ["anyOf", "oneOf"] {
-            self.visit_branches(schema, keyword, pointer, value, hops);
+            let place = format!("{pointer}/{keyword}");
+            self.visit_branches(list_of(schema, keyword), &place, value, hops);
         }
         match value {
             Value::Object(members) => self.visit_members(schema, pointer, members),
@@ -46,16 +47,8 @@ impl Coercer<'_> {
     }
 
     /// A value that fits a branch stays as it is; else it becomes what the first branch that then fits makes of it.
-    fn visit_branches(
-        &self,
-        schema: &Map<String, Value>,
-        keyword: &str,
-        pointer: &str,
-        value: &mut Value,
-        hops: u32,
-    ) {
-        let branches = list_of(schema, keyword);
-        let pointer_of = |index: usize| format!("{pointer}/{keyword}/{index}");
+    fn visit_branches(&self, branches: &[Value], place: &str, value: &mut Value, hops: u32) {
+        let pointer_of = |index: usize| format!("{place}/{index}");
         if (0..branches.len()).any(|index| (self.fits)(&pointer_of(index), value)) {
             return;
         }

@@ -143,7 +143,7 @@ fn a_flood_of_problems_is_cut_and_counted() {
     let schema = json!({"type": "object", "properties": {"list": {"items": {"type": "object"}}}});
     let args = json!({"list": vec![1; 20_000]});
     let text = check(&schema, &args.to_string()).unwrap_err();
-    assert!(text.contains("  - and 19950 more problems\n"), "{}", &text[..200]);
+    assert!(text.contains("  - and 19950 more problems\n"), "{}", text.len());
     assert!(text.ends_with(" more bytes]") && text.len() < 60_000, "{}", text.len());
 }
 

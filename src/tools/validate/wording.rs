@@ -82,19 +82,23 @@ pub(super) fn place(schema: &Value, value: &Value, error: &ValidationError<'_>) 
         ) && let Some(name) = through_value.next()
         {
             key.push(at_value.map_or(0, |value| position(value, &name)));
-            at_value = at_value.and_then(|value| match value {
-                Value::Array(items) => name.parse::<usize>().ok().and_then(|at| items.get(at)),
-                _ => value.get(&name),
-            });
+            at_value = at_value.and_then(|value| child(value, &name));
         }
     }
     key
 }
 
 fn position(container: &Value, name: &str) -> usize {
-    match container {
-        Value::Object(members) => members.keys().position(|key| key == name).unwrap_or(0),
-        _ => name.parse().unwrap_or(0),
+    match container.as_object() {
+        Some(members) => members.keys().position(|key| key == name).unwrap_or(0),
+        None => name.parse().unwrap_or(0),
+    }
+}
+
+fn child<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
+    match container.as_array() {
+        Some(items) => items.get(name.parse::<usize>().ok()?),
+        None => container.get(name),
     }
 }
 
@@ -107,57 +111,65 @@ pub(super) fn lines(schema: &Value, error: &ValidationError<'_>) -> Vec<String> 
     let path = error.instance_path().as_str().strip_prefix('/').unwrap_or_default();
     let path = if path.is_empty() { "root" } else { path };
     let line = |message: &str| format!("{path}: {message}");
-    match error.kind() {
-        Kind::Required { property } => {
-            let name = property.as_str().unwrap_or_default();
-            let keywords = pointer_parts(error.schema_path().as_str());
-            let cause = keywords
-                .iter()
-                .rposition(|keyword| keyword == "dependentRequired")
-                .and_then(|at| keywords.get(at + 1));
-            let message = match cause {
-                Some(cause) => {
-                    format!("must have property {name} when property {cause} is present")
-                }
-                None => format!("must have required property '{name}'"),
-            };
-            let path = if path == "root" { name } else { path };
-            vec![format!("{path}: {message}")]
+    let kind = error.kind();
+    if let Kind::Required { property } = kind {
+        let name = property.as_str().unwrap_or_default();
+        let message = match cause_of(schema, error, name) {
+            Some(cause) => format!("must have property {name} when property {cause} is present"),
+            None => format!("must have required property '{name}'"),
+        };
+        let path = if path == "root" { name } else { path };
+        return vec![format!("{path}: {message}")];
+    }
+    let message = line(&message(schema, error, kind));
+    match branches_of(kind) {
+        Some(branches) => {
+            branches.flat_map(|error| lines(schema, error)).chain([message]).collect()
         }
-        Kind::AdditionalProperties { unexpected } => {
-            vec![line("must NOT have additional properties"); unexpected.len()]
-        }
-        Kind::UnevaluatedProperties { unexpected } => {
-            vec![line("must NOT have unevaluated properties"); unexpected.len()]
-        }
-        Kind::AnyOf { context } => {
-            with_branches(schema, context, line("must match a schema in anyOf"))
-        }
-        Kind::OneOfNotValid { context } | Kind::OneOfMultipleValid { context } => {
-            with_branches(schema, context, line("must match exactly one schema in oneOf"))
-        }
-        Kind::PropertyNames { error } => {
-            let mut inner = lines(schema, error);
-            for inner in &mut inner {
-                let message = inner.split_once(": ").map_or(inner.as_str(), |(_, message)| message);
-                *inner = line(message);
-            }
-            inner.push(line("property name must be valid"));
-            inner
-        }
-        kind => vec![line(&message(schema, error, kind))],
+        None => named_too(schema, kind, &line, message),
     }
 }
 
-fn with_branches(
+/// The errors of the branches that a value was tried on.
+fn branches_of(kind: &Kind) -> Option<impl Iterator<Item = &ValidationError<'static>>> {
+    if let Kind::AnyOf { context }
+    | Kind::OneOfNotValid { context }
+    | Kind::OneOfMultipleValid { context } = kind
+    {
+        return Some(context.iter().flatten());
+    }
+    None
+}
+
+/// Problems with members' names: a line for each of them.
+fn named_too(
     schema: &Value,
-    branches: &[Vec<ValidationError<'static>>],
-    last: String,
+    kind: &Kind,
+    line: &impl Fn(&str) -> String,
+    message: String,
 ) -> Vec<String> {
-    let mut all: Vec<String> =
-        branches.iter().flatten().flat_map(|error| lines(schema, error)).collect();
-    all.push(last);
-    all
+    if let Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } =
+        kind
+    {
+        return vec![message; unexpected.len()];
+    }
+    let Kind::PropertyNames { error } = kind else { return vec![message] };
+    let inner = lines(schema, error);
+    let about_name =
+        |text: &String| line(text.split_once(": ").map_or(text.as_str(), |(_, why)| why));
+    inner.iter().map(about_name).chain([message]).collect()
+}
+
+/// The present member that makes another one required, when that is the rule that was broken.
+fn cause_of<'a>(schema: &'a Value, error: &ValidationError<'_>, name: &str) -> Option<&'a str> {
+    let path = error.schema_path().as_str();
+    let rules = schema.pointer(path).filter(|_| path.ends_with("/dependentRequired"))?;
+    let asks = |listed: &Value| {
+        listed.as_array().is_some_and(|listed| listed.iter().any(|other| other == name))
+    };
+    rules.as_object()?.iter().find_map(|(cause, listed)| {
+        (asks(listed) && error.instance().get(cause).is_some()).then_some(cause.as_str())
+    })
 }
 
 /// What AJV says of a single problem; what it has no word for, in jsonschema's words without the value.
@@ -195,13 +207,14 @@ fn message(schema: &Value, error: &ValidationError<'_>, kind: &Kind) -> String {
         Kind::ContentMediaType { content_media_type } => format!("must be {content_media_type}"),
         Kind::Custom { message, .. } => message.clone(),
         Kind::Referencing(_) => "cannot be checked: its schema refers to nothing".to_owned(),
-        Kind::Required { .. }
-        | Kind::AdditionalProperties { .. }
-        | Kind::UnevaluatedProperties { .. }
-        | Kind::AnyOf { .. }
-        | Kind::OneOfNotValid { .. }
-        | Kind::OneOfMultipleValid { .. }
-        | Kind::PropertyNames { .. } => error.masked().to_string(),
+        Kind::AdditionalProperties { .. } => "must NOT have additional properties".to_owned(),
+        Kind::UnevaluatedProperties { .. } => "must NOT have unevaluated properties".to_owned(),
+        Kind::AnyOf { .. } => "must match a schema in anyOf".to_owned(),
+        Kind::OneOfNotValid { .. } | Kind::OneOfMultipleValid { .. } => {
+            "must match exactly one schema in oneOf".to_owned()
+        }
+        Kind::PropertyNames { .. } => "property name must be valid".to_owned(),
+        Kind::Required { .. } => "must have required properties".to_owned(),
     }
 }
 
@@ -222,10 +235,7 @@ fn types(schema: &Value, error: &ValidationError<'_>, kind: &TypeKind) -> String
 }
 
 fn shown(limit: &Value) -> String {
-    match limit {
-        Value::Number(number) => js_text(number),
-        other => other.to_string(),
-    }
+    limit.as_number().map_or_else(|| limit.to_string(), js_text)
 }
 
 /// AJV looks from the end: it names the last item that has an earlier twin, and the last of those.

@@ -83,8 +83,9 @@ async fn a_long_file_is_read_in_parts() {
 
 #[tokio::test]
 async fn wide_lines_are_cut_by_bytes_and_nothing_is_lost() {
-    let whole: String =
-        (0..300).map(|number| format!("{number:03}{}\n", "ä".repeat(600))).collect::<String>();
+    let lines: Vec<String> =
+        (0..300).map(|number| format!("{number:03}{}", "ä".repeat(600))).collect();
+    let whole = format!("{}\n", lines.join("\n"));
     let mut desk = desk(&[("wide.txt", &whole)]).await;
     let (mut read, mut offset) = (String::new(), 1);
     loop {
@@ -362,7 +363,7 @@ async fn a_search_never_hangs_or_floods() {
     assert!(
         text.contains("Output limit reached: 125 of 1000 lines shown"),
         "{}",
-        &text[text.len() - 300..]
+        text.rsplit('\n').next().unwrap()
     );
     desk.upload("a", "é".repeat(10_000)).await;
     let text = desk.text("grep", &json!({"pattern": "é"})).await;
