@@ -4,3 +4,4 @@
 mod host_contract;
 mod support;
 mod tools;
+mod tidy;
