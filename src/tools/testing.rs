@@ -148,6 +148,7 @@ impl Desk {
     pub(super) async fn result(&mut self, name: &str, args: &Value) -> ToolResult {
         match self.run(&*builtin(name).unwrap(), args).await {
             ToolOutcome::Returned(result) => result,
+            ToolOutcome::Failed(text) => ToolResult::error(text),
             ToolOutcome::Unknown { reason } => {
                 panic!("a built-in never loses its answer: {reason}")
             }

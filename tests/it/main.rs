@@ -3,5 +3,5 @@
 
 mod host_contract;
 mod support;
-mod tools;
 mod tidy;
+mod tools;
