@@ -56,7 +56,7 @@ pub enum OpenError {
     #[error("{} belongs to another program: take another folder", file.display())]
     Foreign { file: PathBuf },
     #[error(
-        "{} cannot be opened: free disk space, or put a copy of the folder in its place; moved away, the store begins anew",
+        "{} cannot be opened: if the disk is full, free some; if the file is damaged, restore a copy of the folder, or move it away to begin anew",
         file.display()
     )]
     Database { file: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
@@ -75,12 +75,8 @@ impl EmbeddedStore {
         let lock = FolderLock::take(folder)?;
         let file = folder.join(DATABASE_FILE);
         let (connection, generation) = schema::open(&file)?;
-        let database = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Database {
-            file: file.clone(),
-            source,
-        };
-        let writer =
-            Writer::start(connection, generation).map_err(|error| database(Box::new(error)))?;
+        let writer = Writer::start(connection, generation)
+            .map_err(|source| OpenError::Database { file: file.clone(), source })?;
         Ok(Self { claims: Claims::default(), readers: Arc::new(Readers::new(file)), writer, lock })
     }
 
@@ -97,7 +93,8 @@ impl EmbeddedStore {
         self.writer.counters().commits()
     }
 
-    /// Times the log was moved into the database since the store was opened: two fsyncs each.
+    /// Times the log was moved into the database since the store was opened: three fsyncs each, two then and one when
+    /// the log begins anew.
     pub fn checkpoints(&self) -> u64 {
         self.writer.counters().checkpoints()
     }

@@ -154,6 +154,23 @@ pub(super) fn read(
         .transpose()
 }
 
+fn select_sql(selection: &Selection) -> String {
+    // SQLite uses a partial index only where its condition is spelled out.
+    let rare = match selection.kind {
+        Kind::Entry | Kind::Events | Kind::Head | Kind::Scope => "",
+        Kind::Inbox | Kind::Receipt | Kind::Notice => {
+            "AND kind NOT IN ('entry', 'events', 'head', 'scope')"
+        }
+    };
+    let upper = if selection.to_id.is_some() { "AND id <= ?6" } else { "AND ?6 IS NULL" };
+    format!(
+        "SELECT {COLUMNS} FROM documents
+         WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND kind = ?4 {rare}
+             AND id >= ?5 {upper}
+         ORDER BY id LIMIT ?7"
+    )
+}
+
 pub(super) fn select(
     connection: &Connection,
     partition: &Partition,
@@ -161,26 +178,16 @@ pub(super) fn select(
 ) -> Result<Vec<Stored>, StoreError> {
     let [tenant, user, conversation] = partition.parts();
     let Selection { kind, from_id, to_id, limit } = selection;
-    // SQLite uses a partial index only where its condition is spelled out.
-    let rare = match kind {
-        Kind::Entry | Kind::Events | Kind::Head | Kind::Scope => "",
-        Kind::Inbox | Kind::Receipt | Kind::Notice => {
-            "AND kind NOT IN ('entry', 'events', 'head', 'scope')"
-        }
-    };
-    let upper = if to_id.is_some() { "AND id <= ?6" } else { "AND ?6 IS NULL" };
-    let sql = format!(
-        "SELECT {COLUMNS} FROM documents
-         WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND kind = ?4 {rare}
-             AND id >= ?5 {upper}
-         ORDER BY id LIMIT ?7"
-    );
     let from_id = from_id.as_deref().unwrap_or_default();
     let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
     let values = params![tenant, user, conversation, kind.as_str(), from_id, to_id, limit];
-    let rows = collect(connection, &sql, values).map_err(store_error)?;
+    let rows = collect(connection, &select_sql(selection), values).map_err(store_error)?;
     rows.into_iter().map(|raw| raw.stored().map(|(_, stored)| stored)).collect()
 }
+
+const DUE: &str = "SELECT tenant, user, conversation, id, kind, due FROM documents
+     WHERE due <= ?1 AND (due, tenant, user, conversation, id) > (?2, ?3, ?4, ?5, ?6)
+     ORDER BY due, tenant, user, conversation, id LIMIT ?7";
 
 pub(super) fn due(
     connection: &Connection,
@@ -189,14 +196,11 @@ pub(super) fn due(
     after: &DuePlace,
 ) -> Result<Page<Owed>, StoreError> {
     let limit = limit.clamp(1, PAGE_MAX);
-    let sql = "SELECT tenant, user, conversation, id, kind, due FROM documents
-         WHERE due <= ?1 AND (due, tenant, user, conversation, id) > (?2, ?3, ?4, ?5, ?6)
-         ORDER BY due, tenant, user, conversation, id LIMIT ?7";
     let DuePlace { due, tenant, user, conversation, id } = after;
     let due = integer(Timestamp(*due));
     let values = params![integer(at), due, tenant, user, conversation, id, limit_of(limit)];
     let mut items = connection
-        .prepare_cached(sql)
+        .prepare_cached(DUE)
         .and_then(|mut statement| statement.query_map(values, owed)?.collect::<Result<Vec<_>, _>>())
         .map_err(store_error)?
         .into_iter()
@@ -211,20 +215,23 @@ pub(super) fn due(
     Ok(Page { items, continuation })
 }
 
+fn heads_sql(query: &HeadQuery) -> String {
+    let of_user = if query.user.is_some() { "AND user = ?2" } else { "AND ?2 IS NULL" };
+    let in_state = if query.state.is_some() { "AND state = ?3" } else { "AND ?3 IS NULL" };
+    format!(
+        "SELECT {COLUMNS} FROM documents
+         WHERE tenant = ?1 {of_user} AND kind = 'head' AND state <> 'deleted' {in_state}
+             AND (created_at, conversation, user) < (?4, ?5, ?6)
+         ORDER BY created_at DESC, conversation DESC, user DESC LIMIT ?7"
+    )
+}
+
 pub(super) fn heads(
     connection: &Connection,
     query: &HeadQuery,
     after: &HeadPlace,
 ) -> Result<Page<Stored>, StoreError> {
     let limit = query.limit.clamp(1, PAGE_MAX);
-    let of_user = if query.user.is_some() { "AND user = ?2" } else { "AND ?2 IS NULL" };
-    let in_state = if query.state.is_some() { "AND state = ?3" } else { "AND ?3 IS NULL" };
-    let sql = format!(
-        "SELECT {COLUMNS} FROM documents
-         WHERE tenant = ?1 {of_user} AND kind = 'head' AND state <> 'deleted' {in_state}
-             AND (created_at, conversation, user) < (?4, ?5, ?6)
-         ORDER BY created_at DESC, conversation DESC, user DESC LIMIT ?7"
-    );
     let user = query.user.as_ref().map(crate::ids::UserId::as_str);
     let created_at = integer(Timestamp(after.created_at));
     let values = params![
@@ -236,7 +243,7 @@ pub(super) fn heads(
         after.user,
         limit_of(limit)
     ];
-    let mut rows = collect(connection, &sql, values).map_err(store_error)?;
+    let mut rows = collect(connection, &heads_sql(query), values).map_err(store_error)?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     let found = rows.into_iter().map(Raw::stored).collect::<Result<Vec<_>, _>>()?;
@@ -339,4 +346,50 @@ fn integer(time: Timestamp) -> i64 {
 
 fn timestamp(number: i64) -> Timestamp {
     Timestamp(u64::try_from(number).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{TenantId, UserId};
+    use crate::store::embedded::schema;
+
+    fn plan(sql: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let (connection, _) = schema::open(&folder.path().join("a.db")).unwrap();
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let mut rows = statement.raw_query();
+        let mut steps = Vec::new();
+        while let Some(row) = rows.next().unwrap() {
+            steps.push(row.get::<_, String>(3).unwrap());
+        }
+        steps.join("; ")
+    }
+
+    #[test]
+    fn every_list_follows_an_index_and_sorts_nothing() {
+        let by_kind = |kind| select_sql(&Selection::all(kind));
+        let heads = |user: Option<&str>, state: Option<&str>| {
+            heads_sql(&HeadQuery {
+                tenant: TenantId::new("t"),
+                user: user.map(UserId::new),
+                state: state.map(ToOwned::to_owned),
+                limit: 1,
+                continuation: None,
+            })
+        };
+        for (sql, index, bound) in [
+            (by_kind(Kind::Inbox), "documents_rare", "kind=? AND id>?)"),
+            (by_kind(Kind::Receipt), "documents_rare", "kind=? AND id>?)"),
+            (select_sql(&Selection::entries(1, 2)), "autoindex", "id>? AND id<?)"),
+            (by_kind(Kind::Events), "autoindex", "conversation=? AND id>?)"),
+            (DUE.to_owned(), "COVERING INDEX documents_due", "due<?)"),
+            (heads(None, None), "heads_of_tenant", "<(?,?,?))"),
+            (heads(Some("ada"), Some("idle")), "heads_of_user", "user=? AND (created_at,"),
+        ] {
+            let plan = plan(&sql);
+            assert!(plan.contains(index) && plan.contains(bound), "{sql}: {plan}");
+            assert!(!plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+        }
+    }
 }

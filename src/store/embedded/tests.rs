@@ -171,8 +171,16 @@ async fn a_store_opened_again_has_everything_and_its_old_etags_are_good() {
     let store = open(folder.path());
     let Write::Create(document) = entry(1, 20) else { unreachable!() };
     let replaced = store.write(&at, vec![Write::Replace(document, Some(etag.clone()))]).await;
-    assert_ne!(replaced.unwrap(), [etag]);
-    assert_eq!(seqs(&store, &at).await, [entry_id(1)]);
+    let replaced = replaced.unwrap().remove(0);
+    assert_ne!(replaced, etag);
+    store.write(&at, vec![Write::Delete(entry_id(1), Some(replaced.clone()))]).await.unwrap();
+    drop(store);
+    let store = open(folder.path());
+    store.write(&at, vec![entry(1, 10)]).await.unwrap();
+    for old in [etag, replaced] {
+        let answer = store.write(&at, vec![Write::Delete(entry_id(1), Some(old))]).await;
+        assert!(matches!(answer, Err(StoreError::Conflict)), "an ETag of a deleted document");
+    }
 }
 
 /// A process that dies leaves the files as they are at that moment: they are copied under a running store, and of the

@@ -1,6 +1,7 @@
 //! The one thread that writes: it takes everything that waits, never waits for more, and answers after COMMIT.
 
 use std::collections::{HashSet, VecDeque};
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,7 +66,10 @@ impl Counters {
 }
 
 impl Writer {
-    pub(super) fn start(mut connection: Connection, generation: u32) -> rusqlite::Result<Self> {
+    pub(super) fn start(
+        mut connection: Connection,
+        generation: u32,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
         let seen = Arc::clone(&counters);
         // Called after each COMMIT that wrote pages, and in place of SQLite's own checkpoint, which would delay answers.
@@ -84,8 +88,7 @@ impl Writer {
         };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || thread.run())
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+            .spawn(move || thread.run())?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread), counters })
     }
 
