@@ -1,1 +1,11 @@
 //! All integration tests: one binary, so that the library is linked once.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod http_tools;
+mod payments;
