@@ -5,3 +5,11 @@ mod host_contract;
 mod support;
 mod tidy;
 mod tools;
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+mod http_tools;
+mod payments;
