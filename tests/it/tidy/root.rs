@@ -41,11 +41,11 @@ const FUNCTIONS: &[&str] = &[
 
 /// Names of the functions that are there.
 fn functions() -> Vec<String> {
-    let name = |path: String| path.split('/').nth(1).map(str::to_owned);
-    files("functions", |path| path.ends_with("/function.json"))
-        .into_iter()
-        .filter_map(name)
-        .collect()
+    let files = files("functions", |path| path.ends_with("/function.json"));
+    let mut names: Vec<String> =
+        files.iter().filter_map(|path| path.split('/').nth(1)).map(str::to_owned).collect();
+    names.sort();
+    names
 }
 
 fn json(path: &str) -> Value {
