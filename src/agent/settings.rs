@@ -58,7 +58,9 @@ pub enum LoopKind {
 }
 
 /// How hard the model thinks. `off` is sent as no reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum ThinkingLevel {
     #[default]

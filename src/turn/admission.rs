@@ -51,6 +51,8 @@ pub struct Answer {
     pub body: Option<RawJson>,
     /// Below the API's root, without a slash in front.
     pub location: Option<String>,
+    /// The conversation's, when the answer shows one as it is now.
+    pub etag: Option<String>,
     /// Whether an earlier request with the same key was answered with it.
     pub is_replayed: bool,
 }
@@ -88,7 +90,9 @@ pub enum Refusal {
     Expired { at: Option<Timestamp> },
     #[error("{0}")]
     Forbidden(String),
-    #[error("the idempotency key was used before with another body: use a fresh key for a new request")]
+    #[error(
+        "the idempotency key was used before with another body: use a fresh key for a new request"
+    )]
     KeyReused,
     #[error("the write {effect_id} is under way: try again when its outcome is known")]
     EffectInFlight { effect_id: EffectId, retry_after: Duration },

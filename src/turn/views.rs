@@ -65,10 +65,10 @@ pub fn pointer_of(path: &serde_path_to_error::Path) -> String {
         match segment {
             Segment::Seq { index } => {
                 let _ = write!(pointer, "/{index}");
-            },
+            }
             Segment::Map { key } => {
                 let _ = write!(pointer, "/{}", pointer_token(key));
-            },
+            }
             Segment::Enum { .. } | Segment::Unknown => {}
         }
         pointer

@@ -18,7 +18,6 @@ use crate::clock::Timestamp;
 use crate::ids::{CommitId, ConversationKey, EntryId, is_plain};
 use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
 use crate::tools::sha256_hex;
-use crate::turn::{World, record};
 use crate::turn::admission::idempotency::{Idempotency, earlier};
 use crate::turn::admission::import;
 use crate::turn::admission::write::{
@@ -26,6 +25,8 @@ use crate::turn::admission::write::{
 };
 use crate::turn::admission::{Answer, Fault, Owner, Refusal};
 use crate::turn::views::conversation::fresh_view;
+use crate::turn::views::etag_of;
+use crate::turn::{World, record};
 
 /// Characters of a conversation's id.
 pub const ID_MAX: usize = 128;
@@ -78,6 +79,7 @@ pub async fn create_conversation(
         status: 201,
         body: Some(RawJson::of(&fresh_view(&head))),
         location: Some(format!("conversations/{id}")),
+        etag: Some(etag_of(&head)),
         is_replayed: false,
     };
     let receipt = receipt_document(idempotency, &key, &answer, head.created_at);
@@ -89,10 +91,13 @@ pub async fn create_conversation(
     if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
         match write_surely(world, &key, writes).await? {
             Written::Won(_) => return Ok(answer),
-            Written::Lost => match conclude(world, &key, &head.commit_id, &answer, idempotency).await? {
-                Some(settled) => return Ok(settled),
-                None => tracing::debug!(conversation.id = %key, "takes over an import that stopped"),
-            },
+            Written::Lost => {
+                let settled = conclude(world, &key, &head.commit_id, &answer, idempotency).await?;
+                if let Some(settled) = settled {
+                    return Ok(settled);
+                }
+                tracing::debug!(conversation.id = %key, "takes over an import that stopped");
+            }
         }
     }
     import::import(world, head, &entries, receipt, idempotency).await?;
@@ -267,7 +272,10 @@ fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, 
     if messages.len() > MESSAGES_MAX {
         return Err(Refusal::invalid(
             "/messages",
-            format!("a conversation may begin with {MESSAGES_MAX} messages, these are {}", messages.len()),
+            format!(
+                "a conversation may begin with {MESSAGES_MAX} messages, these are {}",
+                messages.len()
+            ),
         ));
     }
     let mut faults = Vec::new();
@@ -291,7 +299,8 @@ fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, 
 }
 
 fn append(head: &mut Head, message: Message) -> Entry {
-    let body = EntryBody::Message(MessageEntry { message, revision: None, call: None, started_at: None });
+    let body =
+        EntryBody::Message(MessageEntry { message, revision: None, call: None, started_at: None });
     append_entry(head, body, head.created_at)
 }
 

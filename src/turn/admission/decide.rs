@@ -10,18 +10,22 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::ids::{ConversationKey, RequestId, TenantId, UserId};
 use crate::store::Write;
-use crate::turn::{World, record};
 use crate::turn::admission::idempotency::canonical_hash;
 use crate::turn::admission::write::{Written, write_surely};
 use crate::turn::admission::{Answer, Refusal, nudge};
 use crate::turn::expiry::decision_id;
 use crate::turn::views::approvals::{Approval, approval};
 use crate::turn::views::load;
+use crate::turn::{World, record};
 
 /// Who wants to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decider {
-    Person { tenant: TenantId, user: UserId, roles: Vec<String> },
+    Person {
+        tenant: TenantId,
+        user: UserId,
+        roles: Vec<String>,
+    },
     /// Somebody with a signed link.
     Link,
 }
@@ -155,8 +159,10 @@ async fn create(
     let writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
     if let Written::Lost = write_surely(world, key, writes).await? {
         let (head, _) = load::head(world, key).await?;
-        let found = crate::turn::views::approvals::approval(world, &head, &decision.request_id).await?;
-        let Some((found, first)) = found.and_then(|found| found.decision.clone().map(|first| (found, first)))
+        let found =
+            crate::turn::views::approvals::approval(world, &head, &decision.request_id).await?;
+        let Some((found, first)) =
+            found.and_then(|found| found.decision.clone().map(|first| (found, first)))
         else {
             return Err(Refusal::contended());
         };
@@ -182,7 +188,7 @@ fn conclude(approval: &Approval, first: &Decision, second: &Decision) -> Result<
 
 fn settled(approval: &Approval, decision: &Decision, is_replayed: bool) -> Answer {
     let body = RawJson::of(&approval.settled_view(decision));
-    Answer { status: 200, body: Some(body), location: None, is_replayed }
+    Answer { status: 200, body: Some(body), location: None, etag: None, is_replayed }
 }
 
 fn verdict(kind: RequestKind, text: &str) -> Result<Verdict, Refusal> {
@@ -222,7 +228,9 @@ fn check(request: &Request, verdict: Verdict, said: &Said) -> Result<(), Refusal
     let takes_value = needs_value || verdict == Verdict::Happened;
     match &said.value {
         None if needs_value => Err(Refusal::invalid("/value", "this decision needs a `value`")),
-        Some(_) if !takes_value => Err(Refusal::invalid("/value", "this decision takes no `value`")),
+        Some(_) if !takes_value => {
+            Err(Refusal::invalid("/value", "this decision takes no `value`"))
+        }
         Some(value) => fits(request, value),
         None => Ok(()),
     }
@@ -239,7 +247,10 @@ fn fits(request: &Request, value: &RawJson) -> Result<(), Refusal> {
     let faults: Vec<_> = validator
         .iter_errors(&value)
         .map(|error| {
-            crate::turn::admission::Fault::at(format!("/value{}", error.instance_path()), error.to_string())
+            crate::turn::admission::Fault::at(
+                format!("/value{}", error.instance_path()),
+                error.to_string(),
+            )
         })
         .collect();
     if faults.is_empty() { Ok(()) } else { Err(Refusal::Invalid(faults)) }

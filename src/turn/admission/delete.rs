@@ -75,7 +75,9 @@ fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
     let Phase::Calls { calls, .. } = &head.phase else { return Ok(()) };
     let now = world.clock.now();
     let in_flight = calls.iter().find_map(|call| match &call.status {
-        CallStatus::Started { effect: Effect::Write, until, effect_id, .. } => Some((effect_id, *until)),
+        CallStatus::Started { effect: Effect::Write, until, effect_id, .. } => {
+            Some((effect_id, *until))
+        }
         CallStatus::Started { .. }
         | CallStatus::Ready
         | CallStatus::Waiting { .. }

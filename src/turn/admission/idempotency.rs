@@ -131,6 +131,7 @@ impl Earlier {
             status: admission.status,
             body: admission.answer.clone(),
             location: admission.location.clone(),
+            etag: None,
             is_replayed: true,
         })
     }
@@ -164,7 +165,8 @@ pub(crate) const ANSWER_BYTES_KEPT_MAX: usize = 64 * 1024;
 
 /// The answer as it is kept: without its body when that is large.
 pub(crate) fn kept(answer: &Answer) -> Answer {
-    let body = answer.body.clone().filter(|body: &RawJson| body.text().len() <= ANSWER_BYTES_KEPT_MAX);
+    let body =
+        answer.body.clone().filter(|body: &RawJson| body.text().len() <= ANSWER_BYTES_KEPT_MAX);
     Answer { body, ..answer.clone() }
 }
 
@@ -175,18 +177,14 @@ mod tests {
     use super::*;
 
     fn idempotency(key: &str, route: &'static str) -> Idempotency {
-        Idempotency {
-            key: key.to_owned(),
-            is_repeatable: true,
-            route,
-            body_hash: String::new(),
-        }
+        Idempotency { key: key.to_owned(), is_repeatable: true, route, body_hash: String::new() }
     }
 
     #[test]
     fn the_order_of_members_does_not_matter_and_everything_else_does() {
         let one: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"é"}],"a":1.5}"#).unwrap();
-        let same: Value = serde_json::from_str(r#"{ "a":1.5, "b":[1,{"x":"é","y":null}]}"#).unwrap();
+        let same: Value =
+            serde_json::from_str(r#"{ "a":1.5, "b":[1,{"x":"é","y":null}]}"#).unwrap();
         let other: Value = serde_json::from_str(r#"{"b":[1,{"y":null,"x":"e"}],"a":1.5}"#).unwrap();
         assert_eq!(canonical_hash(&one), canonical_hash(&same));
         assert_ne!(canonical_hash(&one), canonical_hash(&other));
@@ -218,6 +216,7 @@ mod tests {
             status: 202,
             body: Some(RawJson::of(&json!({"a": 1.50}))),
             location: Some("x".to_owned()),
+            etag: None,
             is_replayed: false,
         };
         let item = InboxItem {

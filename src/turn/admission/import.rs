@@ -12,13 +12,11 @@ use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, ETag, Freshness, Kind, Partition, Selection,
     Write,
 };
-use crate::turn::{World, record};
 use crate::turn::admission::Refusal;
 use crate::turn::admission::idempotency::Idempotency;
-use crate::turn::admission::write::{
-    Written, bytes_of, head_document, write_surely,
-};
+use crate::turn::admission::write::{Written, bytes_of, head_document, write_surely};
 use crate::turn::views::load::any_head;
+use crate::turn::{World, record};
 
 /// Member of a hidden head: which request imports.
 const IMPORTING: &str = "importing";
@@ -49,7 +47,8 @@ pub(crate) async fn import(
         let write = Write::Create(record::entry_document(&key, entry));
         let size = bytes_of(&write);
         // Two places are left for the head and, in the last batch, the receipt; the head and the receipt are small.
-        let is_full = batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
+        let is_full =
+            batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
         if is_full && !batch.is_empty() {
             etag = advance(world, &key, &mut hidden, etag, std::mem::take(&mut batch)).await?;
             bytes = 0;
@@ -92,7 +91,8 @@ pub(crate) async fn may_begin(
 fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), Refusal> {
     let id = &head.conversation_id;
     if is_importing(head) {
-        let is_same = head.extra.get(IMPORTING).and_then(|id| id.as_str()) == Some(input_id.as_str());
+        let is_same =
+            head.extra.get(IMPORTING).and_then(|id| id.as_str()) == Some(input_id.as_str());
         if is_same || head.updated_at.plus(STOPPED_AFTER) <= now {
             return Ok(());
         }
@@ -110,11 +110,7 @@ fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), R
 }
 
 /// Takes the id: creates the hidden head, or takes over one that stopped and clears what it had written.
-async fn begin(
-    world: &World,
-    key: &ConversationKey,
-    hidden: &mut Head,
-) -> Result<ETag, Refusal> {
+async fn begin(world: &World, key: &ConversationKey, hidden: &mut Head) -> Result<ETag, Refusal> {
     let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
     let input_id = InputId::new(input_id);
     if let Written::Won(etags) =

@@ -34,9 +34,7 @@ pub(crate) async fn admit(
         Content::Text(text) => {
             Content::Blocks(spilled(world, &shelf, input_id, vec![Block::text(text)]).await?)
         }
-        Content::Blocks(blocks) => {
-            Content::Blocks(spilled(world, &shelf, input_id, blocks).await?)
-        }
+        Content::Blocks(blocks) => Content::Blocks(spilled(world, &shelf, input_id, blocks).await?),
     };
     if RawJson::of(&input).text().len() > INPUT_BYTES_MAX {
         return Err(Refusal::TooLarge(
@@ -50,11 +48,17 @@ pub(crate) async fn admit(
 async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fault>, Refusal> {
     let blocks = match input {
         Content::Text(text) if text.is_empty() => {
-            return Ok(vec![Fault::at("/input", "the input is empty: leave it out to begin without one")]);
+            return Ok(vec![Fault::at(
+                "/input",
+                "the input is empty: leave it out to begin without one",
+            )]);
         }
         Content::Text(_) => return Ok(Vec::new()),
         Content::Blocks(blocks) if blocks.is_empty() => {
-            return Ok(vec![Fault::at("/input", "the input is empty: leave it out to begin without one")]);
+            return Ok(vec![Fault::at(
+                "/input",
+                "the input is empty: leave it out to begin without one",
+            )]);
         }
         Content::Blocks(blocks) => blocks,
     };
@@ -65,10 +69,16 @@ async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fau
             Block::Text(_) => {}
             Block::Image(image) => {
                 if !image.mime_type.starts_with("image/") {
-                    faults.push(Fault::at(at("/mimeType"), "an image's `mimeType` begins with image/"));
+                    faults.push(Fault::at(
+                        at("/mimeType"),
+                        "an image's `mimeType` begins with image/",
+                    ));
                 }
                 if base64::engine::general_purpose::STANDARD.decode(&image.data).is_err() {
-                    faults.push(Fault::at(at("/data"), "an image's `data` is base64 without a data: prefix"));
+                    faults.push(Fault::at(
+                        at("/data"),
+                        "an image's `data` is base64 without a data: prefix",
+                    ));
                 }
             }
             Block::File(file) => {
@@ -77,7 +87,10 @@ async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fau
                 }
             }
             Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => {
-                faults.push(Fault::at(at("/type"), "a block of an input is `text`, `image` or `file`"));
+                faults.push(Fault::at(
+                    at("/type"),
+                    "a block of an input is `text`, `image` or `file`",
+                ));
             }
         }
     }
@@ -128,7 +141,11 @@ async fn spilled(
             kept.push(block);
             continue;
         };
-        let name = if long.len() == 1 { "input.txt".to_owned() } else { format!("input-{}.txt", position + 1) };
+        let name = if long.len() == 1 {
+            "input.txt".to_owned()
+        } else {
+            format!("input-{}.txt", position + 1)
+        };
         let file = put_text(world, shelf, input_id, &name, text).await?;
         kept.push(Block::text(format!(
             "The person's text is {} bytes long and was put into the file {name}.",

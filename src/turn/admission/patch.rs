@@ -10,17 +10,15 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{CommitId, ConversationKey};
 use crate::store::{ETag, Write};
-use crate::turn::{World, record};
 use crate::turn::admission::conversation::{
     NAME_BYTES_MAX, agent_named, append_entry, metadata_faults, settings_faults,
 };
 use crate::turn::admission::idempotency::{Idempotency, earlier};
-use crate::turn::admission::write::{
-    Written, head_document, receipt_document, write_surely,
-};
+use crate::turn::admission::write::{Written, head_document, receipt_document, write_surely};
 use crate::turn::admission::{Answer, Fault, Refusal};
 use crate::turn::views::conversation::conversation_view;
 use crate::turn::views::{etag_of, load};
+use crate::turn::{World, record};
 
 /// Commits of a worker that a patch gives way to.
 const TRIES_MAX: u32 = 10;
@@ -79,7 +77,13 @@ async fn attempt(
     changed.updated_at = now;
     changed.commit_id = CommitId::new(world.ids.fresh());
     let body = RawJson::of(&conversation_view(world, &changed).await?);
-    let answer = Answer { status: 200, body: Some(body), location: None, is_replayed: false };
+    let answer = Answer {
+        status: 200,
+        body: Some(body),
+        location: None,
+        etag: Some(etag_of(&changed)),
+        is_replayed: false,
+    };
     let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
     writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))));
     writes.push(Write::Create(receipt_document(idempotency, &key, &answer, now)));
@@ -128,7 +132,10 @@ fn apply(
             | Value::String(_)
             | Value::Array(_)
             | Value::Object(_) => {
-                return Err(Refusal::invalid("/name", "a name is a text of at most 512 bytes, or null"));
+                return Err(Refusal::invalid(
+                    "/name",
+                    "a name is a text of at most 512 bytes, or null",
+                ));
             }
         };
         if name != head.name {
@@ -170,14 +177,16 @@ fn apply_settings(
     if let Some(model) = &after.model
         && before.model.as_ref() != Some(model)
     {
-        let record = world.model.record(model).map_err(|why| Refusal::invalid("/settings/model", why))?;
+        let record =
+            world.model.record(model).map_err(|why| Refusal::invalid("/settings/model", why))?;
         bodies.push(EntryBody::ModelChange(ModelChange {
             provider: record.provider,
             model_id: record.id,
         }));
     }
     if before.thinking_level.unwrap_or_default() != after.thinking_level.unwrap_or_default() {
-        let level = serde_json::to_value(after.thinking_level.unwrap_or_default()).unwrap_or_default();
+        let level =
+            serde_json::to_value(after.thinking_level.unwrap_or_default()).unwrap_or_default();
         bodies.push(EntryBody::ThinkingLevelChange(ThinkingLevelChange {
             thinking_level: level.as_str().unwrap_or_default().to_owned(),
         }));
@@ -208,7 +217,10 @@ fn merged_metadata(
             }
             Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
                 let pointer = format!("/metadata/{}", crate::turn::views::pointer_token(name));
-                return Err(Refusal::invalid(pointer, "a member of `metadata` is a text, or null to remove it"));
+                return Err(Refusal::invalid(
+                    pointer,
+                    "a member of `metadata` is a text, or null to remove it",
+                ));
             }
         }
     }

@@ -13,12 +13,12 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::store::Write;
-use crate::turn::{World, record};
 use crate::turn::admission::conversation::{Beginning, conversation_id, new_head};
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Answer, Owner, Refusal, import, input, nudge};
 use crate::turn::views::load;
+use crate::turn::{World, record};
 
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -111,7 +111,8 @@ pub async fn accept_prompt(
     sender: &Sender,
 ) -> Result<Answer, Refusal> {
     let input_id = idempotency.input_id(key);
-    let (head, earlier) = tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
+    let (head, earlier) =
+        tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
     let (head, _) = head?;
     if let Some(earlier) = earlier? {
         return repeated(world, key, &earlier, idempotency, sender).await;
@@ -169,7 +170,8 @@ async fn keep(
     let mut item = item;
     item.admission = idempotency.admission(&answer);
     let input_id = item.input_id.clone();
-    let mut writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
+    let mut writes =
+        vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
     if let Some(head) = &new_head {
         writes.push(Write::Create(head_document(head)?));
     }
@@ -212,7 +214,13 @@ fn accepted(key: &ConversationKey, item: &InboxItem, disposition: Disposition) -
         input_id: item.input_id.clone(),
         disposition,
     };
-    Answer { status: 202, body: Some(RawJson::of(&body)), location: Some(location), is_replayed: false }
+    Answer {
+        status: 202,
+        body: Some(RawJson::of(&body)),
+        location: Some(location),
+        etag: None,
+        is_replayed: false,
+    }
 }
 
 /// Whether the prompt starts or waits its turn.

@@ -27,7 +27,9 @@ const ROUTE: &str = "queue agent-prompts";
 pub enum Queued {
     Accepted(Answer),
     /// It is in `agent-prompts-poison` now, with the reason.
-    Rejected { reason: String },
+    Rejected {
+        reason: String,
+    },
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -57,11 +59,7 @@ struct Rejected<'a> {
 ///
 /// # Errors
 /// The store or the queue did not answer: leave the message on its queue, it will come again.
-pub async fn accept_queued(
-    world: &World,
-    text: &str,
-    message_id: &str,
-) -> Result<Queued, Refusal> {
+pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Result<Queued, Refusal> {
     let refusal = match accept(world, text, message_id).await {
         Ok(answer) => return Ok(Queued::Accepted(answer)),
         Err(refusal) => refusal,
@@ -96,21 +94,27 @@ async fn accept(world: &World, text: &str, message_id: &str) -> Result<Answer, R
         tenant: TenantId::new(plain(message.tenant_id.take(), "tenantId")?),
         user: UserId::new(plain(message.user_id.take(), "userId")?),
     };
-    let body = serde_json::from_str(&json).map_err(|error| Refusal::invalid("", error.to_string()))?;
+    let body =
+        serde_json::from_str(&json).map_err(|error| Refusal::invalid("", error.to_string()))?;
     let idempotency = Idempotency {
         key: message.idempotency_key.take().unwrap_or_else(|| message_id.to_owned()),
         is_repeatable: true,
         route: ROUTE,
         body_hash: canonical_hash(&body),
     };
-    let sender = Sender { source: Source::Queue, traceparent: None, when_busy: WhenBusy::WaitItsTurn };
+    let sender =
+        Sender { source: Source::Queue, traceparent: None, when_busy: WhenBusy::WaitItsTurn };
     if let Some(id) = &message.conversation_id
         && is_plain(id)
     {
         let key = owner.key(id);
         if let Some((head, _)) = load::find_head(world, &key).await? {
             refuse_other_beginning(&message, &head)?;
-            let request = PromptRequest { input: message.input, mode: message.mode, ..PromptRequest::default() };
+            let request = PromptRequest {
+                input: message.input,
+                mode: message.mode,
+                ..PromptRequest::default()
+            };
             return accept_prompt(world, &key, request, &idempotency, &sender).await;
         }
     }
@@ -176,7 +180,9 @@ async fn put_aside(world: &World, original: &str, reason: &str) -> Result<(), Re
         // The wrapping no longer fits; the message itself is worth more than the reason, which is in the log.
         original.clone_into(&mut text);
     }
-    world.queue.send(&poison_of(PROMPTS), text, Duration::ZERO).await.map_err(|error| {
-        Refusal::Unavailable { what: "the queue", source: Some(Box::new(error)) }
-    })
+    world
+        .queue
+        .send(&poison_of(PROMPTS), text, Duration::ZERO)
+        .await
+        .map_err(|error| Refusal::Unavailable { what: "the queue", source: Some(Box::new(error)) })
 }

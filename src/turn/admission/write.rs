@@ -7,9 +7,9 @@ use crate::agent::inbox::{Outcome, Receipt};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::store::{Document, ETag, Partition, StoreError, Write};
-use crate::turn::{World, record};
 use crate::turn::admission::idempotency::{Idempotency, kept};
 use crate::turn::admission::{Answer, Refusal};
+use crate::turn::{World, record};
 
 const TRIES_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);

@@ -13,10 +13,10 @@ use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
 use crate::store::HeadQuery;
 use crate::turn::World;
-use crate::turn::expiry::decision_id;
 use crate::turn::admission::Refusal;
 use crate::turn::admission::decide::Decider;
 use crate::turn::admission::idempotency::{Earlier, earlier};
+use crate::turn::expiry::decision_id;
 use crate::turn::views::{load, state_name};
 
 /// Heads that one look at all approvals reads at most.
@@ -145,15 +145,14 @@ pub async fn approval(
     let key = head.key();
     let open = head.requests.iter().find(|request| &request.id == id).cloned();
     let mut on_record = None;
-    let request = match open {
-        Some(request) => request,
-        None => {
-            let entries = load::all_entries(world, head).await?;
-            let asked = entries.iter().rev().find_map(|entry| asked_in(entry, id));
-            on_record = entries.iter().rev().find_map(|entry| decided_in(entry, id));
-            let Some(request) = asked else { return Ok(None) };
-            request
-        }
+    let request = if let Some(request) = open {
+        request
+    } else {
+        let entries = load::all_entries(world, head).await?;
+        let asked = entries.iter().rev().find_map(|entry| asked_in(entry, id));
+        on_record = entries.iter().rev().find_map(|entry| decided_in(entry, id));
+        let Some(request) = asked else { return Ok(None) };
+        request
     };
     let decision = match decided(world, &key, id).await? {
         Some(decision) => Some(decision),
@@ -213,10 +212,7 @@ pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
 }
 
 /// What a conversation asks and nobody has decided.
-pub(crate) async fn pending(
-    world: &World,
-    head: &Head,
-) -> Result<Vec<Approval>, Refusal> {
+pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>, Refusal> {
     let key = head.key();
     let mut pending = Vec::with_capacity(head.requests.len());
     for request in &head.requests {

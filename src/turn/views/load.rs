@@ -9,11 +9,9 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
 use crate::agent::phase::Phase;
 use crate::ids::ConversationKey;
-use crate::store::{
-    ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored,
-};
-use crate::turn::{World, record};
+use crate::store::{ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored};
 use crate::turn::admission::Refusal;
+use crate::turn::{World, record};
 
 /// A stored body as what it is.
 pub(crate) fn read_body<T: DeserializeOwned>(stored: &Stored) -> Result<T, Refusal> {
@@ -67,14 +65,17 @@ pub async fn entries(
     let partition = Partition::Conversation(key.clone());
     let expected = usize::try_from(to - from + 1).unwrap_or(usize::MAX);
     for freshness in [Freshness::Any, Freshness::Latest] {
-        let found = world.store.select(&partition, &Selection::entries(from, to), freshness).await?;
+        let found =
+            world.store.select(&partition, &Selection::entries(from, to), freshness).await?;
         if found.len() == expected {
             return Ok(record::read_entries(&found)?);
         }
     }
     // A deletion may be under way; otherwise a person has to look.
     head(world, key).await?;
-    Err(Refusal::Corrupt(StoreError::Corrupt(format!("entries {from} to {to} of {key} have a gap"))))
+    Err(Refusal::Corrupt(StoreError::Corrupt(format!(
+        "entries {from} to {to} of {key} have a gap"
+    ))))
 }
 
 /// All entries of a conversation; what a warm process remembers is not read again.

@@ -65,7 +65,8 @@ async fn taken_in(
 /// What is known of a prompt before a worker has seen it.
 fn waiting_view(world: &World, head: &Head, prompt: &PromptInput) -> PromptView {
     let of_agent = world.agents.find(Some(&head.agent)).ok();
-    let settings = of_agent.map_or_else(|| head.settings.clone(), |agent| head.settings.over(&agent.settings));
+    let settings =
+        of_agent.map_or_else(|| head.settings.clone(), |agent| head.settings.over(&agent.settings));
     PromptView {
         id: prompt.prompt_id.clone(),
         user_id: prompt.user.clone(),
@@ -108,8 +109,11 @@ pub async fn prompts(
         && seen_state(head, &pending(world, head).await?) == State::WaitingForApproval;
     let mut views = Vec::new();
     for id in begun.iter().skip(after).take(limit) {
-        let span: Vec<_> =
-            entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(*id)).cloned().collect();
+        let span: Vec<_> = entries
+            .iter()
+            .filter(|entry| entry.base.prompt_id.as_ref() == Some(*id))
+            .cloned()
+            .collect();
         if let Some(mut view) = prompt_view(id, head, &span) {
             if view.state == PromptState::WaitingForApproval && !is_waiting_for_person {
                 view.state = PromptState::Running;
@@ -119,7 +123,9 @@ pub async fn prompts(
     }
     let passed = after.saturating_sub(begun.len());
     let room = limit - views.len().min(limit);
-    views.extend(waiting.iter().skip(passed).take(room).map(|prompt| waiting_view(world, head, prompt)));
+    views.extend(
+        waiting.iter().skip(passed).take(room).map(|prompt| waiting_view(world, head, prompt)),
+    );
     let end = after + limit;
     let next = (end < begun.len() + waiting.len()).then_some(end);
     Ok((views, next))
