@@ -1,5 +1,10 @@
 //! Artifacts: immutable bytes of a conversation, written before the commit that names them.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+mod memory;
+
 use std::fmt;
 use std::ops::Range;
 
@@ -7,8 +12,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::embedded::EmbeddedArtifacts;
+pub use self::memory::MemoryArtifacts;
 use crate::clock::Timestamp;
-use crate::ids::{ArtifactId, ConversationKey};
+use crate::ids::{ArtifactId, ConversationKey, is_plain};
 
 /// Bytes of one artifact.
 pub const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
@@ -84,4 +91,28 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
 
     /// Everything of the conversation; nothing there is success.
     async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError>;
+}
+
+/// Whether every part of the shelf may become part of a path. Ids are checked where they come in; this is the second lock.
+fn is_nameable(shelf: &Shelf) -> bool {
+    [
+        shelf.key.tenant.as_str(),
+        shelf.key.user.as_str(),
+        shelf.key.conversation_id.as_str(),
+        &shelf.incarnation,
+    ]
+    .into_iter()
+    .all(is_plain)
+}
+
+/// The part of a range that there is: never past the end, empty when it begins there or ends before it begins.
+fn cut(range: Option<Range<u64>>, size: u64) -> Range<u64> {
+    let Some(range) = range else { return 0..size };
+    let start = range.start.min(size);
+    start..range.end.clamp(start, size)
+}
+
+fn oldest_first(mut all: Vec<ArtifactFacts>) -> Vec<ArtifactFacts> {
+    all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
+    all
 }

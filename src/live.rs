@@ -1,11 +1,20 @@
 //! What readers are told while it happens: deltas, progress, and that something was committed. Nothing here is durable, and
 //! a reader that misses it loses time, never truth.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+mod memory;
+mod partial_json;
+mod under_way;
+
 use std::fmt;
 
 use async_trait::async_trait;
 use serde::Serialize;
 
+pub use self::embedded::EmbeddedLive;
+pub use self::memory::MemoryLive;
 use crate::agent::content::Block;
 use crate::agent::event::AnswerEvent;
 use crate::agent::raw::RawJson;

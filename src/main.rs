@@ -1,3 +1,5 @@
-//! The command line.
+//! The product with no tools but its own.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    turnwheel::App::new().main()
+}

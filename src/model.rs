@@ -1,5 +1,9 @@
 //! The model: one answer to one request. Whatever goes wrong is in the answer; nothing is thrown.
 
+pub mod catalogue;
+pub mod responses;
+pub mod scripted;
+
 use std::fmt;
 use std::time::Duration;
 

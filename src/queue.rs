@@ -2,16 +2,29 @@
 //!
 //! At least once, in no order. The shape is Storage queues': messages are hidden while somebody works on them.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+mod line;
+mod memory;
+#[cfg(test)]
+mod properties;
+
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+pub use self::embedded::{EmbeddedQueue, Peeked};
+pub use self::memory::{Faults, MemoryQueue};
 use crate::clock::Timestamp;
 
 /// Bytes of one message (Storage: 64 KiB).
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// The expiry of a message that never expires: the last second that [`Timestamp`] can write as ISO 8601.
+pub const NEVER: Timestamp = Timestamp(253_402_207_200_000);
 
 pub const TURNS: &str = "agent-turns";
 pub const PROMPTS: &str = "agent-prompts";
@@ -22,7 +35,7 @@ pub fn poison_of(queue: &str) -> String {
     format!("{queue}-poison")
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Received {
     pub id: String,
     /// Changes with every receive and renewal; only the newest deletes.
@@ -33,6 +46,17 @@ pub struct Received {
     pub inserted_at: Timestamp,
     pub expires_at: Timestamp,
     pub next_visible_at: Timestamp,
+}
+
+impl fmt::Debug for Received {
+    /// Without the text, which may be a person's prompt, and without the receipt, which deletes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received")
+            .field("id", &self.id)
+            .field("dequeue_count", &self.dequeue_count)
+            .field("bytes", &self.text.len())
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

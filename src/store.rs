@@ -2,6 +2,13 @@
 //!
 //! One contract test (`store::contract`) holds every implementation to what is written here.
 
+pub(crate) mod check;
+#[cfg(test)]
+pub(crate) mod contract;
+pub mod embedded;
+pub mod memory;
+pub(crate) mod place;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -185,6 +192,10 @@ pub enum StoreError {
     /// Larger than a batch or document may be: the same batch will never be taken.
     #[error("the batch is too large: {0}")]
     TooLarge(String),
+    /// Nothing was sent: an id is not plain, a head lacks what lists need, or a continuation is not of this query. The
+    /// text says which; the same call will never be taken.
+    #[error("the store does not take this: {0}")]
+    Invalid(String),
     /// Whether it was written is not known. Send the identical batch again, or read.
     #[error("the store did not answer")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -1,7 +1,15 @@
 //! Tools: what an agent can do to the world, each with its declared effect.
 
+pub mod cap;
+pub mod code;
+pub mod http;
 pub mod run;
 pub mod validate;
+pub mod workspace;
+
+#[cfg(test)]
+mod testing;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +29,6 @@ use crate::clock::{Clock, Timestamp};
 use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
 use sha2::Digest as _;
-
-pub mod http;
 
 /// A time-out above it is a mistake in the agent file.
 pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);

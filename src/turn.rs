@@ -87,3 +87,6 @@ pub struct Nudge {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,7 +111,9 @@ fn approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
         if is_role || matches!(text, "owner" | "link") {
             approvers.push(text.to_owned());
         } else {
-            let hint = suggestion(text, ["owner", "link", "role:NAME"]);
+            let known = ["owner", "link", "role:NAME"];
+            let meant = if text.starts_with("role") { "role:NAME" } else { text };
+            let hint = suggestion(meant, known);
             findings.add(item.at, format!("`{text}` is no approver: {hint}"));
         }
     }

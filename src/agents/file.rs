@@ -213,7 +213,8 @@ pub(super) fn schema(
         Err(error) => {
             let place = error.instance_path().to_string();
             let at = at_pointer(&member.value, &place).unwrap_or(member.value.at);
-            findings.add(at, format!("`{}` is no JSON Schema: {error}", member.key));
+            let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
+            findings.add(at, format!("`{}` is no JSON Schema{place}: {error}", member.key));
             None
         }
     }

@@ -159,25 +159,23 @@ fn method(member: &Member, findings: &mut Findings) -> Option<Method> {
 
 /// The schema, always of an object, and the names that it declares.
 fn parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<String>) {
-    let mut found = member
-        .and_then(|member| schema(member, findings))
-        .and_then(|(schema, _)| match schema {
-            Value::Object(members) => Some(members),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => None,
-        })
-        .unwrap_or_default();
-    let kind = found.entry("type").or_insert_with(|| json!("object"));
-    if let (false, Some(member)) = (*kind == "object", member) {
-        findings
-            .add(member.value.at, "`parameters` must be of `type: object`: arguments have names");
+    let Some(member) = member else {
+        return (json!({"type": "object", "properties": {}}), Vec::new());
+    };
+    schema(member, findings);
+    // Whatever else is wrong with it: the names are known, and nothing that uses them is a mistake too.
+    let mut schema = member.value.json();
+    let mut names = Vec::new();
+    if let Some(members) = schema.as_object_mut() {
+        let kind = members.entry("type").or_insert_with(|| json!("object"));
+        if *kind != "object" {
+            let reason = "`parameters` must be of `type: object`: arguments have names";
+            findings.add(member.value.at, reason);
+        }
+        let properties = members.entry("properties").or_insert_with(|| json!({}));
+        names.extend(properties.as_object().into_iter().flat_map(|all| all.keys().cloned()));
     }
-    let properties = found.entry("properties").or_insert_with(|| json!({}));
-    let names = properties.as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default();
-    (Value::Object(found), names)
+    (schema, names)
 }
 
 /// What texts with holes may name.

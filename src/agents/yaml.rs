@@ -62,7 +62,14 @@ pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
         let whole = error.without_snippet().render();
         let reason = whole.lines().next().unwrap_or_default();
         let reason = reason.split(" at line ").next().unwrap_or(reason);
-        (at, format!("this is not YAML: {}", reason.trim_start_matches("error: ")))
+        // The parser's advice is for programs.
+        let reason = reason.split(", set ").next().unwrap_or(reason);
+        let hint = if reason.starts_with("mapping values") {
+            ": put text that holds `: ` in quotes"
+        } else {
+            ""
+        };
+        (at, format!("this is not YAML: {reason}{hint}"))
     })
 }
 

@@ -135,6 +135,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict => Self::contended(),
+            StoreError::Invalid(what) => Self::invalid("", what),
             StoreError::TooLarge(what) => Self::TooLarge(what),
             StoreError::Unavailable(source) => {
                 Self::Unavailable { what: "the store", source: Some(source) }

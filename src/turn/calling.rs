@@ -21,6 +21,7 @@ use crate::ids::{EffectId, InputId};
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::store::{StoreError, Write};
+use crate::tools::cap::ReadOn;
 use crate::tools::{
     Arguments, RunTool, ToolContext, ToolOutcome, ToolResult, run, sha256_hex, validate,
 };
@@ -154,7 +155,8 @@ impl Hold<'_> {
         let attempt = draft.calls().get(index).map_or(1, |call| call.attempts);
         let context = self.context(&call, effect_id, attempt, until).await?;
         world.probe.reached("tool.before").await;
-        self.attend(&*tool, arguments, context).await
+        let read_on = self.read_on(&settings);
+        self.attend(&*tool, (arguments, read_on), context).await
     }
 
     /// Just before sending: 20 s of the claim must remain on both clocks (invariant 6).
@@ -216,15 +218,24 @@ impl Hold<'_> {
     async fn attend(
         &mut self,
         tool: &dyn RunTool,
-        arguments: Arguments,
+        (arguments, read_on): (Arguments, ReadOn),
         context: ToolContext,
     ) -> Result<ToolOutcome, TurnError> {
-        let mut running = std::pin::pin!(run::run(tool, arguments, context));
+        let mut running = std::pin::pin!(run::run(tool, arguments, context, read_on));
         loop {
             tokio::select! {
                 outcome = &mut running => return Ok(outcome),
                 () = tokio::time::sleep(RENEWAL) => self.renew_or_stop().await?,
             }
+        }
+    }
+
+    /// Whether the model can read on in what was cut.
+    fn read_on(&self, settings: &Settings) -> ReadOn {
+        let agent = self.world.agents.find(Some(&self.head.agent)).ok();
+        match agent.and_then(|agent| active_tool(agent, settings, "read")) {
+            Some(_) => ReadOn::WithRead,
+            None => ReadOn::WithNothing,
         }
     }
 

@@ -126,7 +126,11 @@ impl Hold<'_> {
                 }
                 Err(StoreError::Conflict) => None,
                 Err(StoreError::Unavailable(source)) => Some(StoreError::Unavailable(source)),
-                Err(error @ (StoreError::TooLarge(_) | StoreError::Corrupt(_))) => {
+                Err(
+                    error @ (StoreError::TooLarge(_)
+                    | StoreError::Invalid(_)
+                    | StoreError::Corrupt(_)),
+                ) => {
                     return Err(error);
                 }
             };

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::Entry;
@@ -26,41 +25,14 @@ pub struct EventsBody {
     pub events: Vec<Event>,
 }
 
-/// A document with the members by which the store's queries find it: Cosmos keeps nothing beside the document.
-fn document(
-    key: &ConversationKey,
-    id: String,
-    kind: Kind,
-    body: &impl Serialize,
-    due: Option<Timestamp>,
-) -> Document {
-    let mut whole = Map::new();
-    whole.insert("id".to_owned(), Value::from(id.as_str()));
-    whole.insert("kind".to_owned(), Value::from(kind.as_str()));
-    whole.insert("tenant".to_owned(), Value::from(key.tenant.as_str()));
-    whole.insert("user".to_owned(), Value::from(key.user.as_str()));
-    whole.insert("conversationId".to_owned(), Value::from(key.conversation_id.as_str()));
-    let frame = serde_json::to_string(&whole).unwrap_or_default();
-    let due_member = due.map(|due| format!(",\"due\":{}", due.0)).unwrap_or_default();
-    let body = RawJson::of(body);
-    // The body's members follow the frame's: as text, so that no number is read and written again.
-    let members = body.text().trim_start_matches('{');
-    let separator = if members.starts_with('}') { "" } else { "," };
-    let text = format!("{}{due_member}{separator}{members}", frame.trim_end_matches('}'));
-    Document {
-        id,
-        kind,
-        body: RawJson::from_text(text).unwrap_or(body),
-        due,
-        created_at: None,
-        state: None,
-    }
+/// The content alone: what the store finds a document by stands beside it.
+fn document(id: String, kind: Kind, body: &impl Serialize, due: Option<Timestamp>) -> Document {
+    Document { id, kind, body: RawJson::of(body), due, created_at: None, state: None }
 }
 
 /// # Errors
 /// [`StoreError::TooLarge`]: the head outgrew its bound; what it was to hold must go elsewhere.
 pub fn head_document(head: &Head) -> Result<Document, StoreError> {
-    let key = head.key();
     let body = RawJson::of(head);
     if body.text().len() > HEAD_BYTES_MAX {
         return Err(StoreError::TooLarge(format!(
@@ -68,14 +40,6 @@ pub fn head_document(head: &Head) -> Result<Document, StoreError> {
             body.text().len()
         )));
     }
-    // The head names its key, its kind and its due itself.
-    let members = body.text().trim_start_matches('{');
-    let text = format!(
-        "{{\"id\":\"{HEAD_ID}\",\"kind\":\"head\",\"state\":\"{}\",{members}",
-        state_name(head)
-    );
-    let body = RawJson::from_text(text).map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    debug_assert_eq!(key, head.key());
     Ok(Document {
         id: HEAD_ID.to_owned(),
         kind: Kind::Head,
@@ -98,20 +62,28 @@ pub fn state_name(head: &Head) -> &'static str {
     }
 }
 
-pub fn entry_document(key: &ConversationKey, entry: &Entry) -> Document {
-    document(key, entry_id(entry.base.seq), Kind::Entry, entry, None)
+pub fn entry_document(_key: &ConversationKey, entry: &Entry) -> Document {
+    document(entry_id(entry.base.seq), Kind::Entry, entry, None)
 }
 
-pub fn inbox_document(key: &ConversationKey, item: &InboxItem, due: Option<Timestamp>) -> Document {
-    document(key, item.input_id.as_str().to_owned(), Kind::Inbox, item, due)
+pub fn inbox_document(
+    _key: &ConversationKey,
+    item: &InboxItem,
+    due: Option<Timestamp>,
+) -> Document {
+    document(item.input_id.as_str().to_owned(), Kind::Inbox, item, due)
 }
 
-pub fn receipt_document(key: &ConversationKey, receipt: &Receipt) -> Document {
-    document(key, receipt.input_id.as_str().to_owned(), Kind::Receipt, receipt, None)
+pub fn receipt_document(_key: &ConversationKey, receipt: &Receipt) -> Document {
+    document(receipt.input_id.as_str().to_owned(), Kind::Receipt, receipt, None)
 }
 
-pub fn notice_document(key: &ConversationKey, notice: &Notice, due: Option<Timestamp>) -> Document {
-    document(key, notice.id.clone(), Kind::Notice, notice, due)
+pub fn notice_document(
+    _key: &ConversationKey,
+    notice: &Notice,
+    due: Option<Timestamp>,
+) -> Document {
+    document(notice.id.clone(), Kind::Notice, notice, due)
 }
 
 /// The batch of a finished draft: head first.
@@ -129,7 +101,7 @@ pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> 
             first: first.n,
             events: draft.events.clone(),
         };
-        writes.push(Write::Create(document(&key, events_id(first.n), Kind::Events, &body, None)));
+        writes.push(Write::Create(document(events_id(first.n), Kind::Events, &body, None)));
     }
     writes.extend(
         draft.receipts.iter().map(|receipt| Write::Replace(receipt_document(&key, receipt), None)),

@@ -1,4 +1,13 @@
 //! All integration tests: one binary, so that the library is linked once.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 mod host_contract;
+mod http_tools;
+mod support;
+mod tidy;
+mod tools;

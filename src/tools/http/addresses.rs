@@ -69,6 +69,11 @@ impl AddressRules {
         Self { allows_loopback: true, ..self }
     }
 
+    /// Whether any name may stand for more than public addresses.
+    pub(super) fn has_names(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry, Entry::Name { .. }))
+    }
+
     /// A literal address is judged here, since no resolver will see it; a name when it is resolved.
     pub(super) fn reach(&self, url: &Url) -> Result<Reach, Refused> {
         let port = url.port_or_known_default().unwrap_or_default();

@@ -84,7 +84,10 @@ impl HttpClient {
                     .map_err(HttpClientError)?,
             })
         };
-        Ok(Self { public: pair(Reach::Public)?, listed: pair(Reach::Listed)?, rules })
+        let public = pair(Reach::Public)?;
+        // Each client reads the system's certificates: a cold start waits for no more of them than needed.
+        let listed = if rules.has_names() { pair(Reach::Listed)? } else { public.clone() };
+        Ok(Self { rules, public, listed })
     }
 
     /// Whether a tool may have this URL; a name is judged only when it is resolved.

@@ -109,7 +109,7 @@ impl Reader {
                     "`${` begins an app setting: write ${NAME}, of letters, digits and _"
                         .to_owned(),
                 );
-                return inside;
+                return after_closing(inside);
             };
             self.finish_text();
             match settings(name) {
@@ -127,7 +127,7 @@ impl Reader {
                 self.wrong.push(
                     "`{` begins an argument: write {name}, or {{ for the character".to_owned(),
                 );
-                return inside;
+                return after_closing(inside);
             };
             self.finish_text();
             self.pieces.push(Piece::Argument(name.to_owned()));
@@ -140,6 +140,11 @@ impl Reader {
         self.text.push('$');
         from.strip_prefix('$').unwrap_or_default()
     }
+}
+
+/// Where reading goes on after a hole that is none.
+fn after_closing(inside: &str) -> &str {
+    inside.split_once('}').map_or(inside, |(_, rest)| rest)
 }
 
 fn is_name(name: &str) -> bool {

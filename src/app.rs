@@ -1,0 +1,77 @@
+//! The front door of the library: the product, with your tools and extensions in it.
+
+mod arguments;
+mod commands;
+mod functions;
+mod halt;
+mod model;
+mod service;
+
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser as _;
+
+use crate::extensions::Extension;
+use crate::tools::RunTool;
+use crate::tools::code::{Tool, code_tool};
+
+pub use service::{Running, ServiceOptions, StartError};
+
+/// Turnwheel with more tools. Every command comes along.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     turnwheel::App::new().main()
+/// }
+/// ```
+#[derive(Default)]
+pub struct App {
+    tools: Vec<Arc<dyn RunTool>>,
+    extensions: Vec<Arc<dyn Extension>>,
+    /// Tools that cannot be offered, and why; told at start, all at once.
+    mistakes: Vec<String>,
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "App({} tools, {} extensions)", self.tools.len(), self.extensions.len())
+    }
+}
+
+impl App {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Agent files name it like a built-in; a built-in of the same name gives way.
+    #[must_use]
+    pub fn tool<T: Tool>(mut self, tool: T) -> Self {
+        match code_tool(tool) {
+            Ok(tool) => self.tools.push(tool),
+            Err(mistake) => self.mistakes.push(mistake),
+        }
+        self
+    }
+
+    /// Asked in the order of registration.
+    #[must_use]
+    pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
+        self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Reads the command line and does what it says. 0 done, 1 failed, 2 bad arguments.
+    pub fn main(self) -> ExitCode {
+        let arguments = match arguments::Arguments::try_parse() {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                // Help and version are printed in the same way as mistakes, and are none.
+                let _ = error.print();
+                return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            }
+        };
+        commands::run(self, arguments)
+    }
+}

@@ -1,0 +1,305 @@
+//! What each command does.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::app::arguments::{Arguments, Command};
+use crate::app::service::{self, ServiceOptions, StartError};
+use crate::app::{App, model};
+use crate::clock::SystemClock;
+use crate::doctor::{self, Area, Check, Format};
+use crate::package::{self, Order, Script};
+use crate::settings::links::Auth;
+use crate::settings::mistake::Mistake;
+use crate::settings::{self, Settings, local};
+use crate::telemetry;
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const BAD_ARGUMENTS: u8 = 2;
+
+pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
+    let code = match arguments.command {
+        None => serve(app),
+        Some(Command::Dev { port, data, agents }) => dev(app, port, data, agents),
+        Some(Command::Package { out, binary, force }) => package(&app, &out, binary.as_deref(), force),
+        Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
+    };
+    ExitCode::from(code)
+}
+
+/// To a person: log lines are for those who run the service.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn complain(error: &dyn std::error::Error) -> u8 {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    let _ = writeln!(std::io::stderr(), "turnwheel: {text}");
+    FAILED
+}
+
+/// The settings of this machine: the environment, behind it `local.settings.json`.
+fn read_settings() -> Result<Settings, Vec<Mistake>> {
+    let values = local::read(Path::new(".")).map_err(|mistake| vec![mistake])?;
+    Settings::read(local::behind_environment(values))
+}
+
+fn dev(app: App, port: u16, data: PathBuf, agents: Option<PathBuf>) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    if let Err(error) = telemetry::start(&settings.log, telemetry::Style::dev(), Arc::new(SystemClock::default())) {
+        return complain(&error);
+    }
+    let settings = Settings { auth: settings.auth.or(Some(Auth::Header)), ..settings };
+    let options = ServiceOptions { root: PathBuf::from("."), data, agents, port, handler_port: 0 };
+    block_on(work(app, settings, options, true))
+}
+
+fn serve(app: App) -> u8 {
+    let settings = match Settings::read(settings::environment) {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    let Some(port) = settings.port else {
+        let help = <Arguments as clap::CommandFactory>::command().render_help();
+        let _ = writeln!(
+            std::io::stderr(),
+            "{help}\nTo serve, the Functions host sets FUNCTIONS_CUSTOMHANDLER_PORT; to try it here: turnwheel dev"
+        );
+        return BAD_ARGUMENTS;
+    };
+    let missing = settings.missing_to_serve();
+    if !missing.is_empty() {
+        return complain(&StartError::from(missing));
+    }
+    let style = telemetry::Style::served(settings.is_in_azure);
+    if let Err(error) = telemetry::start(&settings.log, style, Arc::new(SystemClock::default())) {
+        return complain(&error);
+    }
+    // The doorbells of the embedded store ring in this process, so the local host listens for them here too.
+    let options = ServiceOptions {
+        root: PathBuf::from("."),
+        data: PathBuf::from(".turnwheel"),
+        agents: None,
+        port: 0,
+        handler_port: port,
+    };
+    block_on(work(app, settings, options, false))
+}
+
+async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
+    let is_scripted = matches!(
+        settings.model.provider,
+        settings::model::Provider::Unset | settings::model::Provider::Scripted
+    );
+    let running = match Box::pin(app.start(settings, options)).await {
+        Ok(running) => running,
+        Err(error) => return complain(&error),
+    };
+    if is_dev {
+        greet(&running, is_scripted);
+    }
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    let stopping = async move {
+        stop_signal().await;
+        tracing::info!("stopping: what runs may come to its end");
+        asked.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        outcome = Box::pin(running.run(stop)) => match outcome {
+            Ok(()) => DONE,
+            Err(error) => complain(&error),
+        },
+        () = stopping => FAILED,
+    }
+}
+
+/// Ctrl-C, or the platform's own word.
+async fn stop_signal() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = interrupt => {},
+                _ = terminate.recv() => {},
+            }
+            return;
+        }
+    }
+    let _ = interrupt.await;
+}
+
+/// What a person sees first.
+fn greet(running: &service::Running, is_scripted: bool) {
+    let address = running.address();
+    let agents = running.agents();
+    let agent = if agents.iter().any(|name| name == "payments-clerk") { "payments-clerk" } else { agents.first().map_or("", String::as_str) };
+    let model = if is_scripted { "the scripted demo model: no key, no network" } else { "Azure OpenAI" };
+    say(&format!(
+        "\n  Turnwheel is at http://{address}\n  agents: {}\n  model:  {model}\n\n  Try it:\n\n    curl -s 'http://{address}/api/prompts?wait=20' -H 'content-type: application/json' \\\n      -d '{{\"agent\":\"{agent}\",\"input\":\"Pay 40 to Ada\"}}'\n\n  What it can do: http://{address}/api/openapi.json · Ctrl-C stops it; nothing is lost.\n",
+        if agents.is_empty() { "none".to_owned() } else { agents.join(", ") },
+    ));
+}
+
+fn block_on(work: impl Future<Output = u8>) -> u8 {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => {
+            let code = runtime.block_on(Box::pin(work));
+            runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+            code
+        }
+        Err(error) => complain(&error),
+    }
+}
+
+fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    let root = Path::new(".");
+    let agents_dir = settings.agents_dir.clone();
+    let mistakes = agent_mistakes(app, &settings);
+    let order = Order {
+        root,
+        out,
+        binary,
+        agents_dir: &agents_dir,
+        auth: settings.auth.unwrap_or(Auth::Keys),
+        is_forced,
+    };
+    let check = |folder: &Path| crate::host::check_package(folder).iter().map(ToString::to_string).collect();
+    let packaged = Script::read(root)
+        .map_err(package::PackageError::from)
+        .and_then(|script| package::package(&order, &script, &mistakes, check));
+    match packaged {
+        Ok(package) => {
+            say(&package.to_string());
+            DONE
+        }
+        Err(error) => complain(&error),
+    }
+}
+
+/// Every mistake in the agent files, as `agents/clerk.agent.md:7: reason`.
+fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
+    let options = ServiceOptions {
+        root: PathBuf::from("."),
+        data: PathBuf::from(".turnwheel"),
+        agents: None,
+        port: 0,
+        handler_port: 0,
+    };
+    // What `dev` brings along is set in Azure; here only its absence would be told.
+    let settings = settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
+    match service::load_agents(app, &settings, &options) {
+        Ok(_) => Vec::new(),
+        Err(StartError::Agents(mistakes)) => mistakes,
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
+    let read = read_settings();
+    let mut checks = doctor::configuration_checks(&read);
+    if let Ok(settings) = &read {
+        checks.extend(agent_checks(app, settings));
+        checks.push(model_check(settings, is_offline));
+        checks.push(store_check());
+    }
+    let report = doctor::Report::new(checks);
+    let _ = write!(std::io::stdout(), "{}", report.render(format));
+    report.exit_status()
+}
+
+fn agent_checks(app: &App, settings: &Settings) -> Vec<Check> {
+    let mistakes = agent_mistakes(app, settings);
+    if mistakes.is_empty() {
+        return vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
+    }
+    mistakes.iter().map(|mistake| Check::agent_mistake(mistake)).collect()
+}
+
+fn model_check(settings: &Settings, is_offline: bool) -> Check {
+    let model = match model::model_of(settings) {
+        Ok(model) => model,
+        Err(mistakes) => return Check::fix(Area::Model, "model", mistakes.join(" ")),
+    };
+    let record = match model.record("normal") {
+        Ok(record) => record,
+        Err(mistake) => return Check::fix(Area::Model, "normal", mistake),
+    };
+    if is_offline || record.api == "scripted" {
+        return Check::ok(Area::Model, "normal", format!("{} ({})", record.id, record.api));
+    }
+    let asked = block_on_value(ask(&*model, &record));
+    match asked.and_then(|answer| answer.message.error_message) {
+        None => Check::ok(Area::Model, "normal", format!("{} answers", record.id)),
+        Some(error) => Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id)),
+    }
+}
+
+/// The smallest question there is.
+async fn ask(model: &dyn crate::model::Model, record: &crate::model::ModelRecord) -> crate::model::Answer {
+    use crate::agent::content::Content;
+    use crate::agent::message::{Message, UserMessage};
+    struct Deaf;
+    impl crate::model::Listener for Deaf {
+        fn hear(&self, _event: crate::agent::event::AnswerEvent) {}
+    }
+    let question = Message::User(UserMessage {
+        content: Content::Text("Say: ok".to_owned()),
+        timestamp: crate::clock::Timestamp(0),
+        extra: crate::agent::raw::Extra::new(),
+    });
+    let request = crate::model::ModelRequest {
+        model: record,
+        system: None,
+        messages: &[&question],
+        tools: &[],
+        thinking: crate::agent::settings::ThinkingLevel::Off,
+        temperature: None,
+        max_output_tokens: Some(16),
+        response_schema: None,
+        session_id: "doctor",
+        traceparent: None,
+    };
+    model.answer(request, &Deaf).await
+}
+
+fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    Some(runtime.block_on(Box::pin(work)))
+}
+
+/// The folder of `dev`: can it be opened, and does another process hold it?
+fn store_check() -> Check {
+    let folder = Path::new(".turnwheel");
+    if !folder.exists() {
+        return Check::skipped(Area::Store, "embedded", "there is none yet: `turnwheel dev` makes it");
+    }
+    match crate::store::embedded::EmbeddedStore::open(folder) {
+        Ok(_) => Check::ok(Area::Store, "embedded", format!("{} opens", folder.display())),
+        Err(crate::store::embedded::OpenError::InUse { .. }) => {
+            Check::ok(Area::Store, "embedded", format!("{} is in use by a running `turnwheel dev`", folder.display()))
+        }
+        Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
+    }
+}

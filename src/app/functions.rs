@@ -1,0 +1,88 @@
+//! What the queue and timer functions do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::http::functions::{FunctionFailure, Functions, Meta, TimerInfo};
+use crate::turn::admission::queued::accept_queued;
+use crate::turn::delivery::{self, TurnError};
+use crate::turn::{Nudge, World, notify, recount, sweep};
+
+#[derive(Debug)]
+pub(super) struct Handlers {
+    pub(super) world: Arc<World>,
+}
+
+#[async_trait]
+impl Functions for Handlers {
+    async fn turn(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
+        let Some(nudge) = nudge(&message) else { return Ok(()) };
+        match Box::pin(delivery::handle(&self.world, &nudge)).await {
+            Ok(_) => Ok(()),
+            // Somebody else is at it.
+            Err(TurnError::ClaimLost { key }) => {
+                tracing::info!(conversation.id = %key.conversation_id, "{key} is held by another worker");
+                Ok(())
+            }
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
+        let accepted = accept_queued(&self.world, &message, &meta.message_id.unwrap_or_default()).await;
+        accepted.map(|_| ()).map_err(|error| failure(&error))
+    }
+
+    async fn notify(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
+        let Some(nudge) = nudge(&message) else { return Ok(()) };
+        notify::notify(&self.world, &nudge.key).await.map_err(|error| failure(&error))
+    }
+
+    async fn sweep(&self, _timer: TimerInfo, _meta: Meta) -> Result<(), FunctionFailure> {
+        sweep::sweep(&self.world, sweep::GRACE).await.map(|_| ()).map_err(|error| failure(&error))
+    }
+
+    /// The host gave a nudge up: that says nothing about the conversation but that another try came to nothing.
+    async fn turn_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
+        let Some(nudge) = nudge(&message) else { return Ok(()) };
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up a nudge for {}; looking at it", nudge.key.conversation_id);
+        match recount::count(&self.world, &nudge.key).await {
+            Ok(()) | Err(TurnError::ClaimLost { .. }) => Ok(()),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// What the notice owes stands in the store, with its own end.
+    async fn notify_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
+        if let Some(nudge) = nudge(&message) {
+            tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up ringing for notices of {}; the sweep will ring again", nudge.key.conversation_id);
+        }
+        Ok(())
+    }
+}
+
+/// `None`: not a doorbell of ours; acknowledged, since the store holds what is owed.
+fn nudge(message: &str) -> Option<Nudge> {
+    match serde_json::from_str(message) {
+        Ok(nudge) => Some(nudge),
+        Err(error) => {
+            tracing::error!(error = %error, "a message on one of our own queues is no nudge; it was taken off");
+            None
+        }
+    }
+}
+
+fn failure(error: &dyn std::error::Error) -> FunctionFailure {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    FunctionFailure(text)
+}
+
+/// How long a stop waits for turns that run.
+pub(super) const STOP_WITHIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,287 @@
+//! The service on one machine: embedded ports, the handler, and the local host that drives it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::agents::{self, Loaded};
+use crate::app::App;
+use crate::app::functions::Handlers;
+use crate::app::halt::HaltProbe;
+use crate::app::model::model_of;
+use crate::artifacts::embedded::EmbeddedArtifacts;
+use crate::clock::{Clock, SystemClock};
+use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
+use crate::http::api::Api;
+use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
+use crate::live::embedded::EmbeddedLive;
+use crate::payments::PaymentsServer;
+use crate::queue::embedded::EmbeddedQueue;
+use crate::queue::{self, Queue};
+use crate::settings::Settings;
+use crate::settings::mistake::Mistake;
+use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::tools::http::client::{AddressRules, HttpClient};
+use crate::tools::workspace::builtins;
+use crate::turn::notify::Herald;
+use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
+use crate::turn::{EntryMemory, Limits, NoProbe, Probe, World, recount};
+
+/// Where the service works.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// Where `host.json` and `functions/` are looked for; the binary's are used when they are not there.
+    pub root: PathBuf,
+    pub data: PathBuf,
+    /// Else the settings'.
+    pub agents: Option<PathBuf>,
+    /// Of the local host; 0: any free one.
+    pub port: u16,
+    /// Where the handler listens; 0: any free one.
+    pub handler_port: u16,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("these settings have to be put right:{}", lines(.0))]
+    Settings(Vec<String>),
+    #[error("these agents have to be put right:{}", lines(.0))]
+    Agents(Vec<String>),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Folder(#[from] OpenError),
+    #[error("could not {doing}")]
+    Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+fn lines(mistakes: &[String]) -> String {
+    mistakes.iter().map(|mistake| format!("\n  {mistake}")).collect()
+}
+
+impl From<Vec<Mistake>> for StartError {
+    fn from(mistakes: Vec<Mistake>) -> Self {
+        Self::Settings(mistakes.iter().map(ToString::to_string).collect())
+    }
+}
+
+fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(doing: &'static str) -> impl FnOnce(E) -> StartError {
+    move |source| StartError::Io { doing, source: source.into() }
+}
+
+/// A service that has taken its ports and folder; it works once [`Running::run`] does.
+#[derive(Debug)]
+pub struct Running {
+    host: RunningHost,
+    handler: Handler,
+    world: Arc<World>,
+    agents: Vec<String>,
+    /// Ends with the service.
+    payments: Option<PaymentsServer>,
+}
+
+#[derive(Debug)]
+struct Handler {
+    listener: TcpListener,
+    router: Router,
+}
+
+/// Everything that was read before anything was started.
+struct Prepared {
+    settings: Settings,
+    payments: Option<PaymentsServer>,
+}
+
+impl App {
+    /// Starts the service. `settings` are checked already.
+    ///
+    /// # Errors
+    /// Show it and exit: each says what to do.
+    pub async fn start(self, settings: Settings, options: ServiceOptions) -> Result<Running, StartError> {
+        let prepared = bring_payments(settings).await?;
+        let settings = &prepared.settings;
+        if !self.mistakes.is_empty() {
+            return Err(StartError::Settings(self.mistakes));
+        }
+        let loaded = load_agents(&self, settings, &options)?;
+        let model = model_of(settings).map_err(StartError::Settings)?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let ids: Arc<dyn Ids> = Arc::new(SystemIds);
+        let store = EmbeddedStore::open(&options.data)?;
+        let queue = open_queue(&options.data, &clock, &ids).await?;
+        let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
+        let listener = listener.map_err(io("take a port for the handler"))?;
+        let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
+        let host = host::start(HostOptions {
+            port: options.port,
+            root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
+            handler: authority.parse().map_err(io("name the handler"))?,
+            queues: Arc::clone(&queue),
+            clock: Arc::clone(&clock),
+            ids: Arc::clone(&ids),
+            names: Vec::new(),
+            lease: host::LEASE,
+            grace: super::functions::STOP_WITHIN,
+        })
+        .await?;
+        let address = format!("http://{}", host.address());
+        store.set_lock_note(&address).map_err(io("write into the data folder"))?;
+        let keys = signing_keys(settings, &options.data)?;
+        let public_url = settings.public_url.clone().unwrap_or_else(|| address.clone());
+        let links = link_maker(keys.clone(), public_url.clone());
+        let names = loaded.catalog.agents.keys().cloned().collect();
+        let world = Arc::new(World {
+            store: Arc::new(store),
+            queue,
+            artifacts: Arc::new(EmbeddedArtifacts::open(&options.data).await.map_err(io("open the artifacts"))?),
+            live: Arc::new(EmbeddedLive::default()),
+            model,
+            agents: Arc::new(loaded.catalog),
+            extensions: self.extensions,
+            entries: Arc::new(EntryMemory::default()),
+            herald: Some(herald(settings, &clock, links)?),
+            clock,
+            worker: WorkerId::new(ids.fresh()),
+            ids,
+            probe: probe(settings, &options.data),
+            limits: Limits::default(),
+        });
+        let api = Api::new(Arc::clone(&world), settings, keys, public_url);
+        let functions = Arc::new(Handlers { world: Arc::clone(&world) });
+        let router = crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)));
+        Ok(Running { host, handler: Handler { listener, router }, world, agents: names, payments: prepared.payments })
+    }
+}
+
+impl Running {
+    /// Of the local host: what people and programs speak to.
+    pub fn address(&self) -> SocketAddr {
+        self.host.address()
+    }
+
+    /// Names of the agents that are ready.
+    pub fn agents(&self) -> &[String] {
+        &self.agents
+    }
+
+    /// Works until `stop`, then lets what runs come to its end, within bounds.
+    ///
+    /// # Errors
+    /// A part of the service failed: show it and exit.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
+        let Self { host, handler, world, agents: _, payments } = self;
+        let handler_stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let ended = handler_stop.clone();
+        tasks.spawn(async move {
+            axum::serve(handler.listener, handler.router).with_graceful_shutdown(ended.cancelled_owned()).await
+        });
+        recount::start_up(&world).await.map_err(io("read what is owed"))?;
+        let outcome = host.run(stop).await;
+        handler_stop.cancel();
+        let _ = tokio::time::timeout(super::functions::STOP_WITHIN, tasks.join_next()).await;
+        drop(payments);
+        outcome.map_err(StartError::Host)
+    }
+}
+
+/// The example's payments server, unless the settings name another one.
+async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
+    if settings.app_setting("PAYMENTS_URL").is_some() || settings.is_in_azure {
+        return Ok(Prepared { settings, payments: None });
+    }
+    let server = PaymentsServer::start().await.map_err(io("start the example's payments server"))?;
+    let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url().to_owned());
+    Ok(Prepared { settings, payments: Some(server) })
+}
+
+/// Reads the agent files with the app's tools; a mistake in any stops the start.
+pub(super) fn load_agents(app: &App, settings: &Settings, options: &ServiceOptions) -> Result<Loaded, StartError> {
+    let folder = options.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
+    let rules = AddressRules::new(&settings.http_tools_allow, !settings.is_in_azure)
+        .map_err(|mistakes| StartError::Settings(vec![mistakes.to_string()]))?;
+    let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
+    let mut tools: agents::ToolSet = BTreeMap::new();
+    for tool in builtins().into_iter().chain(app.tools.iter().cloned()) {
+        tools.insert(tool.definition().name.clone(), tool);
+    }
+    let lookup = settings.app_settings();
+    let mut loaded = agents::load(&options.root.join(folder), &tools, &*lookup, &client);
+    if !loaded.mistakes.is_empty() {
+        return Err(StartError::Agents(loaded.mistakes.iter().map(ToString::to_string).collect()));
+    }
+    if let Some(note) = &loaded.note {
+        tracing::warn!("{note}");
+    }
+    loaded.catalog.default_agent.clone_from(&settings.default_agent);
+    Ok(loaded)
+}
+
+/// Doorbells ring in memory; users' only copies are kept on disk.
+async fn open_queue(data: &Path, clock: &Arc<dyn Clock>, ids: &Arc<dyn Ids>) -> Result<Arc<dyn Queue>, StartError> {
+    let poison = queue::poison_of(queue::PROMPTS);
+    let kept = [queue::PROMPTS, poison.as_str()];
+    let opened =
+        EmbeddedQueue::open(&data.join("queue.sqlite"), &kept, Arc::clone(clock), Arc::clone(ids)).await;
+    Ok(Arc::new(opened.map_err(io("open the queues"))?))
+}
+
+/// The settings' keys; without any, one that is made once and kept beside the data.
+fn signing_keys(settings: &Settings, data: &Path) -> Result<Vec<Vec<u8>>, StartError> {
+    if !settings.signing_keys.is_empty() {
+        return Ok(settings.signing_keys.iter().map(|key| key.reveal().clone()).collect());
+    }
+    let file = data.join("signing.key");
+    if let Ok(key) = std::fs::read(&file)
+        && key.len() >= 32
+    {
+        return Ok(vec![key]);
+    }
+    let key = crate::ids::secret_bytes(32).map_err(io("make a signing key"))?;
+    write_secret(&file, &key).map_err(io("keep the signing key"))?;
+    Ok(vec![key])
+}
+
+#[cfg(unix)]
+fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[cfg(not(unix))]
+fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    std::fs::write(file, bytes)
+}
+
+fn link_maker(keys: Vec<Vec<u8>>, public_url: String) -> LinkMaker {
+    Arc::new(move |key: &ConversationKey, request: &RequestId| {
+        let token = crate::http::token::sign(&keys, key, request)?;
+        Some(format!("{public_url}/api/approvals/{token}"))
+    })
+}
+
+fn herald(settings: &Settings, clock: &Arc<dyn Clock>, links: LinkMaker) -> Result<Arc<dyn Herald>, StartError> {
+    let Some(webhook) = &settings.webhook else {
+        let print = Arc::new(|text: &str| tracing::info!("{text}"));
+        return Ok(Arc::new(Console::new(links, print)));
+    };
+    let secrets = webhook.secrets.iter().map(|secret| secret.reveal().clone()).collect();
+    let webhook = Webhook::new(webhook.url.reveal().clone(), secrets, Arc::clone(clock), links);
+    Ok(Arc::new(webhook.map_err(io("set up TLS"))?))
+}
+
+fn probe(settings: &Settings, data: &Path) -> Arc<dyn Probe> {
+    match &settings.halt_at {
+        Some(at) => Arc::new(HaltProbe::new(at.clone(), data)),
+        None => Arc::new(NoProbe),
+    }
+}

@@ -1,0 +1,95 @@
+//! One artifact in one file, so that its bytes and its facts appear together: a mark, the length of the facts, the facts
+//! as JSON, the bytes.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read as _, Result, Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::super::{ArtifactFacts, cut};
+
+/// The last digit is the version of this layout.
+const MARK: &[u8; 8] = b"turnart1";
+const HEADER_BYTES: u64 = 12;
+/// Facts are small; more is damage and not worth the memory.
+const FACTS_BYTES_MAX: u32 = 1024 * 1024;
+
+/// Writes a file that must not exist, and syncs it.
+pub(super) fn write_new(path: &Path, facts: &ArtifactFacts, bytes: &[u8]) -> Result<()> {
+    let json = serde_json::to_vec(facts)?;
+    let length = u32::try_from(json.len()).ok().filter(|length| *length <= FACTS_BYTES_MAX);
+    let Some(length) = length else {
+        return Err(Error::new(ErrorKind::InvalidInput, "the artifact's name is too long"));
+    };
+    let mut file = File::create_new(path)?;
+    file.write_all(MARK)?;
+    file.write_all(&length.to_le_bytes())?;
+    file.write_all(&json)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+pub(super) fn facts(path: &Path) -> Result<ArtifactFacts> {
+    Ok(open(path)?.facts)
+}
+
+pub(super) fn bytes(path: &Path, range: Option<Range<u64>>) -> Result<Vec<u8>> {
+    let mut opened = open(path)?;
+    let range = cut(range, opened.facts.size);
+    let length = range.end - range.start;
+    opened.file.seek(SeekFrom::Start(opened.starts_at + range.start))?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+    opened.file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+struct Opened {
+    file: File,
+    facts: ArtifactFacts,
+    /// Where the bytes do.
+    starts_at: u64,
+}
+
+fn open(path: &Path) -> Result<Opened> {
+    let mut file = File::open(path)?;
+    let mut mark = [0; 8];
+    let mut length = [0; 4];
+    file.read_exact(&mut mark)?;
+    file.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if mark != *MARK || length > FACTS_BYTES_MAX {
+        return Err(damaged());
+    }
+    let mut json = Vec::new();
+    (&file).take(length.into()).read_to_end(&mut json)?;
+    let facts: ArtifactFacts = serde_json::from_slice(&json).map_err(|_| damaged())?;
+    let starts_at = HEADER_BYTES + u64::from(length);
+    if file.metadata()?.len() != starts_at + facts.size {
+        return Err(damaged());
+    }
+    Ok(Opened { file, facts, starts_at })
+}
+
+fn damaged() -> Error {
+    Error::new(ErrorKind::InvalidData, "the file is damaged: restore it from a backup or delete it")
+}
+
+/// What is in a folder; one that does not exist is empty.
+pub(super) fn children(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Makes names in the folder outlive a power cut. Where folders cannot be opened, the file system does so by itself.
+pub(super) fn sync_folder(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        // The parent of a relative path of one part is the empty path.
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! Live events within one process. A conversation takes memory only while somebody listens or an answer is under way.
+//!
+//! A reader is given the answer so far and its place in the stream under one lock: no gap between them and nothing twice.
+
+mod mailbox;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use self::mailbox::Mailbox;
+use super::under_way::UnderWay;
+use super::{Live, LiveEvent, LiveReader, Snapshot};
+use crate::ids::{ConversationKey, EntryId};
+
+/// Conversations without a reader that are remembered. An answer whose worker has died without a word is forgotten when
+/// this many others have begun.
+const UNHEARD_MAX: usize = 4096;
+
+/// Clones share what they know.
+#[derive(Clone, Default)]
+pub struct EmbeddedLive {
+    hub: Arc<Mutex<Hub>>,
+}
+
+#[derive(Default)]
+struct Hub {
+    conversations: HashMap<ConversationKey, Conversation>,
+    /// Conversations without readers.
+    unheard: usize,
+    answers_begun: u64,
+}
+
+#[derive(Default)]
+struct Conversation {
+    answer: Option<Answer>,
+    readers: Vec<Arc<Mailbox>>,
+    /// The newest that was published here; zero: none was.
+    event_seq: u64,
+}
+
+struct Answer {
+    under_way: UnderWay,
+    /// Which answer of this process it is: the oldest is forgotten first.
+    begun: u64,
+    /// Something was committed since the last delta, most likely this answer: whoever comes now finds it in the store.
+    /// A further delta tells that it was something else.
+    is_doubtful: bool,
+}
+
+impl Hub {
+    fn publish(&mut self, key: &ConversationKey, event: LiveEvent) {
+        if let LiveEvent::AnswerStarted(_) = event {
+            self.make_place(key);
+        }
+        let Some(conversation) = self.conversations.get_mut(key) else { return };
+        if let LiveEvent::AnswerStarted(answer) = &event {
+            self.answers_begun += 1;
+            let under_way = UnderWay::new(answer.clone());
+            conversation.answer =
+                Some(Answer { under_way, begun: self.answers_begun, is_doubtful: false });
+        } else if !conversation.take_in(&event) {
+            return;
+        }
+        conversation.tell(event);
+        self.forget_idle(key);
+    }
+
+    /// So that an answer that begins unheard is known to those who join later.
+    fn make_place(&mut self, key: &ConversationKey) {
+        if self.conversations.contains_key(key) {
+            return;
+        }
+        if self.unheard >= UNHEARD_MAX {
+            let oldest = self
+                .conversations
+                .iter()
+                .filter(|(_, conversation)| conversation.readers.is_empty())
+                .min_by_key(|(_, conversation)| conversation.answer.as_ref().map(|it| it.begun))
+                .map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                self.conversations.remove(&oldest);
+                self.unheard -= 1;
+            }
+        }
+        self.conversations.insert(key.clone(), Conversation::default());
+        self.unheard += 1;
+    }
+
+    fn forget_idle(&mut self, key: &ConversationKey) {
+        let is_idle = self.conversations.get(key).is_some_and(|conversation| {
+            conversation.readers.is_empty()
+                && conversation.answer.as_ref().is_none_or(|answer| answer.is_doubtful)
+        });
+        if is_idle {
+            self.conversations.remove(key);
+            self.unheard -= 1;
+        }
+    }
+
+    fn subscribe(&mut self, key: &ConversationKey) -> (Option<Snapshot>, Arc<Mailbox>) {
+        self.make_place(key);
+        let conversation = self.conversations.entry(key.clone()).or_default();
+        if conversation.readers.is_empty() {
+            self.unheard -= 1;
+        }
+        let (snapshot, unseen) = match &conversation.answer {
+            Some(answer) if answer.is_doubtful => (None, Some(answer.message_id().clone())),
+            Some(answer) => (Some(answer.under_way.snapshot()), None),
+            None => (None, None),
+        };
+        let mailbox = Arc::new(Mailbox::new(unseen));
+        conversation.readers.push(Arc::clone(&mailbox));
+        (snapshot, mailbox)
+    }
+
+    fn unsubscribe(&mut self, key: &ConversationKey, mailbox: &Arc<Mailbox>) {
+        let Some(conversation) = self.conversations.get_mut(key) else { return };
+        conversation.readers.retain(|reader| !Arc::ptr_eq(reader, mailbox));
+        if conversation.readers.is_empty() {
+            self.unheard += 1;
+            self.forget_idle(key);
+        }
+    }
+}
+
+impl Conversation {
+    /// Whether readers are told: a delta without its beginning would be read as a beginning.
+    fn take_in(&mut self, event: &LiveEvent) -> bool {
+        match event {
+            LiveEvent::Committed { event_seq } => {
+                self.event_seq = self.event_seq.max(*event_seq);
+                if let Some(answer) = &mut self.answer {
+                    answer.is_doubtful = true;
+                }
+                true
+            }
+            LiveEvent::Delta { message_id, event } => match self.answer_of(message_id) {
+                Some(answer) => {
+                    answer.is_doubtful = false;
+                    answer.under_way.take_in(event);
+                    true
+                }
+                None => false,
+            },
+            LiveEvent::Reset { message_id } => {
+                if self.answer_of(message_id).is_some() {
+                    self.answer = None;
+                }
+                true
+            }
+            LiveEvent::AnswerStarted(_) | LiveEvent::ToolUpdate(_) => true,
+        }
+    }
+
+    fn answer_of(&mut self, message_id: &EntryId) -> Option<&mut Answer> {
+        self.answer.as_mut().filter(|answer| answer.message_id() == message_id)
+    }
+
+    fn tell(&self, event: LiveEvent) {
+        if self.readers.is_empty() {
+            return;
+        }
+        let event = Arc::new(event);
+        let message_id = self.answer.as_ref().map(Answer::message_id);
+        for reader in &self.readers {
+            reader.put(Arc::clone(&event), message_id, self.event_seq);
+        }
+    }
+}
+
+impl Answer {
+    fn message_id(&self) -> &EntryId {
+        &self.under_way.answer.message_id
+    }
+}
+
+impl EmbeddedLive {
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live for EmbeddedLive {
+    fn publish(&self, key: &ConversationKey, event: LiveEvent) {
+        self.hub().publish(key, event);
+    }
+
+    fn subscribe(&self, key: &ConversationKey) -> (Option<Snapshot>, Box<dyn LiveReader>) {
+        let (snapshot, mailbox) = self.hub().subscribe(key);
+        let reader = EmbeddedReader { live: self.clone(), key: key.clone(), mailbox };
+        (snapshot, Box::new(reader))
+    }
+}
+
+impl fmt::Debug for EmbeddedLive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hub = self.hub();
+        f.debug_struct("EmbeddedLive")
+            .field("conversations", &hub.conversations.len())
+            .field("unheard", &hub.unheard)
+            .finish_non_exhaustive()
+    }
+}
+
+struct EmbeddedReader {
+    live: EmbeddedLive,
+    key: ConversationKey,
+    mailbox: Arc<Mailbox>,
+}
+
+#[async_trait]
+impl LiveReader for EmbeddedReader {
+    async fn next(&mut self) -> LiveEvent {
+        self.mailbox.take().await
+    }
+}
+
+impl Drop for EmbeddedReader {
+    fn drop(&mut self) {
+        self.live.hub().unsubscribe(&self.key, &self.mailbox);
+    }
+}
+
+impl fmt::Debug for EmbeddedReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedReader").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! What one reader has not read yet: bounded, whatever the reader does.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::super::LiveEvent;
+use crate::agent::event::AnswerEvent;
+use crate::ids::EntryId;
+
+/// Events that wait for one reader.
+pub(super) const EVENTS_MAX: usize = 2048;
+/// Bytes that wait for one reader, unless a single event is larger.
+pub(super) const BYTES_MAX: usize = 1024 * 1024;
+
+pub(super) struct Mailbox {
+    mail: Mutex<Mail>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Mail {
+    events: VecDeque<Arc<LiveEvent>>,
+    bytes: usize,
+    /// The answer of which this reader misses a part, and is therefore told nothing more: it comes whole from the store.
+    unseen: Option<EntryId>,
+}
+
+impl Mailbox {
+    pub(super) fn new(unseen: Option<EntryId>) -> Self {
+        Self { mail: Mutex::new(Mail { unseen, ..Mail::default() }), arrived: Notify::new() }
+    }
+
+    /// `message_id`: of the answer under way. `event_seq`: of the newest commit, this one included.
+    pub(super) fn put(&self, event: Arc<LiveEvent>, message_id: Option<&EntryId>, event_seq: u64) {
+        let mut mail = self.mail();
+        if !mail.wants(&event) {
+            return;
+        }
+        let bytes = bytes_of(&event);
+        let is_full = mail.events.len() >= EVENTS_MAX || mail.bytes + bytes > BYTES_MAX;
+        if is_full && !mail.events.is_empty() {
+            mail.events.clear();
+            mail.bytes = 0;
+            mail.add(Arc::new(LiveEvent::Committed { event_seq }), 0);
+            if !matches!(*event, LiveEvent::AnswerStarted(_)) {
+                mail.unseen = message_id.cloned();
+            }
+            if !mail.wants(&event) {
+                drop(mail);
+                self.arrived.notify_one();
+                return;
+            }
+        }
+        mail.add(event, bytes);
+        drop(mail);
+        self.arrived.notify_one();
+    }
+
+    pub(super) async fn take(&self) -> LiveEvent {
+        loop {
+            // Looks before it waits: a note of an arrival that was read already only costs a look.
+            let next = self.mail().pop();
+            if let Some(event) = next {
+                return Arc::unwrap_or_clone(event);
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.mail().events.len()
+    }
+
+    fn mail(&self) -> MutexGuard<'_, Mail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mail {
+    fn wants(&mut self, event: &LiveEvent) -> bool {
+        match event {
+            LiveEvent::Delta { message_id, .. } => self.unseen.as_ref() != Some(message_id),
+            LiveEvent::AnswerStarted(_) => {
+                self.unseen = None;
+                true
+            }
+            LiveEvent::Committed { .. } | LiveEvent::Reset { .. } | LiveEvent::ToolUpdate(_) => {
+                true
+            }
+        }
+    }
+
+    fn add(&mut self, event: Arc<LiveEvent>, bytes: usize) {
+        self.bytes += bytes;
+        self.events.push_back(event);
+    }
+
+    fn pop(&mut self) -> Option<Arc<LiveEvent>> {
+        let event = self.events.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(bytes_of(&event));
+        Some(event)
+    }
+}
+
+/// What the event holds beyond its own size, which [`EVENTS_MAX`] bounds.
+fn bytes_of(event: &LiveEvent) -> usize {
+    match event {
+        LiveEvent::Committed { .. } | LiveEvent::AnswerStarted(_) | LiveEvent::Reset { .. } => 0,
+        LiveEvent::ToolUpdate(update) => {
+            update.args.text().len() + update.partial_result.text().len()
+        }
+        LiveEvent::Delta { event, .. } => match event {
+            AnswerEvent::TextStart { .. } | AnswerEvent::ThinkingStart { .. } => 0,
+            AnswerEvent::TextDelta { delta: text, .. }
+            | AnswerEvent::ThinkingDelta { delta: text, .. }
+            | AnswerEvent::ToolcallDelta { delta: text, .. }
+            | AnswerEvent::TextEnd { content: text, .. }
+            | AnswerEvent::ThinkingEnd { content: text, .. } => text.len(),
+            AnswerEvent::ToolcallStart { id, tool_name, .. } => id.len() + tool_name.len(),
+            AnswerEvent::ToolcallEnd { tool_call, .. } => tool_call.call.arguments.text().len(),
+        },
+    }
+}

@@ -1,0 +1,128 @@
+//! As much of a JSON text as has arrived: for people who watch a tool call being written.
+
+use serde_json::Value;
+
+use crate::agent::raw::RawJson;
+
+/// The text closed as it stands, or cut back to the last complete member and closed; `{}` when that is hopeless too.
+/// Never an input of anything but the screen.
+pub(super) fn complete(text: &str) -> RawJson {
+    let mut open = Open::default();
+    let mut last_whole = None;
+    for (at, character) in text.char_indices() {
+        let is_in_string = open.is_in_string;
+        if !is_in_string && character == ',' {
+            last_whole = Some((at, open.closers.clone()));
+        }
+        open.take(character);
+        if !is_in_string && matches!(character, '{' | '[') {
+            last_whole = Some((at + character.len_utf8(), open.closers.clone()));
+        }
+    }
+    let mut closed = text.to_owned();
+    if open.is_after_backslash {
+        closed.pop();
+    }
+    if open.is_in_string {
+        closed.push('"');
+    }
+    close(closed, &open.closers)
+        .or_else(|| {
+            let (end, closers) = last_whole?;
+            close(text.get(..end)?.to_owned(), &closers)
+        })
+        .unwrap_or_else(|| RawJson::of(&serde_json::Map::new()))
+}
+
+/// What is open after the characters so far.
+#[derive(Default)]
+struct Open {
+    /// What closes the open objects and lists, the outermost first.
+    closers: String,
+    is_in_string: bool,
+    is_after_backslash: bool,
+}
+
+impl Open {
+    fn take(&mut self, character: char) {
+        if self.is_in_string {
+            let is_escaped = std::mem::take(&mut self.is_after_backslash);
+            match character {
+                '\\' if !is_escaped => self.is_after_backslash = true,
+                '"' if !is_escaped => self.is_in_string = false,
+                _ => {}
+            }
+            return;
+        }
+        match character {
+            '"' => self.is_in_string = true,
+            '{' => self.closers.push('}'),
+            '[' => self.closers.push(']'),
+            '}' | ']' => {
+                self.closers.pop();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn close(mut text: String, closers: &str) -> Option<RawJson> {
+    text.extend(closers.chars().rev());
+    // Read, not only checked: half an escape of two is valid as raw text and cannot be read.
+    serde_json::from_str::<Value>(&text).ok()?;
+    RawJson::from_text(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_arrived_is_shown() {
+        let cases = [
+            ("", "{}"),
+            ("{", "{}"),
+            (r#"{"pa"#, "{}"),
+            (r#"{"path""#, "{}"),
+            (r#"{"path":"#, "{}"),
+            (r#"{"path":"/a"#, r#"{"path":"/a"}"#),
+            (r#"{"path":"/a\"#, r#"{"path":"/a"}"#),
+            (r#"{"path":"/a\""#, r#"{"path":"/a\""}"#),
+            (r#"{"path":"/a\u00"#, "{}"),
+            (r#"{"path":"a\ud83d"#, "{}"),
+            (r#"{"path":"/a","#, r#"{"path":"/a"}"#),
+            (r#"{"path":"/a","li"#, r#"{"path":"/a"}"#),
+            (r#"{"path":"/a","lines":[1,2"#, r#"{"path":"/a","lines":[1,2]}"#),
+            (r#"{"path":"/a","lines":[1,{"x":tr"#, r#"{"path":"/a","lines":[1,{}]}"#),
+            (r#"{"a":"}],{"#, r#"{"a":"}],{"}"#),
+            (r#"{"a":1}"#, r#"{"a":1}"#),
+            (r#"{"a":1}}"#, "{}"),
+            ("no json", "{}"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(complete(text).value().to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_hopeless_and_nothing_worse() {
+        assert_eq!(complete(&"[".repeat(100_000)).text(), "{}");
+        assert_eq!(complete(&"{\"a\":".repeat(100_000)).text(), "{}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_beginning_of_a_call_is_readable_and_the_end_is_exact(
+            name in "[a-zü\"\\\\]{0,6}", text in "\\PC{0,20}", numbers in proptest::collection::vec(-9_i32..99, 0..5),
+        ) {
+            let whole = serde_json::json!({ name.clone(): [text, numbers], "z": {"y": null} });
+            let json = whole.to_string();
+            let mut beginning = String::new();
+            for character in json.chars() {
+                proptest::prop_assert!(complete(&beginning).value().is_object());
+                beginning.push(character);
+            }
+            proptest::prop_assert_eq!(complete(&json).value(), whole);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The answer that a model is writing, as far as it has got.
+
+use super::partial_json::complete;
+use super::{LiveAnswer, Snapshot};
+use crate::agent::content::{Block, Thinking, ToolCall};
+use crate::agent::event::AnswerEvent;
+use crate::agent::raw::Extra;
+
+/// Blocks of one answer; what claims to be beyond is left out.
+const BLOCKS_MAX: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) answer: LiveAnswer,
+    parts: Vec<Part>,
+}
+
+enum Part {
+    Text(String),
+    Thinking(String),
+    /// Its arguments are not whole yet.
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+    WholeCall(ToolCall),
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Part(…)")
+    }
+}
+
+impl UnderWay {
+    pub(super) fn new(answer: LiveAnswer) -> Self {
+        Self { answer, parts: Vec::new() }
+    }
+
+    pub(super) fn take_in(&mut self, event: &AnswerEvent) {
+        match event {
+            AnswerEvent::TextStart { content_index } => {
+                self.set(*content_index, Part::Text(String::new()));
+            }
+            AnswerEvent::TextEnd { content_index, content } => {
+                self.set(*content_index, Part::Text(content.clone()));
+            }
+            AnswerEvent::ThinkingStart { content_index } => {
+                self.set(*content_index, Part::Thinking(String::new()));
+            }
+            AnswerEvent::ThinkingEnd { content_index, content } => {
+                self.set(*content_index, Part::Thinking(content.clone()));
+            }
+            AnswerEvent::ToolcallStart { content_index, id, tool_name } => {
+                let (id, name) = (id.clone(), tool_name.clone());
+                self.set(*content_index, Part::Call { id, name, arguments: String::new() });
+            }
+            AnswerEvent::ToolcallEnd { content_index, tool_call } => {
+                self.set(*content_index, Part::WholeCall(tool_call.call.clone()));
+            }
+            AnswerEvent::TextDelta { content_index, delta }
+            | AnswerEvent::ThinkingDelta { content_index, delta }
+            | AnswerEvent::ToolcallDelta { content_index, delta } => {
+                match self.parts.get_mut(*content_index) {
+                    Some(Part::Text(text) | Part::Thinking(text)) => text.push_str(delta),
+                    Some(Part::Call { arguments, .. }) => arguments.push_str(delta),
+                    // Of nothing that began, or of something that ended.
+                    Some(Part::WholeCall(_)) | None => {}
+                }
+            }
+        }
+    }
+
+    /// Places before it that nothing has filled are empty texts, so that a block stays at its index.
+    fn set(&mut self, content_index: usize, part: Part) {
+        if content_index >= BLOCKS_MAX {
+            return;
+        }
+        while self.parts.len() <= content_index {
+            self.parts.push(Part::Text(String::new()));
+        }
+        if let Some(place) = self.parts.get_mut(content_index) {
+            *place = part;
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            answer: self.answer.clone(),
+            content: self.parts.iter().map(Part::block).collect(),
+        }
+    }
+}
+
+impl Part {
+    fn block(&self) -> Block {
+        match self {
+            Self::Text(text) => Block::text(text),
+            Self::Thinking(thinking) => Block::Thinking(Thinking {
+                thinking: thinking.clone(),
+                thinking_signature: None,
+                extra: Extra::new(),
+            }),
+            Self::Call { id, name, arguments } => Block::ToolCall(ToolCall {
+                id: id.clone(),
+                name: name.clone(),
+                arguments: complete(arguments),
+                thought_signature: None,
+                extra: Extra::new(),
+            }),
+            Self::WholeCall(call) => Block::ToolCall(call.clone()),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What is known of models: windows, abilities and prices, from a table that `TURNWHEEL_PRICES` corrects.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::agent::usage::{Cost, Usage};
+use crate::model::{ModelRecord, Prices};
+
+/// Input tokens above which the long-context prices hold for the whole call.
+const LONG_CONTEXT_MIN: u64 = 272_000;
+const UNKNOWN_WINDOW: u64 = 128_000;
+const UNKNOWN_OUTPUT: u64 = 16_384;
+
+/// `id, reasoning, images, window, max output, [in, out, cached in, cache write], long [in, out]`; prices are US dollars
+/// per million tokens, zero in the last pair: no long tier.
+type Row = (&'static str, bool, bool, u64, u64, [f64; 4], [f64; 2]);
+
+/// A public model list of November 2026. Azure's own price page was not compared; regional prices differ.
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    ("gpt-4.1",       false, true,  1_047_576,  32_768, [2.0, 8.0, 0.5, 0.0],        [0.0, 0.0]),
+    ("gpt-4.1-mini",  false, true,  1_047_576,  32_768, [0.4, 1.6, 0.1, 0.0],        [0.0, 0.0]),
+    ("gpt-4.1-nano",  false, true,  1_047_576,  32_768, [0.1, 0.4, 0.025, 0.0],      [0.0, 0.0]),
+    ("gpt-4o",        false, true,    128_000,  16_384, [2.5, 10.0, 1.25, 0.0],      [0.0, 0.0]),
+    ("gpt-4o-mini",   false, true,    128_000,  16_384, [0.15, 0.6, 0.075, 0.0],     [0.0, 0.0]),
+    ("gpt-5",         true,  true,    400_000, 128_000, [1.25, 10.0, 0.125, 0.0],    [0.0, 0.0]),
+    ("gpt-5-mini",    true,  true,    400_000, 128_000, [0.25, 2.0, 0.025, 0.0],     [0.0, 0.0]),
+    ("gpt-5-nano",    true,  true,    400_000, 128_000, [0.05, 0.4, 0.005, 0.0],     [0.0, 0.0]),
+    ("gpt-5-pro",     true,  true,    400_000, 128_000, [15.0, 120.0, 0.0, 0.0],     [0.0, 0.0]),
+    ("gpt-5.1",       true,  true,    400_000, 128_000, [1.25, 10.0, 0.125, 0.0],    [0.0, 0.0]),
+    ("gpt-5.2",       true,  true,    400_000, 128_000, [1.75, 14.0, 0.175, 0.0],    [0.0, 0.0]),
+    ("gpt-5.3-codex", true,  true,    400_000, 128_000, [1.75, 14.0, 0.175, 0.0],    [0.0, 0.0]),
+    ("gpt-5.4",       true,  true,  1_050_000, 128_000, [2.5, 15.0, 0.25, 0.0],      [5.0, 22.5]),
+    ("gpt-5.4-mini",  true,  true,    400_000, 128_000, [0.75, 4.5, 0.075, 0.0],     [0.0, 0.0]),
+    ("gpt-5.4-nano",  true,  true,    400_000, 128_000, [0.2, 1.25, 0.02, 0.0],      [0.0, 0.0]),
+    ("gpt-5.4-pro",   true,  true,  1_050_000, 128_000, [30.0, 180.0, 0.0, 0.0],     [60.0, 270.0]),
+    ("gpt-5.5",       true,  true,  1_050_000, 128_000, [5.0, 30.0, 0.5, 0.0],       [10.0, 45.0]),
+    ("gpt-5.5-pro",   true,  true,  1_050_000, 128_000, [30.0, 180.0, 0.0, 0.0],     [60.0, 270.0]),
+    ("gpt-5.6-luna",  true,  true,  1_050_000, 128_000, [0.2, 1.2, 0.02, 0.25],      [0.4, 1.8]),
+    ("gpt-5.6-sol",   true,  true,  1_050_000, 128_000, [4.0, 20.0, 0.4, 5.0],       [8.0, 30.0]),
+    ("gpt-5.6-terra", true,  true,  1_050_000, 128_000, [2.0, 12.0, 0.2, 2.5],       [4.0, 18.0]),
+    ("gpt-6-astra",   true,  true,  1_050_000, 128_000, [10.0, 50.0, 1.0, 12.5],     [20.0, 75.0]),
+    ("gpt-6-luna",    true,  true,  1_050_000, 128_000, [0.1, 0.5, 0.01, 0.125],     [0.2, 0.75]),
+    ("gpt-6-sol",     true,  true,  1_050_000, 128_000, [2.0, 10.0, 0.2, 2.5],       [4.0, 15.0]),
+    ("gpt-6.1-sol",   true,  true,  1_050_000, 128_000, [2.0, 10.0, 0.1, 2.5],       [4.0, 15.0]),
+    ("gpt-6.1-terra", true,  true,  1_050_000, 128_000, [1.0, 5.0, 0.05, 1.25],      [2.0, 7.5]),
+    ("o3",            true,  true,    200_000, 100_000, [2.0, 8.0, 0.5, 0.0],        [0.0, 0.0]),
+    ("o4-mini",       true,  true,    200_000, 100_000, [1.1, 4.4, 0.275, 0.0],      [0.0, 0.0]),
+    ("o3-mini",       true,  false,   200_000, 100_000, [1.1, 4.4, 0.55, 0.0],       [0.0, 0.0]),
+    ("deepseek-v4-pro", true, false, 1_000_000, 384_000, [1.925, 3.828, 0.165, 0.0], [0.0, 0.0]),
+];
+
+/// The table with the app's corrections.
+#[derive(Clone, Debug, Default)]
+pub struct Catalogue {
+    overrides: BTreeMap<String, Override>,
+}
+
+/// What a call costs: the record's prices, and those of a long context where the model has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tariff {
+    pub base: Prices,
+    pub long: Option<Prices>,
+}
+
+impl Tariff {
+    pub fn cost(&self, usage: &Usage) -> Cost {
+        let input = usage.input + usage.cache_read + usage.cache_write;
+        let prices = self.long.filter(|_| input > LONG_CONTEXT_MIN).unwrap_or(self.base);
+        prices.cost(usage)
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Override {
+    input: Option<f64>,
+    output: Option<f64>,
+    cache_read: Option<f64>,
+    cache_write: Option<f64>,
+    context_window: Option<u64>,
+    max_tokens: Option<u64>,
+    reasoning: Option<bool>,
+    images: Option<bool>,
+}
+
+impl Override {
+    fn prices(&self) -> [Option<f64>; 4] {
+        [self.input, self.output, self.cache_read, self.cache_write]
+    }
+}
+
+impl Catalogue {
+    /// `overrides` is the text of `TURNWHEEL_PRICES`: `{"gpt-5.1": {"input": 1.25, "output": 10}}`.
+    ///
+    /// # Errors
+    /// Every mistake in it, each a sentence.
+    pub fn new(overrides: Option<&str>) -> Result<Self, Vec<String>> {
+        let Some(text) = overrides.filter(|text| !text.trim().is_empty()) else {
+            return Ok(Self::default());
+        };
+        let overrides: BTreeMap<String, Override> = serde_json::from_str(text).map_err(|error| {
+            vec![format!(
+                "TURNWHEEL_PRICES is not of the form {{\"model\": {{\"input\": 1.25, \"output\": 10, \"cacheRead\": 0.1, \
+                 \"cacheWrite\": 0}}}}: {error}"
+            )]
+        })?;
+        let mistakes: Vec<String> = overrides
+            .iter()
+            .filter_map(|(model, change)| {
+                if change.prices().into_iter().flatten().any(|price| price < 0.0) {
+                    Some(format!("TURNWHEEL_PRICES: a price of `{model}` is negative"))
+                } else if change.context_window == Some(0) || change.max_tokens == Some(0) {
+                    Some(format!(
+                        "TURNWHEEL_PRICES: contextWindow and maxTokens of `{model}` must be above zero"
+                    ))
+                } else {
+                    None
+                }
+            })
+            .collect();
+        if mistakes.is_empty() { Ok(Self { overrides }) } else { Err(mistakes) }
+    }
+
+    /// A model that is not in the table has no prices, a window of 128,000 tokens, and abilities guessed from its name.
+    pub fn record(&self, model: &str, deployment: &str) -> ModelRecord {
+        let row = row_of(model);
+        let mut record = ModelRecord {
+            id: model.to_owned(),
+            name: model.to_owned(),
+            api: super::responses::API.to_owned(),
+            provider: super::responses::PROVIDER.to_owned(),
+            reasoning: row.map_or_else(|| names_reasoning(model), |row| row.1),
+            images: row.map_or_else(|| names_images(model), |row| row.2),
+            cost: row.map(base_prices).unwrap_or_default(),
+            context_window: row.map_or(UNKNOWN_WINDOW, |row| row.3),
+            max_tokens: row.map_or(UNKNOWN_OUTPUT, |row| row.4),
+            deployment_name: deployment.to_owned(),
+        };
+        if let Some(change) = self.overrides.get(model) {
+            record.cost = Prices {
+                input: change.input.unwrap_or(record.cost.input),
+                output: change.output.unwrap_or(record.cost.output),
+                cache_read: change.cache_read.unwrap_or(record.cost.cache_read),
+                cache_write: change.cache_write.unwrap_or(record.cost.cache_write),
+            };
+            record.context_window = change.context_window.unwrap_or(record.context_window);
+            record.max_tokens = change.max_tokens.unwrap_or(record.max_tokens);
+            record.reasoning = change.reasoning.unwrap_or(record.reasoning);
+            record.images = change.images.unwrap_or(record.images);
+        }
+        record
+    }
+}
+
+/// The record's own prices decide; the long tier holds only while they are the table's.
+pub fn tariff(record: &ModelRecord) -> Tariff {
+    let long =
+        row_of(&record.id).filter(|row| base_prices(row) == record.cost).and_then(long_prices);
+    Tariff { base: record.cost, long }
+}
+
+fn base_prices(row: &Row) -> Prices {
+    let [input, output, cache_read, cache_write] = row.5;
+    Prices { input, output, cache_read, cache_write }
+}
+
+/// The source has only input and output prices for long contexts; cached tokens rise as input does.
+fn long_prices(row: &Row) -> Option<Prices> {
+    let [input, output] = row.6;
+    let base = base_prices(row);
+    (input > 0.0).then(|| Prices {
+        input,
+        output,
+        cache_read: base.cache_read * input / base.input,
+        cache_write: base.cache_write * input / base.input,
+    })
+}
+
+/// By id, or by id without a date: `gpt-4o-2024-08-06` is `gpt-4o`.
+fn row_of(model: &str) -> Option<&'static Row> {
+    let find = |id: &str| TABLE.iter().find(|row| row.0 == id);
+    find(model).or_else(|| find(undated(model)?))
+}
+
+fn undated(model: &str) -> Option<&str> {
+    let (name, date) = model.split_at_checked(model.len().checked_sub(11)?)?;
+    let is_date = date.char_indices().all(|(at, letter)| match at {
+        0 | 5 | 8 => letter == '-',
+        _ => letter.is_ascii_digit(),
+    });
+    is_date.then_some(name)
+}
+
+fn names_reasoning(model: &str) -> bool {
+    let follows_digit = |prefix: &str| {
+        model
+            .strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let is_new_gpt =
+        follows_digit("gpt-") && !model.starts_with("gpt-3") && !model.starts_with("gpt-4");
+    (is_new_gpt && !model.starts_with("gpt-5-chat")) || follows_digit("o")
+}
+
+fn names_images(model: &str) -> bool {
+    let is_gpt = model
+        .strip_prefix("gpt-")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    is_gpt && !model.starts_with("gpt-3")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_known_by_its_name_and_by_its_dated_name() {
+        let catalogue = Catalogue::default();
+        for id in ["gpt-4o", "gpt-4o-2024-08-06"] {
+            let record = catalogue.record(id, "mine");
+            assert!((record.cost.input - 2.5).abs() < f64::EPSILON, "{id}");
+            assert_eq!(
+                (record.reasoning, record.images, record.context_window),
+                (false, true, 128_000),
+                "{id}"
+            );
+            assert_eq!(record.deployment_name, "mine");
+        }
+    }
+
+    #[test]
+    fn an_unknown_model_costs_nothing_and_is_judged_by_its_name() {
+        let cases = [
+            ("gpt-5.9-nova", true, true),
+            ("gpt-5-chat-latest", false, true),
+            ("gpt-3.5-turbo", false, false),
+            ("o9", true, false),
+            ("oracle", false, false),
+            ("llama-4", false, false),
+            ("über-2024-01-0", false, false),
+        ];
+        for (id, reasoning, images) in cases {
+            let record = Catalogue::default().record(id, id);
+            assert_eq!((record.reasoning, record.images), (reasoning, images), "{id}");
+            assert_eq!(record.cost, Prices::default(), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_app_corrects_prices_and_abilities() {
+        let catalogue = Catalogue::new(Some(
+            r#"{"gpt-5.4":{"input":3,"maxTokens":9000},"mine":{"output":7,"reasoning":true}}"#,
+        ))
+        .unwrap();
+        let record = catalogue.record("gpt-5.4", "d");
+        assert_eq!(
+            record.cost,
+            Prices { input: 3.0, output: 15.0, cache_read: 0.25, cache_write: 0.0 }
+        );
+        assert_eq!(record.max_tokens, 9000);
+        assert_eq!(tariff(&record).long, None, "the table's long prices do not fit corrected ones");
+        assert!(catalogue.record("mine", "d").reasoning);
+    }
+
+    #[test]
+    fn mistakes_in_prices_are_all_told() {
+        let told = Catalogue::new(Some(r#"{"a":{"input":-1},"b":{"maxTokens":0}}"#)).unwrap_err();
+        assert_eq!(told.len(), 2, "{told:?}");
+        for text in ["[", r#"{"a":{"inputs":1}}"#, "5"] {
+            let told = Catalogue::new(Some(text)).unwrap_err();
+            assert!(told[0].starts_with("TURNWHEEL_PRICES is not of the form"), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_context_costs_more() {
+        let tariff = tariff(&Catalogue::default().record("gpt-5.4", "d"));
+        let short = Usage { input: 272_000, ..Usage::default() };
+        let long = Usage { input: 172_001, cache_read: 100_000, ..Usage::default() };
+        assert!((tariff.cost(&short).total - 0.68).abs() < 1e-9);
+        assert!(
+            (tariff.cost(&long).total - (0.860_005 + 0.05)).abs() < 1e-9,
+            "{:?}",
+            tariff.cost(&long)
+        );
+    }
+}

@@ -1,0 +1,351 @@
+//! Where the service is and how to speak to it, from plain texts; every mistake is told at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use url::Url;
+
+const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
+     azureResourceName, or model.baseUrl.";
+const NO_KEY: &str = "Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument.";
+/// Hosts of the service; elsewhere an address is taken as it is.
+const AZURE_HOSTS: [&str; 5] = [
+    ".openai.azure.com",
+    ".cognitiveservices.azure.com",
+    ".ai.azure.com",
+    ".openai.azure.us",
+    ".openai.azure.cn",
+];
+
+/// As the settings have it; empty texts count as absent.
+#[derive(Clone, Debug, Default)]
+pub struct ResponsesConfig {
+    /// `AZURE_OPENAI_BASE_URL`: wins over the endpoint, which wins over the resource's name.
+    pub base_url: Option<String>,
+    /// `AZURE_OPENAI_ENDPOINT`.
+    pub endpoint: Option<String>,
+    /// `AZURE_OPENAI_RESOURCE_NAME`.
+    pub resource_name: Option<String>,
+    /// `AZURE_OPENAI_API_KEY`: wins over a credential.
+    pub api_key: Option<Secret>,
+    /// `AZURE_OPENAI_API_VERSION`: `v1`, the default, is implied by the address and not sent.
+    pub api_version: Option<String>,
+    /// `AZURE_OPENAI_DEPLOYMENT_NAME_MAP`: `model=deployment,…`; `normal` and `high` may be among the models.
+    pub deployment_map: Option<String>,
+    /// `AZURE_OPENAI_SCOPE` of Entra tokens.
+    pub scope: Option<String>,
+    /// `TURNWHEEL_MODEL`: what `normal` is when nothing else says so.
+    pub default_model: Option<String>,
+    pub normal_model: Option<String>,
+    pub high_model: Option<String>,
+    /// `TURNWHEEL_PRICES`, see [`crate::model::catalogue::Catalogue::new`].
+    pub prices: Option<String>,
+    /// Silence after which the answer counts as lost; default [`IDLE_DEFAULT`].
+    pub idle_timeout: Option<Duration>,
+}
+
+/// Models that think say nothing for minutes.
+pub const IDLE_DEFAULT: Duration = Duration::from_mins(3);
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Where calls go.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    /// `…/responses`, with its query.
+    pub(super) url: Url,
+    pub(super) scope: String,
+}
+
+impl ResponsesConfig {
+    pub(super) fn key(&self) -> Option<&Secret> {
+        self.api_key.as_ref().filter(|key| !key.expose().trim().is_empty())
+    }
+
+    /// # Errors
+    /// Every mistake, each a sentence.
+    pub(super) fn address(&self, has_credential: bool) -> Result<Address, Vec<String>> {
+        let mut mistakes = Vec::new();
+        let base = self.base().map_err(|mistake| mistakes.push(mistake)).ok();
+        match self.key() {
+            None if !has_credential => mistakes.push(NO_KEY.to_owned()),
+            Some(key) if !key.expose().bytes().all(|byte| (0x21..0x7f).contains(&byte)) => mistakes.push(
+                "AZURE_OPENAI_API_KEY holds a space, a line break or another character that no key has: copy it again."
+                    .to_owned(),
+            ),
+            Some(_) | None => {}
+        }
+        if let Some(base) = &base
+            && base.scheme() == "http"
+            && !is_local(base)
+            && (is_azure(base) || self.key().is_none())
+        {
+            mistakes.push(format!("the address of the model, {base}, must begin with https://"));
+        }
+        let Some(mut url) = base.filter(|_| mistakes.is_empty()) else { return Err(mistakes) };
+        let default_scope = default_scope(&url);
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().push("responses");
+        }
+        if let Some(version) = given(self.api_version.as_deref()).filter(|version| *version != "v1")
+        {
+            url.query_pairs_mut().append_pair("api-version", version);
+        }
+        Ok(Address {
+            url,
+            scope: given(self.scope.as_deref()).map_or(default_scope, ToOwned::to_owned),
+        })
+    }
+
+    fn base(&self) -> Result<Url, String> {
+        let named =
+            [("AZURE_OPENAI_BASE_URL", &self.base_url), ("AZURE_OPENAI_ENDPOINT", &self.endpoint)];
+        for (name, text) in named {
+            if let Some(text) = given(text.as_deref()) {
+                return completed(name, text);
+            }
+        }
+        let resource = given(self.resource_name.as_deref()).ok_or(NO_URL)?;
+        if !resource.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(format!(
+                "AZURE_OPENAI_RESOURCE_NAME is `{resource}`: it must be the resource's name alone, of letters, digits and `-`; \
+                 for an address set AZURE_OPENAI_BASE_URL"
+            ));
+        }
+        completed("AZURE_OPENAI_RESOURCE_NAME", &format!("https://{resource}.openai.azure.com"))
+    }
+
+    /// Pairs without `=`, or with an empty side, are passed over.
+    pub(super) fn deployments(&self) -> BTreeMap<String, String> {
+        let pairs = self.deployment_map.as_deref().unwrap_or_default().split(',');
+        pairs
+            .filter_map(|pair| {
+                let (model, deployment) = pair.split_once('=')?;
+                let (model, deployment) = (model.trim(), deployment.trim());
+                (!model.is_empty() && !deployment.is_empty())
+                    .then(|| (model.to_owned(), deployment.to_owned()))
+            })
+            .collect()
+    }
+}
+
+/// Not blank, and without the blanks around it.
+pub(super) fn given(text: Option<&str>) -> Option<&str> {
+    text.map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// A bare address of the service gets its `/openai/v1`.
+fn completed(name: &str, text: &str) -> Result<Url, String> {
+    let mut url = Url::parse(text).map_err(|error| {
+        format!("{name} is not an address ({error}): it must be like https://my-resource.openai.azure.com/openai/v1")
+    })?;
+    if !matches!(url.scheme(), "https" | "http") || !url.has_host() {
+        return Err(format!("{name} must begin with https://"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(format!(
+            "{name} holds a user name or password: put the key in AZURE_OPENAI_API_KEY"
+        ));
+    }
+    url.set_fragment(None);
+    let path = url.path().trim_end_matches('/').to_owned();
+    if is_azure(&url)
+        && matches!(path.as_str(), "" | "/openai" | "/openai/v1" | "/openai/v1/responses")
+    {
+        url.set_path("/openai/v1");
+        url.set_query(None);
+    } else {
+        url.set_path(&path);
+    }
+    Ok(url)
+}
+
+fn is_azure(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| AZURE_HOSTS.iter().any(|suffix| host.ends_with(suffix)))
+}
+
+fn is_local(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Foundry hosts ask for the newer audience; the older one holds for both kinds of Azure OpenAI resources.
+fn default_scope(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    let audience = if host.ends_with(".ai.azure.com") {
+        "https://ai.azure.com"
+    } else if host.ends_with(".azure.us") {
+        "https://cognitiveservices.azure.us"
+    } else if host.ends_with(".azure.cn") {
+        "https://cognitiveservices.azure.cn"
+    } else {
+        "https://cognitiveservices.azure.com"
+    };
+    format!("{audience}/.default")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(base_url: &str) -> ResponsesConfig {
+        ResponsesConfig {
+            base_url: Some(base_url.to_owned()),
+            api_key: Some(Secret::new("k")),
+            ..ResponsesConfig::default()
+        }
+    }
+
+    fn url(config: &ResponsesConfig) -> String {
+        config.address(false).unwrap().url.to_string()
+    }
+
+    #[test]
+    fn addresses_are_completed_on_azure_hosts_only() {
+        let cases = [
+            ("https://r.openai.azure.com", "https://r.openai.azure.com/openai/v1/responses"),
+            (
+                "https://r.openai.azure.com/openai/?api-version=x",
+                "https://r.openai.azure.com/openai/v1/responses",
+            ),
+            (
+                "https://r.openai.azure.com/openai/v1/responses",
+                "https://r.openai.azure.com/openai/v1/responses",
+            ),
+            (
+                "https://r.services.ai.azure.com/",
+                "https://r.services.ai.azure.com/openai/v1/responses",
+            ),
+            (
+                "https://r.cognitiveservices.azure.com//",
+                "https://r.cognitiveservices.azure.com/openai/v1/responses",
+            ),
+            (
+                "https://r.services.ai.azure.com/api/projects/p/openai/v1",
+                "https://r.services.ai.azure.com/api/projects/p/openai/v1/responses",
+            ),
+            ("http://127.0.0.1:9000/openai/v1/", "http://127.0.0.1:9000/openai/v1/responses"),
+            ("https://gateway.example/a?b=c", "https://gateway.example/a/responses?b=c"),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(url(&config(given)), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_resources_name_is_enough() {
+        let config = ResponsesConfig {
+            base_url: Some(" ".to_owned()),
+            resource_name: Some("mine".to_owned()),
+            ..config("")
+        };
+        assert_eq!(url(&config), "https://mine.openai.azure.com/openai/v1/responses");
+    }
+
+    #[test]
+    fn only_a_version_other_than_v1_is_sent() {
+        for (version, expected) in
+            [("v1", None), ("", None), ("preview", Some("api-version=preview"))]
+        {
+            let config = ResponsesConfig {
+                api_version: Some(version.to_owned()),
+                ..config("https://r.openai.azure.com")
+            };
+            assert_eq!(config.address(false).unwrap().url.query(), expected);
+        }
+    }
+
+    #[test]
+    fn everything_that_is_missing_is_told_at_once() {
+        let told = ResponsesConfig::default().address(false).unwrap_err();
+        assert_eq!(told, [NO_URL.to_owned(), NO_KEY.to_owned()]);
+        assert_eq!(ResponsesConfig::default().address(true).unwrap_err(), [NO_URL.to_owned()]);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_right_is_refused() {
+        let told = |text: &str| config(text).address(false).unwrap_err().join(" ");
+        assert!(
+            told("r.openai.azure.com").contains("must be like https://"),
+            "{}",
+            told("r.openai.azure.com")
+        );
+        assert!(told("ftp://x/").contains("must begin with https://"));
+        assert!(told("http://r.openai.azure.com").contains("must begin with https://"));
+        assert!(told("https://me:secret@x.example").contains("AZURE_OPENAI_API_KEY"));
+        assert!(!told("https://me:secret@x.example").contains("secret"));
+        let name = ResponsesConfig { resource_name: Some("a.b".to_owned()), ..config("") };
+        assert!(name.address(false).unwrap_err()[0].contains("AZURE_OPENAI_BASE_URL"));
+        let key =
+            ResponsesConfig { api_key: Some(Secret::new("a\nb")), ..config("https://x.example") };
+        assert!(key.address(false).unwrap_err()[0].starts_with("AZURE_OPENAI_API_KEY holds"));
+    }
+
+    #[test]
+    fn a_token_never_travels_in_the_clear() {
+        let config = ResponsesConfig { api_key: None, ..config("http://gateway.example/v1") };
+        assert!(config.address(true).is_err());
+        let local = ResponsesConfig { api_key: None, ..self::config("http://127.0.0.1:1/v1") };
+        assert!(local.address(true).is_ok());
+    }
+
+    #[test]
+    fn the_scope_follows_the_host_unless_it_is_set() {
+        let scope = |config: &ResponsesConfig| config.address(false).unwrap().scope;
+        assert_eq!(
+            scope(&config("https://r.openai.azure.com")),
+            "https://cognitiveservices.azure.com/.default"
+        );
+        assert_eq!(
+            scope(&config("https://r.services.ai.azure.com")),
+            "https://ai.azure.com/.default"
+        );
+        let set = ResponsesConfig {
+            scope: Some("api://x/.default".to_owned()),
+            ..config("https://r.openai.azure.com")
+        };
+        assert_eq!(scope(&set), "api://x/.default");
+    }
+
+    #[test]
+    fn deployments_are_read_and_bad_pairs_skipped() {
+        let config = ResponsesConfig {
+            deployment_map: Some(" gpt-5.1 = prod ,bad,=x,y=, high=big".to_owned()),
+            ..ResponsesConfig::default()
+        };
+        let expected =
+            [("gpt-5.1", "prod"), ("high", "big")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(config.deployments(), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn a_key_is_never_printed() {
+        assert!(
+            !format!("{:?}", ResponsesConfig { api_key: Some(Secret::new("hush")), ..config("x") })
+                .contains("hush")
+        );
+    }
+}

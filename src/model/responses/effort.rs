@@ -1,0 +1,107 @@
+//! Which reasoning effort a model takes for a thinking level.
+
+use crate::agent::settings::ThinkingLevel;
+
+/// `None`: the model's family has no word for it, so that nothing is sent and its default holds.
+///
+/// A level that the model does not take becomes the nearest one that it does. By the provider's table of September 2026.
+pub fn effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
+    let steps = steps(model);
+    if level == ThinkingLevel::Off {
+        return steps.contains(&"none").then_some("none");
+    }
+    let wanted = rank(word(level));
+    steps.iter().copied().filter(|step| *step != "none").min_by_key(|step| {
+        let distance = rank(step).abs_diff(wanted);
+        // Of two equally near the lower: it costs less.
+        (distance, rank(step))
+    })
+}
+
+/// Whether parallel calls may be asked for beside this effort.
+pub fn takes_parallel_calls(effort: Option<&str>) -> bool {
+    effort != Some("minimal")
+}
+
+fn steps(model: &str) -> &'static [&'static str] {
+    let version = version(model);
+    if model.starts_with("gpt-5-pro") {
+        &["high"]
+    } else if model.contains("-pro") && version.is_some() {
+        &["medium", "high", "xhigh"]
+    } else if model.contains("codex") && version < Some((5, 2)) {
+        if model.contains("codex-max") {
+            &["none", "low", "medium", "high", "xhigh"]
+        } else {
+            &["low", "medium", "high"]
+        }
+    } else {
+        match version {
+            None => &["low", "medium", "high"],
+            Some((5, 0)) => &["minimal", "low", "medium", "high"],
+            Some((5, 1)) => &["none", "low", "medium", "high"],
+            Some((5, minor)) if minor < 6 => &["none", "low", "medium", "high", "xhigh"],
+            Some(_) => &["none", "low", "medium", "high", "xhigh", "max"],
+        }
+    }
+}
+
+/// `gpt-5.4-mini` is (5, 4), `gpt-6-sol` is (6, 0).
+fn version(model: &str) -> Option<(u32, u32)> {
+    let rest = model.strip_prefix("gpt-")?;
+    let number = rest.split('-').next()?;
+    let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
+    Some((major.parse().ok().filter(|major| *major >= 5)?, minor.parse().ok()?))
+}
+
+fn word(level: ThinkingLevel) -> &'static str {
+    match level {
+        ThinkingLevel::Off => "none",
+        ThinkingLevel::Minimal => "minimal",
+        ThinkingLevel::Low => "low",
+        ThinkingLevel::Medium => "medium",
+        ThinkingLevel::High => "high",
+        ThinkingLevel::Xhigh => "xhigh",
+        ThinkingLevel::Max => "max",
+    }
+}
+
+fn rank(step: &str) -> usize {
+    ["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+        .iter()
+        .position(|known| *known == step)
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_becomes_the_nearest_that_the_model_takes() {
+        use ThinkingLevel::{High, Low, Max, Medium, Minimal, Off, Xhigh};
+        let cases = [
+            ("gpt-5", Off, None),
+            ("gpt-5", Minimal, Some("minimal")),
+            ("gpt-5-mini", Xhigh, Some("high")),
+            ("gpt-5-codex", Minimal, Some("low")),
+            ("gpt-5-pro", Low, Some("high")),
+            ("gpt-5.4-pro", Minimal, Some("medium")),
+            ("gpt-5.1", Off, Some("none")),
+            ("gpt-5.1", Minimal, Some("low")),
+            ("gpt-5.1", Xhigh, Some("high")),
+            ("gpt-5.1-codex-max", Max, Some("xhigh")),
+            ("gpt-5.3-codex", Xhigh, Some("xhigh")),
+            ("gpt-5.4", Max, Some("xhigh")),
+            ("gpt-5.6-sol", Max, Some("max")),
+            ("gpt-6.1-terra", Off, Some("none")),
+            ("o3", Off, None),
+            ("o3", Max, Some("high")),
+            ("deepseek-v4-pro", Medium, Some("medium")),
+            ("gpt-5.10", High, Some("high")),
+        ];
+        for (model, level, expected) in cases {
+            assert_eq!(effort(model, level), expected, "{model} {level:?}");
+        }
+    }
+}

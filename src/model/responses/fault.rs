@@ -1,0 +1,276 @@
+//! What went wrong with a call, and whether to try it again.
+
+use http::HeaderMap;
+use serde_json::Value;
+
+use crate::model::Failure;
+
+mod wait;
+
+/// Characters of a provider's text that go into the record.
+const TEXT_MAX: usize = 2_000;
+
+/// One failure, from an HTTP answer, an event of a stream, or the connection.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fault {
+    /// Of an HTTP answer that is no stream; a stream's own failures come under 200.
+    pub status: Option<u16>,
+    pub code: Option<String>,
+    /// The error's `type`.
+    pub kind: Option<String>,
+    /// The code within `innererror`.
+    pub inner: Option<String>,
+    pub message: String,
+    /// The sentence for the record: what happened and, where somebody can help it, what to do.
+    pub text: String,
+    /// The connection failed, or the answer stopped or made no sense on its way: nothing is known to be wrong with the request.
+    pub is_lost: bool,
+}
+
+impl Fault {
+    /// Of the connection.
+    pub fn lost(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { message: text.clone(), text, is_lost: true, ..Self::default() }
+    }
+
+    /// Of the settings: the same call is refused again.
+    pub fn refused(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { status: Some(400), message: text.clone(), text, ..Self::default() }
+    }
+
+    /// Of an `error` event, whose fields are nested on the wire and flat in the published schema.
+    /// `None`: it says nothing.
+    pub fn of_error_event(body: &Value) -> Option<Self> {
+        let mut fault =
+            Self::of_object(body.get("error").filter(|error| error.is_object()).unwrap_or(body));
+        if body.get("error").is_none() {
+            // The event's own `type` is `error`, and says nothing.
+            fault.kind = None;
+        }
+        let name = fault.code.clone().or_else(|| fault.kind.clone());
+        if name.is_none() && fault.message.is_empty() {
+            return None;
+        }
+        fault.text = match name {
+            Some(name) => format!("Error Code {name}: {}", fault.message),
+            None => format!("Error: {}", fault.message),
+        };
+        Some(fault)
+    }
+
+    /// Of a `response.failed` event. `None`: it says nothing, and an `error` event may follow that does.
+    pub fn of_failed_response(response: &Value) -> Option<Self> {
+        let mut fault = Self::of_object(response.get("error")?);
+        if fault.code.is_none() && fault.message.is_empty() {
+            return None;
+        }
+        fault.text = match &fault.code {
+            Some(code) => format!("{code}: {}", fault.message),
+            None => fault.message.clone(),
+        };
+        Some(fault)
+    }
+
+    /// A failure of which the provider said nothing.
+    pub fn unknown() -> Self {
+        Self::lost("Unknown error")
+    }
+
+    /// Of an HTTP answer other than a stream.
+    pub fn of_http(status: u16, body: &str) -> Self {
+        let json: Option<Value> = serde_json::from_str(body).ok();
+        let mut fault = match json.as_ref().map(|json| (json, json.get("error"))) {
+            Some((_, Some(error))) if error.is_object() => Self::of_object(error),
+            Some((_, Some(Value::String(message)))) => {
+                Self { message: bounded(message), ..Self::default() }
+            }
+            Some((json, _)) if json.is_object() => Self::of_object(json),
+            _ => Self { message: bounded(body.trim()), ..Self::default() },
+        };
+        fault.status = Some(status);
+        let name =
+            fault.code.as_ref().or(fault.kind.as_ref()).filter(|name| **name != status.to_string());
+        let said = match (name, fault.message.as_str()) {
+            (Some(name), "") => format!("HTTP {status}: {name}"),
+            (Some(name), message) => format!("HTTP {status}: {name}: {message}"),
+            (None, "") => format!("HTTP {status} without an explanation"),
+            (None, message) => format!("HTTP {status}: {message}"),
+        };
+        fault.text = match advice(status, &fault) {
+            Some(advice) => format!("{} {advice}", ended(&said)),
+            None => said,
+        };
+        fault
+    }
+
+    fn of_object(error: &Value) -> Self {
+        let word = |value: Option<&Value>| match value {
+            Some(Value::String(text)) if !text.is_empty() => Some(bounded(text)),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        let inner = error.get("innererror").or_else(|| error.get("inner_error"));
+        Self {
+            code: word(error.get("code")),
+            kind: word(error.get("type")),
+            inner: word(inner.and_then(|inner| inner.get("code"))),
+            message: word(error.get("message"))
+                .or_else(|| word(error.get("detail")))
+                .unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        [&self.code, &self.kind, &self.inner].into_iter().flatten().map(String::as_str)
+    }
+
+    fn is_named(&self, known: &[&str]) -> bool {
+        self.names().any(|name| known.contains(&name))
+    }
+
+    fn says(&self, parts: &[&str]) -> bool {
+        let message = self.message.to_lowercase();
+        parts.iter().any(|part| message.contains(part))
+    }
+
+    /// The HTTP status, or one that a stream gives as its code.
+    fn number(&self) -> Option<u16> {
+        self.status.or_else(|| self.code.as_deref()?.parse().ok())
+    }
+}
+
+/// `headers` are those of the HTTP answer, a stream's too: a 200 that carries a rate limit says there how long to wait.
+pub fn classify(fault: &Fault, headers: &HeaderMap) -> Failure {
+    if is_overflow(fault) {
+        return Failure::Overflow;
+    }
+    if is_settled(fault) {
+        return Failure::Final;
+    }
+    let again = match headers.get("x-should-retry").and_then(|value| value.to_str().ok()) {
+        Some("true") => true,
+        Some("false") => false,
+        _ => is_passing(fault),
+    };
+    if again {
+        Failure::Retryable { after: wait::asked(headers, &fault.message) }
+    } else {
+        Failure::Final
+    }
+}
+
+fn is_overflow(fault: &Fault) -> bool {
+    fault.status == Some(413)
+        || fault.is_named(&["context_length_exceeded", "string_above_max_length"])
+        || fault.says(&[
+            "exceeds the context window",
+            "maximum context length",
+            "context_length_exceeded",
+        ])
+}
+
+/// Whatever the status: the same request fails again.
+fn is_settled(fault: &Fault) -> bool {
+    fault.is_named(&[
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "quota_exceeded",
+        "content_filter",
+        "content_policy_violation",
+        "ResponsibleAIPolicyViolation",
+        "cyber_policy",
+        "bio_policy",
+        "invalid_prompt",
+        "DeploymentNotFound",
+    ]) || fault.says(&[
+        "exceeded your current quota",
+        "check your plan and billing",
+        "content management policy",
+    ])
+}
+
+/// It may go better next time.
+fn is_passing(fault: &Fault) -> bool {
+    let is_rate = fault.is_named(&[
+        "rate_limit_exceeded",
+        "rate_limit_error",
+        "too_many_requests",
+        "slow_down",
+        "tokens",
+        "requests",
+        "RateLimitReached",
+        "NoCapacity",
+    ]);
+    let is_service = fault.is_named(&[
+        "server_error",
+        "server_is_overloaded",
+        "service_unavailable",
+        "internal_error",
+        "internal_server_error",
+        "InternalServerError",
+        "overloaded",
+        "overloaded_error",
+        "timeout",
+        "vector_store_timeout",
+    ]);
+    if fault.is_lost || is_rate || is_service {
+        return true;
+    }
+    match fault.number() {
+        Some(408 | 409 | 425 | 429 | 500..) => true,
+        // A status of 400 to 499 is the request's fault, whatever its text.
+        Some(300..) if fault.status.is_some() => false,
+        // Only where no code decides does the text.
+        _ => {
+            fault
+                .code
+                .as_deref()
+                .is_none_or(|code| matches!(code, "unknown" | "error" | "unknown_error"))
+                && wait::is_passing_text(&fault.message)
+        }
+    }
+}
+
+fn advice(status: u16, fault: &Fault) -> Option<&'static str> {
+    match status {
+        401 => Some(
+            "Check AZURE_OPENAI_API_KEY; without a key, give the app's identity the role \
+             `Cognitive Services OpenAI User` on the resource, and check AZURE_OPENAI_SCOPE.",
+        ),
+        403 => Some(
+            "The credential is known but may not use this resource: give it the role `Cognitive Services OpenAI User`, \
+             and check the resource's network rules.",
+        ),
+        404 => Some(
+            "Check AZURE_OPENAI_BASE_URL, and name the deployment of this model in AZURE_OPENAI_DEPLOYMENT_NAME_MAP \
+             (`model=deployment`).",
+        ),
+        300..=399 => {
+            Some("Redirects are not followed: set AZURE_OPENAI_BASE_URL to the final address.")
+        }
+        400 if fault.says(&["model not supported", "api version not supported"]) => Some(
+            "This deployment or API version has no Responses API: deploy another model or unset AZURE_OPENAI_API_VERSION.",
+        ),
+        _ => None,
+    }
+}
+
+fn ended(text: &str) -> String {
+    if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
+}
+
+fn bounded(text: &str) -> String {
+    if text.chars().nth(TEXT_MAX).is_none() {
+        return text.to_owned();
+    }
+    let mut head: String = text.chars().take(TEXT_MAX).collect();
+    head.push('…');
+    head
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! How long a provider asks to wait, in its headers or its words.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use http::HeaderMap;
+use regex::Regex;
+
+/// `Please retry after 86400 seconds`, `try again in 44ms`, `try again in 6m0s`: ends where the number begins.
+static ASKED: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"(?i)\b(?:retry|again)\s+(?:in|after)\s+(?:about\s+)?").ok());
+
+static PASSING: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(
+        r"(?i)overloaded|rate.?limit|too many requests|high demand|\b(?:429|500|502|503|504)\b|service.?unavailable|server error|internal error|connection.?(?:error|refused|reset)|upstream.?connect|reset before headers|terminated|timed? ?out",
+    )
+    .ok()
+});
+
+/// The longest of what the headers ask for; without any, what the text does.
+pub(super) fn asked(headers: &HeaderMap, message: &str) -> Option<Duration> {
+    let number = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok()?.trim().parse::<f64>().ok())
+            .filter(|number| *number >= 0.0)
+    };
+    let ms = number("retry-after-ms").and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok());
+    let seconds =
+        number("retry-after").and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    ms.max(seconds).or_else(|| in_text(message))
+}
+
+fn in_text(message: &str) -> Option<Duration> {
+    let found = ASKED.as_ref()?.find(message)?;
+    let mut rest = message.get(found.end()..)?;
+    let mut total = None;
+    // `6m0s` and `1 minute 5 seconds` go on; a sentence does not.
+    while rest.starts_with(|letter: char| letter.is_ascii_digit()) {
+        let digits = rest
+            .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+            .unwrap_or(rest.len());
+        let (number, after) = rest.split_at_checked(digits)?;
+        let after = after.trim_start();
+        let unit = after.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at_checked(unit)?;
+        let scale = match unit.to_ascii_lowercase().as_str() {
+            "ms" | "millisecond" | "milliseconds" => 0.001,
+            "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60.0,
+            "h" | "hour" | "hours" => 3600.0,
+            _ => break,
+        };
+        let number: f64 = number.trim_end_matches('.').parse().ok()?;
+        let part = Duration::try_from_secs_f64(number * scale).ok()?;
+        total = Some(total.unwrap_or(Duration::ZERO).checked_add(part)?);
+        rest = after.trim_start();
+    }
+    total
+}
+
+pub(super) fn is_passing_text(message: &str) -> bool {
+    PASSING.as_ref().is_some_and(|passing| passing.is_match(message))
+}

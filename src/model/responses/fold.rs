@@ -1,0 +1,318 @@
+//! Events in, one assistant message out. Pure: every recorded stream is a test.
+
+use serde_json::Value;
+
+use crate::agent::content::Block;
+use crate::agent::event::AnswerEvent;
+use crate::agent::message::{AssistantMessage, StopReason};
+use crate::agent::raw::Extra;
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::model::catalogue::Tariff;
+use crate::model::responses::event::{Event, Frame};
+use crate::model::responses::fault::Fault;
+use crate::model::responses::names::Names;
+
+mod slot;
+pub(crate) use slot::CARRIED;
+use slot::{Part, Slot};
+
+/// One answer under way.
+#[derive(Debug)]
+pub struct Fold {
+    model: String,
+    tariff: Tariff,
+    names: Names,
+    /// In the order in which items appeared, which is that of the message's blocks.
+    slots: Vec<Slot>,
+    usage: Usage,
+    end: End,
+}
+
+#[derive(Debug)]
+enum End {
+    Open,
+    /// Failed without saying why: Azure sends an `error` event with the details after it.
+    FailedMutely,
+    Failed(Box<Fault>),
+    Ended {
+        stop: StopReason,
+        note: Option<String>,
+    },
+}
+
+/// What an answer came to. `fault` is set exactly when the stop reason is `error`.
+#[derive(Debug)]
+pub struct Folded {
+    pub message: AssistantMessage,
+    pub fault: Option<Fault>,
+}
+
+impl Fold {
+    pub fn new(model: impl Into<String>, tariff: Tariff, names: Names) -> Self {
+        Self {
+            model: model.into(),
+            tariff,
+            names,
+            slots: Vec::new(),
+            usage: Usage::default(),
+            end: End::Open,
+        }
+    }
+
+    /// Nothing that comes later changes the answer.
+    pub fn is_over(&self) -> bool {
+        matches!(self.end, End::Failed(_) | End::Ended { .. })
+    }
+
+    /// Failed without a reason so far; if one comes, it comes at once.
+    pub fn awaits_reason(&self) -> bool {
+        matches!(self.end, End::FailedMutely)
+    }
+
+    /// One frame of the stream: its `event:` line and its data.
+    pub fn push_frame(&mut self, name: Option<&str>, data: &str) -> Vec<AnswerEvent> {
+        match Event::read(name, data) {
+            Frame::Event(event) => self.push(&event),
+            Frame::Noise => Vec::new(),
+            Frame::BrokenEnd { kind } => {
+                self.fail(Fault::lost(format!("the {kind} event could not be read")));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Kinds that are not known pass without effect.
+    pub fn push(&mut self, event: &Event) -> Vec<AnswerEvent> {
+        if self.is_over() {
+            return Vec::new();
+        }
+        match event.kind.as_str() {
+            "response.output_item.added" => self.open(event),
+            "response.output_item.done" => self.close(event),
+            "response.output_text.delta" | "response.refusal.delta" => {
+                self.grow(event, Part::grow_text)
+            }
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                self.grow(event, Part::grow_thinking)
+            }
+            "response.reasoning_summary_part.done" => self
+                .slot(event)
+                .and_then(|slot| slot.grow("\n\n", Part::grow_thinking))
+                .into_iter()
+                .collect(),
+            "response.function_call_arguments.delta" => self.grow(event, Part::grow_arguments),
+            "response.function_call_arguments.done" => {
+                if let (Some(arguments), Some(slot)) = (event.text("arguments"), self.slot(event)) {
+                    slot.settle_arguments(arguments);
+                }
+                Vec::new()
+            }
+            "response.completed" | "response.incomplete" => self.complete(event),
+            "response.failed" => {
+                self.failed(event);
+                Vec::new()
+            }
+            "error" => {
+                match Fault::of_error_event(event.body()) {
+                    Some(fault) => self.fail(fault),
+                    None => self.end = End::FailedMutely,
+                }
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whatever came before stays in the message; a failure that is already known stays the reason.
+    pub fn fail(&mut self, fault: Fault) {
+        if !self.is_over() {
+            self.end = End::Failed(Box::new(fault));
+        }
+    }
+
+    pub fn finish(mut self) -> Folded {
+        let is_called = self.slots.iter().any(|slot| matches!(slot.part, Part::Call { .. }));
+        let is_half_made =
+            self.slots.iter().any(|slot| matches!(slot.part, Part::Call { .. }) && !slot.is_done);
+        let (stop, error, fault) = match self.end {
+            End::Open => failure(Fault::lost("stream closed before response.completed")),
+            End::FailedMutely => failure(Fault::unknown()),
+            End::Failed(fault) => failure(*fault),
+            End::Ended { stop, note } => {
+                let stop = match stop {
+                    // A call whose end never came may be cut off: `length` is what keeps it from being run.
+                    StopReason::Stop if is_half_made => StopReason::Length,
+                    StopReason::Stop if is_called => StopReason::ToolUse,
+                    StopReason::Stop
+                    | StopReason::Length
+                    | StopReason::ToolUse
+                    | StopReason::Error
+                    | StopReason::Aborted => stop,
+                };
+                (stop, note, None)
+            }
+        };
+        self.usage.cost = self.tariff.cost(&self.usage);
+        let content: Vec<Block> =
+            self.slots.into_iter().filter_map(|slot| slot.into_block(&self.names)).collect();
+        let message = AssistantMessage {
+            content,
+            api: super::API.to_owned(),
+            provider: super::PROVIDER.to_owned(),
+            model: self.model,
+            usage: self.usage,
+            stop_reason: stop,
+            error_message: error,
+            timestamp: Timestamp(0),
+            extra: Extra::new(),
+        };
+        Folded { message, fault }
+    }
+
+    /// By `output_index`, for ids may change under way; without one, the item that was opened last.
+    fn slot(&mut self, event: &Event) -> Option<&mut Slot> {
+        let at = self.find(event.output_index())?;
+        self.slots.get_mut(at)
+    }
+
+    fn find(&self, index: Option<u64>) -> Option<usize> {
+        let named = index
+            .and_then(|index| self.slots.iter().rposition(|slot| slot.output_index == Some(index)));
+        named.or_else(|| {
+            self.slots
+                .iter()
+                .rposition(|slot| !slot.is_done && (index.is_none() || slot.output_index.is_none()))
+        })
+    }
+
+    fn grow(
+        &mut self,
+        event: &Event,
+        into: fn(&mut Part, &str, usize) -> Option<AnswerEvent>,
+    ) -> Vec<AnswerEvent> {
+        let Some(delta) = event.text("delta") else { return Vec::new() };
+        self.slot(event).and_then(|slot| slot.grow(delta, into)).into_iter().collect()
+    }
+
+    fn open(&mut self, event: &Event) -> Vec<AnswerEvent> {
+        let Some((item, kind)) = event.item() else { return Vec::new() };
+        let index = event.output_index();
+        let is_known = index.is_some()
+            && self.slots.iter().any(|slot| slot.output_index == index && !slot.is_done);
+        if is_known {
+            return Vec::new();
+        }
+        self.begin(index, item, kind).into_iter().collect()
+    }
+
+    fn begin(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Option<AnswerEvent> {
+        let content_index = self.slots.iter().filter(|slot| slot.part.is_block()).count();
+        let slot = Slot::open(index, item, kind, content_index);
+        let start = slot.start(&self.names);
+        self.slots.push(slot);
+        start
+    }
+
+    fn close(&mut self, event: &Event) -> Vec<AnswerEvent> {
+        let Some((item, kind)) = event.item() else { return Vec::new() };
+        self.settle(event.output_index(), item, kind)
+    }
+
+    /// The item as it is at its end; one that was never opened is opened now.
+    fn settle(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Vec<AnswerEvent> {
+        let mut events = Vec::new();
+        let found = self
+            .find(index)
+            .filter(|at| self.slots.get(*at).is_some_and(|slot| slot.part.is_of(kind)));
+        let at = if let Some(at) = found {
+            at
+        } else {
+            events.extend(self.begin(index, item, kind));
+            self.slots.len().saturating_sub(1)
+        };
+        if let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_done) {
+            events.extend(slot.settle(item, &self.names));
+        }
+        events
+    }
+
+    fn complete(&mut self, event: &Event) -> Vec<AnswerEvent> {
+        let Some(response) = event.get("response").filter(|response| response.is_object()) else {
+            self.fail(Fault::lost(format!("the {} event has no response in it", event.kind)));
+            return Vec::new();
+        };
+        self.usage = usage(response.get("usage"));
+        let output =
+            response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let mut events = Vec::new();
+        if self.slots.is_empty() {
+            // A front end that streams nothing but the end.
+            for (index, item) in (0..).zip(output) {
+                let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
+                events.extend(self.settle(Some(index), item, kind));
+            }
+        }
+        for slot in &mut self.slots {
+            slot.backfill(output);
+        }
+        self.end = match response.get("status").and_then(Value::as_str) {
+            Some("failed" | "cancelled") => {
+                let fault = Fault::of_failed_response(response);
+                End::Failed(Box::new(
+                    fault.unwrap_or_else(|| Fault::lost("the answer was cancelled by the service")),
+                ))
+            }
+            Some("incomplete") => cut(response),
+            _ if event.kind == "response.incomplete" => cut(response),
+            _ => End::Ended { stop: StopReason::Stop, note: None },
+        };
+        events
+    }
+
+    fn failed(&mut self, event: &Event) {
+        let response = event.get("response").unwrap_or(&Value::Null);
+        self.usage = usage(response.get("usage"));
+        match Fault::of_failed_response(response) {
+            Some(fault) => self.fail(fault),
+            None => self.end = End::FailedMutely,
+        }
+    }
+}
+
+fn failure(fault: Fault) -> (StopReason, Option<String>, Option<Fault>) {
+    (StopReason::Error, Some(fault.text.clone()), Some(fault))
+}
+
+/// `length`, whatever cut it; that it was the content filter is said in words.
+fn cut(response: &Value) -> End {
+    let reason = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
+    let note = (reason == Some("content_filter"))
+        .then(|| "The content filter of the service cut this answer off.".to_owned());
+    End::Ended { stop: StopReason::Length, note }
+}
+
+/// `input_tokens` counts cached tokens, read and written, which cost differently.
+fn usage(usage: Option<&Value>) -> Usage {
+    let count = |pointer: &str| {
+        usage.and_then(|usage| usage.pointer(pointer)).and_then(Value::as_u64).unwrap_or(0)
+    };
+    let input_tokens = count("/input_tokens");
+    let cache_read = count("/input_tokens_details/cached_tokens").min(input_tokens);
+    let cache_write =
+        count("/input_tokens_details/cache_write_tokens").min(input_tokens - cache_read);
+    let output = count("/output_tokens");
+    let total = count("/total_tokens");
+    Usage {
+        input: input_tokens - cache_read - cache_write,
+        output,
+        cache_read,
+        cache_write,
+        reasoning: count("/output_tokens_details/reasoning_tokens"),
+        total_tokens: if total == 0 { input_tokens.saturating_add(output) } else { total },
+        ..Usage::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! Ids on the wire: at most 64 plain characters, and both halves of a tool call's id in one string.
+
+use sha2::{Digest as _, Sha256};
+
+/// The provider's limit on `call_id`, item ids, tool names and the cache key.
+pub const WIRE_ID_MAX: usize = 64;
+
+/// `call_id|item id`; the bare `call_id` when the item had none.
+pub fn join(call_id: &str, item_id: &str) -> String {
+    if item_id.is_empty() { call_id.to_owned() } else { format!("{call_id}|{item_id}") }
+}
+
+/// The halves of [`join`]; the second is empty for an id that is not ours.
+pub fn split(id: &str) -> (&str, &str) {
+    id.split_once('|').unwrap_or((id, ""))
+}
+
+/// Characters outside `[A-Za-z0-9_-]` become `_`, trailing `_` go; a text over the limit keeps its beginning and gets a
+/// hash, so that two long ones stay apart.
+pub fn plain(text: &str) -> String {
+    let replaced: String = text
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() || letter == '_' || letter == '-' {
+                letter
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let trimmed = replaced.trim_end_matches('_');
+    if trimmed.len() <= WIRE_ID_MAX { trimmed.to_owned() } else { shortened(trimmed, text) }
+}
+
+/// Sixteen hex digits that differ when the texts do.
+pub fn hash(text: &str) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(text.as_bytes()).iter().take(8).fold(
+        String::with_capacity(16),
+        |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        },
+    )
+}
+
+/// The beginning of an ASCII text and the hash of the whole, 64 characters.
+fn shortened(ascii: &str, whole: &str) -> String {
+    let head = ascii.get(..WIRE_ID_MAX - 17).unwrap_or_default();
+    format!("{head}-{}", hash(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_plain_short_and_still_different() {
+        assert_eq!(plain("call_1"), "call_1");
+        assert_eq!(plain("a.b c__"), "a_b_c");
+        let (long, other) = ("x".repeat(70), format!("{}y", "x".repeat(69)));
+        assert_eq!(plain(&long).len(), 64);
+        assert_ne!(plain(&long), plain(&other));
+        assert_eq!(plain("ü"), "");
+    }
+
+    #[test]
+    fn a_tool_calls_id_holds_both_halves() {
+        assert_eq!(split(&join("call_1", "fc_1")), ("call_1", "fc_1"));
+        assert_eq!(split(&join("call_1", "")), ("call_1", ""));
+    }
+}

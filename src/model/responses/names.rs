@@ -1,0 +1,106 @@
+//! Tool names on the wire and back, for one request.
+
+use std::collections::HashMap;
+
+use crate::model::ToolOffer;
+use crate::model::responses::ids::{WIRE_ID_MAX, plain};
+
+/// The wire takes `[A-Za-z0-9_-]{1,64}`; tools may be called anything.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    wire: HashMap<String, String>,
+    own: HashMap<String, String>,
+}
+
+impl Names {
+    /// Names that fall together on the wire get `_2`, `_3`, … in the order of the offer; one that is plain keeps its own.
+    pub fn new(tools: &[ToolOffer]) -> Self {
+        let mut names = Self::default();
+        let is_plain = |tool: &&ToolOffer| wire_form(&tool.name) == tool.name;
+        for tool in tools.iter().filter(is_plain).chain(tools.iter().filter(|tool| !is_plain(tool)))
+        {
+            names.add(&tool.name);
+        }
+        names
+    }
+
+    /// Also for a tool that is no longer offered: earlier calls keep a legal name.
+    pub fn wire(&self, own: &str) -> String {
+        self.wire.get(own).cloned().unwrap_or_else(|| wire_form(own))
+    }
+
+    /// A name that was never offered stays as the model wrote it: the core answers that there is no such tool.
+    pub fn own(&self, wire: &str) -> String {
+        self.own.get(wire).cloned().unwrap_or_else(|| wire.to_owned())
+    }
+
+    fn add(&mut self, own: &str) {
+        if self.wire.contains_key(own) {
+            return;
+        }
+        let base = wire_form(own);
+        let mut wire = base.clone();
+        let mut number = 2;
+        while self.own.contains_key(&wire) {
+            let suffix = format!("_{number}");
+            let room = base.len().min(WIRE_ID_MAX - suffix.len());
+            wire = format!("{}{suffix}", base.get(..room).unwrap_or_default());
+            number += 1;
+        }
+        self.wire.insert(own.to_owned(), wire.clone());
+        self.own.insert(wire, own.to_owned());
+    }
+}
+
+fn wire_form(own: &str) -> String {
+    // Unlike an id's, a name's trailing `_` is its own.
+    let ends = own.len() - own.trim_end_matches('_').len();
+    let mut wire = plain(own);
+    if wire.len() + ends <= WIRE_ID_MAX {
+        wire.push_str(own.get(own.len() - ends..).unwrap_or_default());
+    }
+    if wire.is_empty() { "tool".to_owned() } else { wire }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(name: &str) -> ToolOffer {
+        ToolOffer {
+            name: name.to_owned(),
+            description: String::new(),
+            parameters: serde_json::Value::Null,
+            strict: false,
+        }
+    }
+
+    #[test]
+    fn every_tool_is_found_again_by_its_wire_name() {
+        let long = "a".repeat(80);
+        let own =
+            ["payment.send", "payment_send", "payment send", "ok_", "日本", "語", long.as_str()];
+        let names = Names::new(&own.map(offer));
+        let mut seen = std::collections::HashSet::new();
+        for name in own {
+            let wire = names.wire(name);
+            assert!(wire.len() <= 64 && !wire.is_empty(), "{wire}");
+            assert!(
+                wire.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-'),
+                "{wire}"
+            );
+            assert_eq!(names.own(&wire), name);
+            assert!(seen.insert(wire), "{name} shares its wire name");
+        }
+        assert_eq!(names.wire("payment_send"), "payment_send");
+        assert_eq!(names.wire("payment.send"), "payment_send_2");
+        assert_eq!(names.wire("ok_"), "ok_");
+    }
+
+    #[test]
+    fn names_that_were_never_offered_pass() {
+        let names = Names::default();
+        assert_eq!(names.wire("old.tool"), "old_tool");
+        assert_eq!(names.own("invented"), "invented");
+    }
+}

@@ -1,0 +1,324 @@
+//! The scripted model: no network, no chance. What it does is in the words of the last user message, so that a newcomer sees every part work.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::HeaderMap;
+
+use crate::agent::content::{Block, Text, Thinking, ToolCall, joined_text};
+use crate::agent::event::{AnswerEvent, TypedToolCall};
+use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::model::responses::fault::{Fault, classify};
+use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices};
+
+mod payments;
+mod sample;
+mod script;
+
+use script::{Call, Script, Step};
+
+const NAME: &str = "scripted";
+/// Of a text that it repeats.
+const QUOTE_MAX: usize = 300;
+
+/// Stateless: where it stands in a script it reads from the tool results since the last user message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScriptedModel;
+
+/// One answer, before it is streamed.
+#[derive(Debug, Default, PartialEq)]
+struct Said {
+    text: String,
+    calls: Vec<Call>,
+}
+
+#[async_trait]
+impl Model for ScriptedModel {
+    async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> Answer {
+        let scene = Scene::of(&request);
+        let said = match scene.next() {
+            Ok(said) => said,
+            Err(fault) => return failed(&fault),
+        };
+        let mut content = Vec::new();
+        if request.thinking > ThinkingLevel::Off {
+            content.push(think(&said, listener, content.len()).await);
+        }
+        let (text, is_cut) =
+            cut(&said.text, request.max_output_tokens.filter(|_| said.calls.is_empty()));
+        if !text.is_empty() {
+            content.push(say(&text, listener, content.len()).await);
+        }
+        for (number, call) in said.calls.iter().enumerate() {
+            let id = format!("call_{}_{}", request.messages.len(), number + 1);
+            content.push(ask(call, id, listener, content.len()).await);
+        }
+        let stop_reason = match (is_cut, said.calls.is_empty()) {
+            (true, _) => StopReason::Length,
+            (false, true) => StopReason::Stop,
+            (false, false) => StopReason::ToolUse,
+        };
+        let usage = usage(&request, &content);
+        Answer {
+            message: AssistantMessage { usage, ..message(content, stop_reason) },
+            failure: None,
+        }
+    }
+
+    /// Whatever model an agent names: this one plays it.
+    fn record(&self, _model: &str) -> Result<ModelRecord, String> {
+        Ok(ModelRecord {
+            id: NAME.to_owned(),
+            name: "Scripted model".to_owned(),
+            api: NAME.to_owned(),
+            provider: NAME.to_owned(),
+            reasoning: true,
+            images: true,
+            cost: Prices::default(),
+            context_window: 128_000,
+            max_tokens: 16_384,
+            deployment_name: NAME.to_owned(),
+        })
+    }
+}
+
+/// What there is to play.
+struct Scene<'a> {
+    request: &'a ModelRequest<'a>,
+    /// The last user message; empty without one.
+    asked: String,
+    images: usize,
+    /// Tool results since then.
+    results: Vec<&'a ToolResultMessage>,
+}
+
+impl<'a> Scene<'a> {
+    fn of(request: &'a ModelRequest<'a>) -> Self {
+        let mut scene = Self { request, asked: String::new(), images: 0, results: Vec::new() };
+        for message in request.messages {
+            match message {
+                Message::User(user) => {
+                    scene.asked = user.content.joined_text();
+                    scene.results.clear();
+                    scene.images = match &user.content {
+                        crate::agent::content::Content::Text(_) => 0,
+                        crate::agent::content::Content::Blocks(blocks) => {
+                            blocks.iter().filter(|block| matches!(block, Block::Image(_))).count()
+                        }
+                    };
+                }
+                Message::ToolResult(result) => scene.results.push(result),
+                Message::Assistant(_)
+                | Message::BashExecution(_)
+                | Message::Custom(_)
+                | Message::BranchSummary(_)
+                | Message::CompactionSummary(_)
+                | Message::Other(_) => {}
+            }
+        }
+        scene
+    }
+
+    fn next(&self) -> Result<Said, Box<Fault>> {
+        let script = Script::read(&self.asked, self.request.tools);
+        if script.is_empty() {
+            let payments = payments::read(&self.asked, self.request.tools);
+            return Ok(match (payments.is_empty(), self.results.is_empty()) {
+                (true, true) => self.spoken(self.introduction()),
+                (true, false) => self.spoken(self.summary()),
+                (false, true) => payments::ask(&payments),
+                (false, false) => self.spoken(payments::report(&payments, &self.results)),
+            });
+        }
+        match script.at(self.results.len()) {
+            Some(Step::Calls(calls)) => Ok(Said { text: String::new(), calls: calls.clone() }),
+            Some(Step::Say(text)) => Ok(self.spoken(text.clone())),
+            Some(Step::Fail(fault)) => Err(fault.clone()),
+            None => Ok(self.spoken(self.summary())),
+        }
+    }
+
+    /// The last answer fits the schema, when there is one.
+    fn spoken(&self, text: String) -> Said {
+        let text = match self.request.response_schema {
+            Some(schema) if serde_json::from_str::<serde_json::Value>(&text).is_err() => {
+                sample::of(schema, &text).to_string()
+            }
+            Some(_) | None => text,
+        };
+        Said { text, calls: Vec::new() }
+    }
+
+    fn introduction(&self) -> String {
+        let mut text = match self.asked.split_whitespace().count() {
+            0 => "I am the scripted model, and received no text.".to_owned(),
+            1 => format!(
+                "I am the scripted model, and received one word: “{}”.",
+                quoted(&self.asked)
+            ),
+            words => format!(
+                "I am the scripted model, and received {words} words: “{}”.",
+                quoted(&self.asked)
+            ),
+        };
+        if self.images > 0 {
+            text.push_str(if self.images == 1 {
+                " An image came along."
+            } else {
+                " Images came along."
+            });
+        }
+        if let Some(first) = self.request.tools.first() {
+            let names: Vec<&str> =
+                self.request.tools.iter().map(|tool| tool.name.as_str()).collect();
+            let arguments = sample::of(&first.parameters, "…");
+            let _ = write!(
+                text,
+                " I can use {}. Try: use {} with {arguments} then say done",
+                names.join(", "),
+                first.name
+            );
+        }
+        text
+    }
+
+    fn summary(&self) -> String {
+        let lines: Vec<String> = self
+            .results
+            .iter()
+            .map(|result| {
+                let verb = if result.is_error { "failed" } else { "answered" };
+                match quoted(&joined_text(&result.content)) {
+                    text if text.is_empty() => format!("{} {verb}.", result.tool_name),
+                    text => format!("{} {verb}: {text}", result.tool_name),
+                }
+            })
+            .collect();
+        lines.join("\n")
+    }
+}
+
+/// At most [`QUOTE_MAX`] characters.
+fn quoted(text: &str) -> String {
+    let text = text.trim();
+    let mut head: String = text.chars().take(QUOTE_MAX).collect();
+    if head.len() < text.len() {
+        head.push('…');
+    }
+    head
+}
+
+/// As many words as the limit has tokens.
+fn cut(text: &str, tokens_max: Option<u64>) -> (String, bool) {
+    let words_max =
+        tokens_max.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
+    let words: Vec<&str> = text.split_inclusive(' ').collect();
+    (words.iter().take(words_max).copied().collect(), words.len() > words_max)
+}
+
+async fn think(said: &Said, listener: &dyn Listener, content_index: usize) -> Block {
+    let thinking = match said.calls.len() {
+        0 => "Nothing is left to call, so I answer.".to_owned(),
+        1 => "One tool is to be called.".to_owned(),
+        calls => format!("{calls} tools are to be called."),
+    };
+    listener.hear(AnswerEvent::ThinkingStart { content_index });
+    for word in thinking.split_inclusive(' ') {
+        listener.hear(AnswerEvent::ThinkingDelta { content_index, delta: word.to_owned() });
+        tokio::task::yield_now().await;
+    }
+    listener.hear(AnswerEvent::ThinkingEnd { content_index, content: thinking.clone() });
+    Block::Thinking(Thinking { thinking, thinking_signature: None, extra: Extra::new() })
+}
+
+async fn say(text: &str, listener: &dyn Listener, content_index: usize) -> Block {
+    listener.hear(AnswerEvent::TextStart { content_index });
+    for word in text.split_inclusive(' ') {
+        listener.hear(AnswerEvent::TextDelta { content_index, delta: word.to_owned() });
+        tokio::task::yield_now().await;
+    }
+    listener.hear(AnswerEvent::TextEnd { content_index, content: text.to_owned() });
+    Block::Text(Text { text: text.to_owned(), text_signature: None, extra: Extra::new() })
+}
+
+async fn ask(call: &Call, id: String, listener: &dyn Listener, content_index: usize) -> Block {
+    listener.hear(AnswerEvent::ToolcallStart {
+        content_index,
+        id: id.clone(),
+        tool_name: call.tool.clone(),
+    });
+    let letters: Vec<char> = call.arguments.text().chars().collect();
+    for delta in letters.chunks(16) {
+        listener.hear(AnswerEvent::ToolcallDelta { content_index, delta: delta.iter().collect() });
+        tokio::task::yield_now().await;
+    }
+    let call = ToolCall {
+        id,
+        name: call.tool.clone(),
+        arguments: call.arguments.clone(),
+        thought_signature: None,
+        extra: Extra::new(),
+    };
+    listener.hear(AnswerEvent::ToolcallEnd {
+        content_index,
+        tool_call: TypedToolCall { call: call.clone() },
+    });
+    Block::ToolCall(call)
+}
+
+/// Four characters count as a token.
+fn usage(request: &ModelRequest<'_>, content: &[Block]) -> Usage {
+    let tokens = |characters: usize| (characters as u64).div_ceil(4);
+    let length = |message: &&Message| RawJson::of(*message).text().len();
+    let sent =
+        request.messages.iter().map(length).sum::<usize>() + request.system.map_or(0, str::len);
+    let (mut output, mut reasoning) = (0, 0);
+    for block in content {
+        match block {
+            Block::Text(text) => output += tokens(text.text.len()),
+            Block::Thinking(thinking) => reasoning += tokens(thinking.thinking.len()),
+            Block::ToolCall(call) => {
+                output += tokens(call.name.len() + call.arguments.text().len());
+            }
+            Block::Image(_) | Block::File(_) | Block::Other(_) => {}
+        }
+    }
+    let (input, output) = (tokens(sent), output + reasoning);
+    Usage { input, output, reasoning, total_tokens: input + output, ..Usage::default() }
+}
+
+fn message(content: Vec<Block>, stop_reason: StopReason) -> AssistantMessage {
+    AssistantMessage {
+        content,
+        api: NAME.to_owned(),
+        provider: NAME.to_owned(),
+        model: NAME.to_owned(),
+        usage: Usage::default(),
+        stop_reason,
+        error_message: None,
+        timestamp: Timestamp(0),
+        extra: Extra::new(),
+    }
+}
+
+fn failed(fault: &Fault) -> Answer {
+    let failure = match classify(fault, &HeaderMap::new()) {
+        Failure::Retryable { .. } if fault.status == Some(429) => {
+            Failure::Retryable { after: Some(Duration::from_secs(1)) }
+        }
+        failure @ (Failure::Retryable { .. } | Failure::Overflow | Failure::Final) => failure,
+    };
+    let error_message = Some(fault.text.clone());
+    Answer {
+        message: AssistantMessage { error_message, ..message(Vec::new(), StopReason::Error) },
+        failure: Some(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests;

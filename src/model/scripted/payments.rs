@@ -1,0 +1,135 @@
+//! The payments example: `Pay 250 to Ada` becomes a call of the payment tool and, later, a sentence on what came of it.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use crate::agent::content::joined_text;
+use crate::agent::message::ToolResultMessage;
+use crate::agent::raw::RawJson;
+use crate::model::ToolOffer;
+use crate::model::scripted::script::Call;
+use crate::model::scripted::{Said, quoted};
+
+const CURRENCY: &str = r"(?:dollars?|usd|euros?|eur|pounds?|gbp|[$€£])";
+
+static AMOUNT_FIRST: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    pattern(r"\b(?:pay|send|transfer|and)\s+CUR?\s*(?<amount>NUM)\s*CUR?\s+to\s+(?<payee>NAME)")
+});
+static PAYEE_FIRST: LazyLock<Option<Regex>> =
+    LazyLock::new(|| pattern(r"\b(?:pay|send|and)\s+(?<payee>NAME)\s+CUR?\s*(?<amount>NUM)\b"));
+
+fn pattern(template: &str) -> Option<Regex> {
+    let full = template
+        .replace("CUR", CURRENCY)
+        .replace("NUM", r"\d+(?:\.\d+)?")
+        .replace("NAME", r"[\p{L}][\p{L}\p{N}_-]*(?:[.@][\p{L}\p{N}_-]+)*");
+    Regex::new(&format!("(?i){full}")).ok()
+}
+
+pub(super) struct Payment {
+    tool: String,
+    /// The names that the tool's arguments have.
+    to: String,
+    sum: String,
+    payee: String,
+    amount: String,
+}
+
+/// Empty without a tool for it or a payment in the text.
+pub(super) fn read(text: &str, tools: &[ToolOffer]) -> Vec<Payment> {
+    let Some((tool, to, sum)) = tools.iter().find_map(payment_tool) else { return Vec::new() };
+    [&AMOUNT_FIRST, &PAYEE_FIRST]
+        .into_iter()
+        .filter_map(|pattern| pattern.as_ref())
+        .map(|pattern| {
+            let payments = pattern.captures_iter(text).filter_map(|found| {
+                Some(Payment {
+                    tool: tool.clone(),
+                    to: to.clone(),
+                    sum: sum.clone(),
+                    payee: found.name("payee")?.as_str().to_owned(),
+                    amount: found.name("amount")?.as_str().to_owned(),
+                })
+            });
+            payments.collect::<Vec<_>>()
+        })
+        .find(|payments| !payments.is_empty())
+        .unwrap_or_default()
+}
+
+pub(super) fn ask(payments: &[Payment]) -> Said {
+    let text = match payments {
+        [one] => format!("I will pay {} to {}.", one.amount, one.payee),
+        many => format!("I will make {} payments.", many.len()),
+    };
+    Said { text, calls: payments.iter().map(Payment::call).collect() }
+}
+
+/// One sentence per payment.
+pub(super) fn report(payments: &[Payment], results: &[&ToolResultMessage]) -> String {
+    let lines: Vec<String> =
+        payments.iter().zip(results).map(|(payment, result)| payment.told(result)).collect();
+    lines.join("\n")
+}
+
+impl Payment {
+    fn call(&self) -> Call {
+        let mut arguments = Map::new();
+        arguments.insert(self.to.clone(), Value::from(self.payee.as_str()));
+        let amount = serde_json::from_str(&self.amount)
+            .unwrap_or_else(|_| Value::from(self.amount.as_str()));
+        arguments.insert(self.sum.clone(), amount);
+        Call { tool: self.tool.clone(), arguments: RawJson::of(&arguments) }
+    }
+
+    fn told(&self, result: &ToolResultMessage) -> String {
+        let Self { payee, amount, .. } = self;
+        let text = joined_text(&result.content);
+        let said = quoted(&text);
+        if text.to_lowercase().contains("unknown") {
+            return format!(
+                "Nobody knows whether the payment of {amount} to {payee} was made: {said}"
+            );
+        }
+        if result.is_error {
+            return format!("The payment of {amount} to {payee} was not made: {said}");
+        }
+        let json = result
+            .structured_content
+            .as_ref()
+            .map(RawJson::value)
+            .or_else(|| serde_json::from_str(&text).ok());
+        match json.as_ref().and_then(receipt) {
+            Some(receipt) => format!("Paid {amount} to {payee}. The receipt is {receipt}."),
+            None if said.is_empty() => format!("Paid {amount} to {payee}."),
+            None => format!("Paid {amount} to {payee}: {said}"),
+        }
+    }
+}
+
+fn receipt(json: &Value) -> Option<String> {
+    let names =
+        ["receipt", "receiptId", "receipt_id", "reference", "paymentId", "payment_id", "id"];
+    names.iter().find_map(|name| match json.get(name)? {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Object(inner) => inner.get("id")?.as_str().map(ToOwned::to_owned),
+        Value::Null | Value::Bool(_) | Value::Array(_) => None,
+    })
+}
+
+/// The tool's name and those of its arguments for payee and amount.
+fn payment_tool(tool: &ToolOffer) -> Option<(String, String, String)> {
+    if !tool.name.to_lowercase().contains("pay") {
+        return None;
+    }
+    let properties = tool.parameters.get("properties")?.as_object()?;
+    let first = |names: &[&str]| {
+        names.iter().find(|name| properties.contains_key(**name)).map(|name| (*name).to_owned())
+    };
+    let to = first(&["to", "payee", "recipient", "name", "account"])?;
+    let sum = first(&["amount", "sum", "value"])?;
+    Some((tool.name.clone(), to, sum))
+}

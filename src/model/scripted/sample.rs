@@ -1,0 +1,66 @@
+//! A small value that fits a JSON Schema, as far as the simple keywords go.
+
+use serde_json::{Map, Value, json};
+
+/// Schemas nest deeper only by accident.
+const DEPTH_MAX: usize = 8;
+
+/// `text` stands where a string may be anything.
+pub(super) fn of(schema: &Value, text: &str) -> Value {
+    at_depth(schema, text, 0)
+}
+
+fn at_depth(schema: &Value, text: &str, depth: usize) -> Value {
+    if let Some(value) = ["const", "default"].iter().find_map(|name| schema.get(name)) {
+        return value.clone();
+    }
+    if let Some(value) =
+        ["enum", "examples"].iter().find_map(|name| schema.get(name)?.as_array()?.first())
+    {
+        return value.clone();
+    }
+    if let Some(first) =
+        ["anyOf", "oneOf"].iter().find_map(|name| schema.get(name)?.as_array()?.first())
+    {
+        return at_depth(first, text, depth + 1);
+    }
+    let kind = match schema.get("type") {
+        Some(Value::String(kind)) => kind.as_str(),
+        Some(Value::Array(kinds)) => kinds.first().and_then(Value::as_str).unwrap_or("object"),
+        Some(_) | None => "object",
+    };
+    match kind {
+        "string" => Value::from(text),
+        "integer" | "number" => schema.get("minimum").cloned().unwrap_or_else(|| json!(1)),
+        "boolean" => Value::Bool(true),
+        "null" => Value::Null,
+        "array" => {
+            let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0).min(8);
+            let item = schema.get("items").unwrap_or(&Value::Null);
+            (0..least).map(|_| at_depth(item, text, depth + 1)).collect()
+        }
+        _ => object(schema, text, depth),
+    }
+}
+
+fn object(schema: &Value, text: &str, depth: usize) -> Value {
+    let mut value = Map::new();
+    let required =
+        schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    for name in required.iter().filter_map(Value::as_str).filter(|_| depth < DEPTH_MAX) {
+        let inner = schema
+            .get("properties")
+            .and_then(|properties| properties.get(name))
+            .unwrap_or(&Value::Null);
+        let inner = match inner {
+            Value::Object(_) => at_depth(inner, text, depth + 1),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => Value::from(text),
+        };
+        value.insert(name.to_owned(), inner);
+    }
+    Value::Object(value)
+}

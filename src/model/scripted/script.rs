@@ -1,0 +1,188 @@
+//! The script that a user message holds: `use echo with {"value":"x"} and use read with {…} then say done`.
+
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
+use crate::agent::raw::RawJson;
+use crate::model::ToolOffer;
+use crate::model::responses::fault::Fault;
+
+static COMMAND: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(
+        r"(?ix) (?: ^ \s* | \b (?<link>then|and) \s+ (?:please\s+)? )
+            (?: use \s+ (?<tool>[^\s{},]+) (?<with>\s+with\b)? | (?<say>say)\b[:\s]* | fail \s+ (?: with \s+ (?<status>\w+) | (?<finally>finally) ) )",
+    )
+    .ok()
+});
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Call {
+    pub(super) tool: String,
+    pub(super) arguments: RawJson,
+}
+
+/// One answer of the model.
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    /// Never empty. `and` puts calls into one answer, `then` into the next.
+    Calls(Vec<Call>),
+    Say(String),
+    Fail(Box<Fault>),
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Script {
+    steps: Vec<Step>,
+}
+
+impl Script {
+    /// Empty for a text that commands nothing.
+    pub(super) fn read(text: &str, tools: &[ToolOffer]) -> Self {
+        let mut script = Self::default();
+        let mut rest = text;
+        while let Some(command) = COMMAND.as_ref().and_then(|command| command.captures(rest)) {
+            let after =
+                command.get(0).and_then(|whole| rest.get(whole.end()..)).unwrap_or_default();
+            rest = script.add(&command, after, tools);
+        }
+        script
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The step after that many results; `None` behind the last.
+    pub(super) fn at(&self, results: usize) -> Option<&Step> {
+        let mut left = results;
+        self.steps.iter().find(|step| match step {
+            Step::Calls(calls) if left > 0 => {
+                left = left.saturating_sub(calls.len());
+                false
+            }
+            Step::Calls(_) | Step::Say(_) | Step::Fail(_) => true,
+        })
+    }
+
+    /// The text behind the command.
+    fn add<'a>(&mut self, command: &Captures<'_>, after: &'a str, tools: &[ToolOffer]) -> &'a str {
+        let named = |name: &str| command.name(name).map(|found| found.as_str());
+        if let Some(tool) = named("tool") {
+            let (arguments, after) = match named("with") {
+                Some(_) => arguments(after),
+                // Somebody may just speak of using something.
+                None if tools.iter().any(|offer| offer.name == tool) => {
+                    (RawJson::of(&serde_json::json!({})), after)
+                }
+                None => return after,
+            };
+            let call = Call { tool: tool.to_owned(), arguments };
+            let is_same_answer = named("link").is_some_and(|link| link.eq_ignore_ascii_case("and"));
+            match self.steps.last_mut() {
+                Some(Step::Calls(calls)) if is_same_answer => calls.push(call),
+                Some(_) | None => self.steps.push(Step::Calls(vec![call])),
+            }
+            return after;
+        }
+        if named("say").is_some() {
+            let said = after.trim().trim_matches(['"', '“', '”']);
+            self.steps.push(Step::Say(said.to_owned()));
+            return "";
+        }
+        let fault = match named("status").map(|status| (status, status.parse::<u16>())) {
+            Some((_, Ok(status))) => told(status, "told_to_fail"),
+            Some(("overflow", _)) => told(400, "context_length_exceeded"),
+            Some(_) | None => told(400, "told_to_fail"),
+        };
+        self.steps.push(Step::Fail(Box::new(fault)));
+        ""
+    }
+}
+
+fn told(status: u16, code: &str) -> Fault {
+    let body = serde_json::json!({ "error": { "code": code, "message": "the scripted model was told to fail" } });
+    Fault::of_http(status, &body.to_string())
+}
+
+/// The JSON value that a text begins with, as it was written. A text that begins with none becomes a JSON string, which no
+/// tool takes: that is how broken arguments are played.
+fn arguments(text: &str) -> (RawJson, &str) {
+    let text = text.trim_start();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
+    let end = match values.next() {
+        Some(Ok(_)) => values.byte_offset(),
+        Some(Err(_)) | None => 0,
+    };
+    match (RawJson::from_text(text.get(..end).unwrap_or_default()), text.get(end..)) {
+        (Ok(arguments), Some(after)) => (arguments, after),
+        _ => (RawJson::of(&text), ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(text: &str) -> String {
+        let tools = [ToolOffer {
+            name: "list".to_owned(),
+            description: String::new(),
+            parameters: serde_json::Value::Null,
+            strict: false,
+        }];
+        let line = |step: &Step| match step {
+            Step::Calls(calls) => {
+                let calls: Vec<String> = calls
+                    .iter()
+                    .map(|call| format!("{}{}", call.tool, call.arguments.text()))
+                    .collect();
+                calls.join(" & ")
+            }
+            Step::Say(text) => format!("say {text}"),
+            Step::Fail(fault) => fault.text.clone(),
+        };
+        Script::read(text, &tools).steps.iter().map(line).collect::<Vec<_>>().join(" | ")
+    }
+
+    #[test]
+    fn a_text_is_read_as_the_steps_it_commands() {
+        let cases = [
+            ("hello", ""),
+            ("how do I use a pen with ink?", ""),
+            ("use echo with {\"a\": 1.50}", "echo{\"a\": 1.50}"),
+            (
+                "Use echo with {} and use list then use echo with {\"b\":2}, then say \"all done\"",
+                "echo{} & list{} | echo{\"b\":2} | say all done",
+            ),
+            ("use pen", ""),
+            ("use list", "list{}"),
+            ("say hello and use list", "say hello and use list"),
+            ("use echo with {broken", "echo\"{broken\""),
+            ("fail with 503", "HTTP 503: told_to_fail: the scripted model was told to fail"),
+            (
+                "use list then fail finally",
+                "list{} | HTTP 400: told_to_fail: the scripted model was told to fail",
+            ),
+            (
+                "use payment.send with {\"to\":\"then say x\"}",
+                "payment.send{\"to\":\"then say x\"}",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(steps(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_results_say_which_step_is_next() {
+        let script =
+            Script::read("use a with {} and use b with {} then use c with {} then say x", &[]);
+        let next = |results| match script.at(results) {
+            Some(Step::Calls(calls)) => calls[0].tool.clone(),
+            Some(Step::Say(text)) => format!("say {text}"),
+            Some(Step::Fail(_)) | None => "-".to_owned(),
+        };
+        assert_eq!([next(0), next(2), next(3)], ["a", "c", "say x"]);
+    }
+}

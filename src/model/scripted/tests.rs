@@ -1,0 +1,231 @@
+//! What the scripted model says, and that it streams what it says.
+
+#![expect(clippy::needless_pass_by_value, reason = "made-up JSON reads better without `&`")]
+
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::ToolOffer;
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<AnswerEvent>>);
+
+impl Listener for Heard {
+    fn hear(&self, event: AnswerEvent) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+fn messages(list: Value) -> Vec<Message> {
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|message| {
+            let mut message = message.clone();
+            message["timestamp"] = json!(0);
+            serde_json::from_value(message).unwrap()
+        })
+        .collect()
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+fn result(tool: &str, text: &str, is_error: bool) -> Value {
+    json!({
+        "role": "toolResult", "toolCallId": "c", "toolName": tool,
+        "content": [{ "type": "text", "text": text }], "isError": is_error,
+    })
+}
+
+fn tools() -> Vec<ToolOffer> {
+    let parameters = json!({
+        "type": "object", "required": ["to", "amount"],
+        "properties": { "to": { "type": "string" }, "amount": { "type": "number" } },
+    });
+    vec![ToolOffer {
+        name: "send_payment".to_owned(),
+        description: String::new(),
+        parameters,
+        strict: false,
+    }]
+}
+
+async fn answer(
+    list: Value,
+    change: impl FnOnce(&mut ModelRequest<'_>),
+) -> (Answer, Vec<AnswerEvent>) {
+    let (messages, tools) = (messages(list), tools());
+    let messages: Vec<&Message> = messages.iter().collect();
+    let record = ScriptedModel.record("normal").unwrap();
+    let mut request = ModelRequest {
+        model: &record,
+        system: None,
+        messages: &messages,
+        tools: &tools,
+        thinking: ThinkingLevel::Off,
+        temperature: None,
+        max_output_tokens: None,
+        response_schema: None,
+        session_id: "c",
+        traceparent: None,
+    };
+    change(&mut request);
+    let heard = Heard::default();
+    let answer = ScriptedModel.answer(request, &heard).await;
+    (answer, heard.0.into_inner().unwrap())
+}
+
+async fn said(list: Value) -> String {
+    let (answer, _) = answer(list, |_| {}).await;
+    let calls: Vec<String> = answer
+        .message
+        .tool_calls()
+        .map(|call| format!("{}{}", call.name, call.arguments.text()))
+        .collect();
+    [joined_text(&answer.message.content), calls.join(" & ")].join(" → ")
+}
+
+#[tokio::test]
+async fn the_payments_example_is_played_from_start_to_end() {
+    let asked = "I will pay 250 to Ada. → send_payment{\"to\":\"Ada\",\"amount\":250}";
+    for text in ["Pay 250 to Ada", "please pay $250 to Ada now", "Pay 250 dollars to Ada."] {
+        assert_eq!(said(json!([user(text)])).await, asked, "{text}");
+    }
+    assert_eq!(
+        said(json!([user("pay ada 99.50 dollars")])).await,
+        "I will pay 99.50 to ada. → send_payment{\"to\":\"ada\",\"amount\":99.5}"
+    );
+    let after = |text: &'static str, is_error| {
+        said(json!([user("Pay 250 to Ada"), result("send_payment", text, is_error)]))
+    };
+    assert_eq!(
+        after(r#"{"receipt":"r-7"}"#, false).await,
+        "Paid 250 to Ada. The receipt is r-7. → "
+    );
+    assert_eq!(after("ok", false).await, "Paid 250 to Ada: ok → ");
+    assert_eq!(
+        after("Rejected by user", true).await,
+        "The payment of 250 to Ada was not made: Rejected by user → "
+    );
+    assert_eq!(
+        after("The outcome is unknown.", true).await,
+        "Nobody knows whether the payment of 250 to Ada was made: The outcome is unknown. → "
+    );
+}
+
+#[tokio::test]
+async fn several_payments_are_one_answer() {
+    assert_eq!(
+        said(json!([user("Pay 10 to Ada and 20 to Bo")])).await,
+        "I will make 2 payments. → send_payment{\"to\":\"Ada\",\"amount\":10} & send_payment{\"to\":\"Bo\",\"amount\":20}"
+    );
+}
+
+#[tokio::test]
+async fn a_script_is_played_step_by_step() {
+    let script = user("use a with {} then use b with {\"x\":1} then say done");
+    assert_eq!(said(json!([script])).await, " → a{}");
+    assert_eq!(said(json!([script, result("a", "1", false)])).await, " → b{\"x\":1}");
+    assert_eq!(
+        said(json!([script, result("a", "1", false), result("b", "2", false)])).await,
+        "done → "
+    );
+    let short = user("use a with {}");
+    assert_eq!(said(json!([short, result("a", "1", false)])).await, "a answered: 1 → ");
+    assert_eq!(said(json!([short, result("a", "bad", true)])).await, "a failed: bad → ");
+    assert_eq!(said(json!([short, result("a", "1", false), user("say hi")])).await, "hi → ");
+}
+
+#[tokio::test]
+async fn without_a_script_it_says_what_it_received() {
+    assert_eq!(
+        said(json!([user("Hello there")])).await,
+        "I am the scripted model, and received 2 words: “Hello there”. I can use send_payment. Try: use send_payment with \
+         {\"to\":\"…\",\"amount\":1} then say done → "
+    );
+    assert_eq!(
+        said(json!([])).await.split('.').next().unwrap(),
+        "I am the scripted model, and received no text"
+    );
+}
+
+#[tokio::test]
+async fn what_is_streamed_is_what_is_answered() {
+    let (answer, heard) =
+        answer(json!([user("Pay 250 to Ada")]), |request| request.thinking = ThinkingLevel::Low)
+            .await;
+    let (mut thinking, mut text, mut arguments) = (String::new(), String::new(), String::new());
+    for event in &heard {
+        match event {
+            AnswerEvent::ThinkingDelta { content_index: 0, delta } => thinking.push_str(delta),
+            AnswerEvent::TextDelta { content_index: 1, delta } => text.push_str(delta),
+            AnswerEvent::ToolcallDelta { content_index: 2, delta } => arguments.push_str(delta),
+            other => assert!(!serde_json::to_string(other).unwrap().contains("delta"), "{other:?}"),
+        }
+    }
+    assert_eq!(thinking, "One tool is to be called.");
+    assert_eq!(text, "I will pay 250 to Ada.");
+    assert_eq!(arguments, answer.message.tool_calls().next().unwrap().arguments.text());
+    assert_eq!(answer.message.stop_reason, StopReason::ToolUse);
+    let usage = answer.message.usage;
+    assert!(usage.input > 0 && usage.output > usage.reasoning && usage.reasoning > 0);
+    assert_eq!(usage.total_tokens, usage.input + usage.output);
+    assert!(usage.cost.total.abs() < f64::EPSILON);
+}
+
+#[tokio::test]
+async fn it_fails_as_it_is_told() {
+    for (text, expected) in [
+        ("fail with 503", Failure::Retryable { after: None }),
+        ("fail with 429", Failure::Retryable { after: Some(Duration::from_secs(1)) }),
+        ("fail with overflow", Failure::Overflow),
+        ("fail finally", Failure::Final),
+    ] {
+        let (answer, _) = answer(json!([user(text)]), |_| {}).await;
+        assert_eq!(answer.failure, Some(expected), "{text}");
+        assert_eq!(answer.message.stop_reason, StopReason::Error);
+        assert!(answer.message.error_message.unwrap().contains("told to fail"));
+    }
+}
+
+#[tokio::test]
+async fn the_output_limit_cuts_the_answer() {
+    let (answer, _) =
+        answer(json!([user("say one two three")]), |request| request.max_output_tokens = Some(2))
+            .await;
+    assert_eq!(joined_text(&answer.message.content), "one two ");
+    assert_eq!(answer.message.stop_reason, StopReason::Length);
+}
+
+#[tokio::test]
+async fn an_answer_fits_its_schema() {
+    let schema = json!({
+        "type": "object", "required": ["summary", "count", "kind", "tags"],
+        "properties": {
+            "summary": { "type": "string" }, "count": { "type": "integer", "minimum": 3 },
+            "kind": { "enum": ["a", "b"] }, "tags": { "type": "array", "minItems": 1, "items": { "type": "string" } },
+        },
+    });
+    let messages = messages(json!([user("say hi")]));
+    let messages: Vec<&Message> = messages.iter().collect();
+    let record = ScriptedModel.record("x").unwrap();
+    let request = ModelRequest {
+        model: &record,
+        system: None,
+        messages: &messages,
+        tools: &[],
+        thinking: ThinkingLevel::Off,
+        temperature: None,
+        max_output_tokens: None,
+        response_schema: Some(&schema),
+        session_id: "c",
+        traceparent: None,
+    };
+    let answer = ScriptedModel.answer(request, &Heard::default()).await;
+    let value: Value = serde_json::from_str(&joined_text(&answer.message.content)).unwrap();
+    assert!(jsonschema::is_valid(&schema, &value), "{value}");
+}

@@ -1,0 +1,163 @@
+//! What every queue does: one test, run on every implementation.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
+use super::{MESSAGE_BYTES_MAX, Queue, QueueError, Received};
+
+const NOW: Duration = Duration::ZERO;
+const HIDE: Duration = Duration::from_secs(5);
+
+/// Lets time pass: moves a clock, or waits for a real service.
+pub(crate) type Pass<'a> = dyn Fn(Duration) -> BoxFuture<'static, ()> + Sync + 'a;
+
+/// The answer of a [`Pass`] that has moved its clock already.
+pub(crate) fn passed() -> BoxFuture<'static, ()> {
+    std::future::ready(()).boxed()
+}
+
+/// Asserts the port's promises on an empty queue of that name, and leaves it empty.
+pub(crate) async fn contract(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+    an_unknown_queue_is_empty(queue, name).await;
+    a_received_message_is_hidden_and_comes_back(queue, name, pass).await;
+    only_the_newest_receipt_counts(queue, name, pass).await;
+    a_delayed_message_waits(queue, name, pass).await;
+    a_renewal_counts_from_now(queue, name, pass).await;
+    a_batch_holds_each_message_once(queue, name).await;
+    texts_come_back_as_they_were_sent(queue, name).await;
+}
+
+async fn receive_one(queue: &dyn Queue, name: &str) -> Option<Received> {
+    let mut all = queue.receive(name, 1, HIDE).await.unwrap();
+    assert!(all.len() <= 1);
+    all.pop()
+}
+
+async fn delete(queue: &dyn Queue, name: &str, message: &Received) {
+    queue.delete(name, &message.id, &message.pop_receipt).await.unwrap();
+}
+
+fn assert_gone<T: std::fmt::Debug>(answer: &Result<T, QueueError>) {
+    assert!(matches!(answer, Err(QueueError::Gone)), "{answer:?}");
+}
+
+async fn an_unknown_queue_is_empty(queue: &dyn Queue, name: &str) {
+    assert_eq!(queue.length(name).await.unwrap(), 0);
+    assert_eq!(queue.receive(name, 32, HIDE).await.unwrap(), []);
+    assert_gone(&queue.delete(name, "no-such-message", "no-such-receipt").await);
+    assert_gone(&queue.renew(name, "no-such-message", "no-such-receipt", HIDE).await);
+}
+
+async fn a_received_message_is_hidden_and_comes_back(
+    queue: &dyn Queue,
+    name: &str,
+    pass: &Pass<'_>,
+) {
+    queue.send(name, "once more".to_owned(), NOW).await.unwrap();
+    let mut receipts = HashSet::new();
+    for count in 1..=3 {
+        let message = receive_one(queue, name).await.expect("it is visible");
+        assert_eq!((message.text.as_str(), message.dequeue_count), ("once more", count));
+        assert!(receipts.insert(message.pop_receipt.clone()), "each receive has its own receipt");
+        assert!(message.inserted_at < message.next_visible_at);
+        assert!(message.next_visible_at < message.expires_at);
+        assert_eq!(receive_one(queue, name).await, None, "it is hidden");
+        assert_eq!(queue.length(name).await.unwrap(), 1, "a hidden message is there");
+        pass(HIDE).await;
+    }
+    let message = receive_one(queue, name).await.unwrap();
+    delete(queue, name, &message).await;
+    pass(HIDE).await;
+    assert_eq!(receive_one(queue, name).await, None, "a deleted message stays away");
+    assert_eq!(queue.length(name).await.unwrap(), 0);
+    assert_gone(&queue.delete(name, &message.id, &message.pop_receipt).await);
+}
+
+async fn only_the_newest_receipt_counts(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+    queue.send(name, "held".to_owned(), NOW).await.unwrap();
+    let first = receive_one(queue, name).await.unwrap();
+    pass(HIDE).await;
+    let second = receive_one(queue, name).await.unwrap();
+    assert_eq!(first.id, second.id);
+    assert_gone(&queue.delete(name, &first.id, &first.pop_receipt).await);
+    assert_gone(&queue.renew(name, &first.id, &first.pop_receipt, HIDE).await);
+    assert_gone(&queue.delete(name, &first.id, "").await);
+
+    let renewed = queue.renew(name, &second.id, &second.pop_receipt, HIDE).await.unwrap();
+    assert_ne!(renewed, second.pop_receipt);
+    assert_gone(&queue.delete(name, &second.id, &second.pop_receipt).await);
+    queue.delete(name, &second.id, &renewed).await.unwrap();
+
+    queue.send(name, "late".to_owned(), NOW).await.unwrap();
+    let late = receive_one(queue, name).await.unwrap();
+    pass(HIDE).await;
+    // Visible again, but nobody else has taken it: the work was done, so it need not be done again.
+    delete(queue, name, &late).await;
+    assert_eq!(receive_one(queue, name).await, None);
+}
+
+async fn a_delayed_message_waits(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+    queue.send(name, "later".to_owned(), HIDE * 2).await.unwrap();
+    assert_eq!(receive_one(queue, name).await, None);
+    assert_eq!(queue.length(name).await.unwrap(), 1);
+    pass(HIDE).await;
+    assert_eq!(receive_one(queue, name).await, None, "half of the delay is left");
+    pass(HIDE).await;
+    let message = receive_one(queue, name).await.expect("the delay is over");
+    assert_eq!(message.dequeue_count, 1);
+    delete(queue, name, &message).await;
+}
+
+async fn a_renewal_counts_from_now(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
+    queue.send(name, "long work".to_owned(), NOW).await.unwrap();
+    let message = receive_one(queue, name).await.unwrap();
+    let mut receipt = message.pop_receipt.clone();
+    for _ in 0..3 {
+        pass(HIDE * 3 / 5).await;
+        assert_eq!(receive_one(queue, name).await, None, "it was renewed in time");
+        receipt = queue.renew(name, &message.id, &receipt, HIDE).await.unwrap();
+    }
+    queue.renew(name, &message.id, &receipt, NOW).await.unwrap();
+    let again = receive_one(queue, name).await.expect("hidden for no time is given back");
+    assert_eq!(again.dequeue_count, 2, "a renewal is no receive");
+    delete(queue, name, &again).await;
+}
+
+async fn a_batch_holds_each_message_once(queue: &dyn Queue, name: &str) {
+    for number in 0..10 {
+        queue.send(name, number.to_string(), NOW).await.unwrap();
+    }
+    assert_eq!(queue.length(name).await.unwrap(), 10);
+    let mut seen = HashSet::new();
+    for expected in [4, 4, 2, 0] {
+        let all = queue.receive(name, 4, HIDE).await.unwrap();
+        assert_eq!(all.len(), expected);
+        for message in all {
+            assert!(seen.insert(message.text.clone()), "{} came twice", message.text);
+            delete(queue, name, &message).await;
+        }
+    }
+    assert_eq!(queue.length(name).await.unwrap(), 0);
+}
+
+async fn texts_come_back_as_they_were_sent(queue: &dyn Queue, name: &str) {
+    let longest = "x".repeat(MESSAGE_BYTES_MAX);
+    for text in [
+        "",
+        "{\"a\":\"ü <&> \u{1f600}\"}",
+        "  two\n lines ",
+        "'; DROP TABLE messages; --",
+        &longest,
+    ] {
+        queue.send(name, text.to_owned(), NOW).await.unwrap();
+        let message = receive_one(queue, name).await.unwrap();
+        assert_eq!(message.text, text);
+        delete(queue, name, &message).await;
+    }
+    let refused = queue.send(name, format!("{longest}x"), NOW).await;
+    assert!(matches!(refused, Err(QueueError::TooLarge(bytes)) if bytes == MESSAGE_BYTES_MAX + 1));
+    assert_eq!(queue.length(name).await.unwrap(), 0);
+}

@@ -1,0 +1,238 @@
+//! The queues of `dev`: in memory and in real time, but for those whose messages are users' only copy.
+
+mod disk;
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use self::disk::{Disk, Row};
+use self::lines::Lines;
+use super::line::Message;
+use super::{MESSAGE_BYTES_MAX, Queue, QueueError, Received};
+use crate::clock::{Clock, Timestamp};
+use crate::ids::Ids;
+
+pub struct EmbeddedQueue {
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    lines: Arc<Lines>,
+    disk: Arc<Disk>,
+    kept: BTreeSet<String>,
+    timer: AbortOnDropHandle<()>,
+}
+
+/// A message as an operator sees it, hidden ones included.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Peeked {
+    pub id: String,
+    pub dequeue_count: u32,
+    pub text: String,
+    pub inserted_at: Timestamp,
+    /// Past when it is visible.
+    pub next_visible_at: Timestamp,
+}
+
+impl fmt::Debug for Peeked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peeked({}, {} bytes)", self.id, self.text.len())
+    }
+}
+
+impl EmbeddedQueue {
+    /// Queues named in `kept` live in `file` and survive a restart; the others are doorbells and do not. What a former
+    /// process held when it ended is visible at once; what it had sent with a delay keeps the rest of it. Needs a Tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// [`QueueError::Unavailable`]: the file cannot be used, another process has it, or a newer version wrote it. The
+    /// source says which; do not start.
+    pub async fn open(
+        file: &Path,
+        kept: &[&str],
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn Ids>,
+    ) -> Result<Self, QueueError> {
+        let path = file.to_owned();
+        let (disk, rows) = blocking(move || Disk::open(&path)).await?;
+        let lines = Arc::new(Lines::new(Arc::clone(&clock)));
+        let now = clock.now();
+        let mut kept: BTreeSet<String> = kept.iter().map(|&name| name.to_owned()).collect();
+        for row in rows {
+            // Whatever the list says today: a deleted message must leave the file too.
+            kept.insert(row.queue.clone());
+            // No longer than it was meant to be, even if the wall clock was set back since.
+            let delay = now.until(row.visible_at).min(row.inserted_at.until(row.visible_at));
+            let mut message = Message::new(row.id, row.text, row.inserted_at);
+            message.dequeue_count = row.dequeue_count;
+            put(&lines, &row.queue, message, delay);
+        }
+        let told = Arc::clone(&lines);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a timer: it ends with the queue, and what it did not tell a later look finds"
+        )]
+        let timer = AbortOnDropHandle::new(tokio::spawn(async move { told.tell().await }));
+        Ok(Self { clock, ids, lines, disk: Arc::new(disk), kept, timer })
+    }
+
+    /// At most `count_max` messages, hidden ones included, the earliest visible first; nothing is hidden or counted by it.
+    pub fn peek(&self, queue: &str, count_max: usize) -> Vec<Peeked> {
+        self.lines.look(queue, |line, now| {
+            line.iter(now)
+                .take(count_max)
+                .map(|(message, next_visible_at)| Peeked {
+                    id: message.id.clone(),
+                    dequeue_count: message.dequeue_count,
+                    text: message.text.clone(),
+                    inserted_at: message.inserted_at,
+                    next_visible_at,
+                })
+                .collect()
+        })
+    }
+
+    /// The queues that have been sent to, loaded or listened to, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.lines.names()
+    }
+
+    fn is_kept(&self, queue: &str) -> bool {
+        self.kept.contains(queue)
+    }
+}
+
+fn put(lines: &Lines, queue: &str, message: Message, delay: Duration) {
+    lines.change(queue, |line, now| {
+        let visible_at = now.monotonic.saturating_add(delay);
+        line.insert(message, visible_at);
+        ((), visible_at)
+    });
+}
+
+/// Runs on a thread that may wait for the disk; it finishes even when the caller is gone.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, QueueError> + Send + 'static,
+) -> Result<T, QueueError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer,
+        Err(error) => Err(QueueError::Unavailable(Box::new(error))),
+    }
+}
+
+#[async_trait]
+impl Queue for EmbeddedQueue {
+    async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
+        if text.len() > MESSAGE_BYTES_MAX {
+            return Err(QueueError::TooLarge(text.len()));
+        }
+        let now = self.clock.now();
+        let id = self.ids.fresh();
+        if !self.is_kept(queue) {
+            put(&self.lines, queue, Message::new(id, text, now), delay);
+            return Ok(());
+        }
+        let (lines, disk) = (Arc::clone(&self.lines), Arc::clone(&self.disk));
+        let row = Row {
+            queue: queue.to_owned(),
+            id,
+            text,
+            inserted_at: now,
+            visible_at: now.plus(delay),
+            dequeue_count: 0,
+        };
+        blocking(move || {
+            disk.insert(&row)?;
+            put(&lines, &row.queue, Message::new(row.id, row.text, row.inserted_at), delay);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn receive(
+        &self,
+        queue: &str,
+        count_max: usize,
+        hide: Duration,
+    ) -> Result<Vec<Received>, QueueError> {
+        let all = self.lines.change(queue, |line, now| {
+            let all = line.receive(now, count_max, hide, || self.ids.fresh());
+            let is_hidden = !all.is_empty();
+            let told_at =
+                if is_hidden { now.monotonic.saturating_add(hide) } else { Duration::MAX };
+            (all, told_at)
+        });
+        if self.is_kept(queue) && !all.is_empty() {
+            let counts: Vec<_> =
+                all.iter().map(|message| (message.id.clone(), message.dequeue_count)).collect();
+            let disk = Arc::clone(&self.disk);
+            // When this fails the messages come back once their hiding ends.
+            blocking(move || disk.count(&counts)).await?;
+        }
+        Ok(all)
+    }
+
+    async fn renew(
+        &self,
+        queue: &str,
+        id: &str,
+        pop_receipt: &str,
+        hide: Duration,
+    ) -> Result<String, QueueError> {
+        let receipt = self.ids.fresh();
+        self.lines.change(queue, |line, now| {
+            let hidden_until = now.monotonic.saturating_add(hide);
+            match line.renew(id, pop_receipt, hidden_until, receipt.clone()) {
+                Ok(()) => (Ok(receipt), hidden_until),
+                Err(error) => (Err(error), Duration::MAX),
+            }
+        })
+    }
+
+    async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
+        if !self.is_kept(queue) {
+            return self.lines.look(queue, |line, _| {
+                line.check(id, pop_receipt)?;
+                line.remove(id);
+                Ok(())
+            });
+        }
+        self.lines.look(queue, |line, _| line.check(id, pop_receipt))?;
+        let (lines, disk) = (Arc::clone(&self.lines), Arc::clone(&self.disk));
+        let (queue, id) = (queue.to_owned(), id.to_owned());
+        // First the file: what is gone from memory alone would come back with a restart.
+        blocking(move || {
+            disk.delete(&id)?;
+            lines.look(&queue, |line, _| line.remove(&id));
+            Ok(())
+        })
+        .await
+    }
+
+    async fn length(&self, queue: &str) -> Result<u64, QueueError> {
+        Ok(self.lines.look(queue, |line, _| line.len().try_into().unwrap_or(u64::MAX)))
+    }
+
+    fn arrivals(&self, queue: &str) -> Option<watch::Receiver<u64>> {
+        Some(self.lines.arrivals(queue))
+    }
+}
+
+impl fmt::Debug for EmbeddedQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedQueue")
+            .field("queues", &self.names())
+            .field("kept", &self.kept)
+            .field("timer_ended", &self.timer.is_finished())
+            .finish_non_exhaustive()
+    }
+}

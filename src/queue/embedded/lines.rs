@@ -1,0 +1,122 @@
+//! The queues in memory, and who is told when one of their messages becomes visible.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use super::super::line::{Line, Moment};
+use crate::clock::Clock;
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// The timer sleeps too long: something becomes visible earlier.
+    earlier: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    queues: BTreeMap<String, Told>,
+    /// Until when the timer sleeps.
+    wakes_at: Duration,
+}
+
+/// A line and its listeners.
+#[derive(Debug, Default)]
+struct Told {
+    line: Line,
+    /// What became visible up to this moment has been told.
+    told_until: Duration,
+    arrivals: watch::Sender<u64>,
+}
+
+impl Lines {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let state = State { queues: BTreeMap::new(), wakes_at: Duration::MAX };
+        Self { clock, state: Mutex::new(state), earlier: Notify::new() }
+    }
+
+    /// Puts something in, or hides it: listeners are told now or when the time has come.
+    pub(super) fn change<T>(
+        &self,
+        queue: &str,
+        work: impl FnOnce(&mut Line, Moment) -> (T, Duration),
+    ) -> T {
+        let mut state = self.state();
+        // Read under the lock: what is told is told in the order of time.
+        let now = Moment::of(&*self.clock);
+        let told = state.queue(queue);
+        let (answer, visible_at) = work(&mut told.line, now);
+        if visible_at <= now.monotonic {
+            told.arrivals.send_modify(|count| *count += 1);
+        } else if visible_at < state.wakes_at {
+            state.wakes_at = visible_at;
+            self.earlier.notify_one();
+        }
+        answer
+    }
+
+    /// Looks at a queue, or takes something out; of one that does not exist it looks at an empty one.
+    pub(super) fn look<T>(&self, queue: &str, work: impl FnOnce(&mut Line, Moment) -> T) -> T {
+        let mut state = self.state();
+        let now = Moment::of(&*self.clock);
+        match state.queues.get_mut(queue) {
+            Some(told) => work(&mut told.line, now),
+            None => work(&mut Line::default(), now),
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.state().queues.keys().cloned().collect()
+    }
+
+    /// Changed at first, so that a listener begins with a look.
+    pub(super) fn arrivals(&self, queue: &str) -> watch::Receiver<u64> {
+        let mut receiver = self.state().queue(queue).arrivals.subscribe();
+        receiver.mark_changed();
+        receiver
+    }
+
+    /// Tells listeners of what becomes visible, for ever.
+    pub(super) async fn tell(&self) {
+        loop {
+            match self.tell_due() {
+                Some(wait) => {
+                    // Either way the next round looks again.
+                    let _ = tokio::time::timeout(wait, self.earlier.notified()).await;
+                }
+                None => self.earlier.notified().await,
+            }
+        }
+    }
+
+    /// Time until there is something to tell; `None` while nothing is hidden.
+    fn tell_due(&self) -> Option<Duration> {
+        let mut state = self.state();
+        let now = self.clock.monotonic();
+        let mut wakes_at: Option<Duration> = None;
+        for told in state.queues.values_mut() {
+            if told.line.first_visible_after(told.told_until).is_some_and(|at| at <= now) {
+                told.arrivals.send_modify(|count| *count += 1);
+            }
+            told.told_until = now;
+            let next = told.line.first_visible_after(now);
+            wakes_at = [wakes_at, next].into_iter().flatten().min();
+        }
+        state.wakes_at = wakes_at.unwrap_or(Duration::MAX);
+        wakes_at.map(|at| at.saturating_sub(now))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn queue(&mut self, name: &str) -> &mut Told {
+        self.queues.entry(name.to_owned()).or_default()
+    }
+}

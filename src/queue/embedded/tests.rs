@@ -1,0 +1,300 @@
+//! Stories of the queues of `dev`: what survives a restart, and how soon a listener hears.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::super::{NOTIFY, PROMPTS, TURNS, contract};
+use super::*;
+use crate::clock::{ManualClock, SystemClock, Timestamp};
+use crate::ids::{SeededIds, SystemIds};
+
+const HIDE: Duration = Duration::from_secs(30);
+const NOW: Duration = Duration::ZERO;
+
+/// Shows Tokio's time, which a paused runtime moves when all wait.
+#[derive(Debug)]
+struct TokioClock(tokio::time::Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(1_000_000).plus(self.monotonic())
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+struct Place {
+    folder: TempDir,
+    clock: Arc<ManualClock>,
+    ids: Arc<SystemIds>,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            clock: Arc::new(ManualClock::new(Timestamp(1_000_000))),
+            ids: Arc::new(SystemIds),
+        }
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.folder.path().join("data/queue.sqlite")
+    }
+
+    async fn try_open(&self) -> Result<EmbeddedQueue, QueueError> {
+        let (clock, ids) = (Arc::clone(&self.clock), Arc::clone(&self.ids));
+        EmbeddedQueue::open(&self.file(), &[PROMPTS, "agent-prompts-poison"], clock, ids).await
+    }
+
+    async fn open(&self) -> EmbeddedQueue {
+        self.try_open().await.unwrap()
+    }
+}
+
+fn told(error: &QueueError) -> String {
+    std::error::Error::source(error).unwrap().to_string()
+}
+
+#[tokio::test]
+async fn both_kinds_of_queue_keep_the_contract() {
+    let place = Place::new();
+    let queue = place.open().await;
+    let pass = |span| {
+        place.clock.advance(span);
+        contract::passed()
+    };
+    contract::contract(&queue, TURNS, &pass).await;
+    contract::contract(&queue, PROMPTS, &pass).await;
+}
+
+#[tokio::test]
+async fn prompts_survive_a_restart_and_doorbells_do_not() {
+    let place = Place::new();
+    let queue = place.open().await;
+    for number in 0..3 {
+        queue.send(PROMPTS, format!("prompt {number}"), NOW).await.unwrap();
+        queue.send(TURNS, format!("nudge {number}"), NOW).await.unwrap();
+    }
+    let first = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    queue.delete(PROMPTS, &first.id, &first.pop_receipt).await.unwrap();
+    drop(queue);
+
+    let queue = place.open().await;
+    assert_eq!(queue.length(TURNS).await.unwrap(), 0);
+    let texts: Vec<_> = queue
+        .receive(PROMPTS, 10, HIDE)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|message| message.text)
+        .collect();
+    assert_eq!(texts, ["prompt 1", "prompt 2"]);
+}
+
+#[tokio::test]
+async fn what_a_dead_process_held_is_visible_at_once_and_its_receives_count() {
+    let place = Place::new();
+    let queue = place.open().await;
+    queue.send(PROMPTS, "held".to_owned(), NOW).await.unwrap();
+    let before = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    drop(queue);
+
+    let queue = place.open().await;
+    for receipt in [before.pop_receipt.as_str(), ""] {
+        let late = queue.delete(PROMPTS, &before.id, receipt).await;
+        assert!(matches!(late, Err(QueueError::Gone)), "nobody holds it yet");
+    }
+    let after = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    assert_eq!((after.id, after.dequeue_count), (before.id, 2));
+    assert_eq!(after.inserted_at, before.inserted_at);
+}
+
+#[tokio::test]
+async fn a_delay_goes_on_after_a_restart_and_is_not_prolonged_by_a_clock_set_back() {
+    let mut place = Place::new();
+    let queue = place.open().await;
+    queue.send(PROMPTS, "later".to_owned(), Duration::from_mins(10)).await.unwrap();
+    drop(queue);
+
+    place.clock.advance(Duration::from_mins(4));
+    let queue = place.open().await;
+    place.clock.advance(Duration::from_mins(5));
+    assert!(queue.receive(PROMPTS, 1, HIDE).await.unwrap().is_empty());
+    place.clock.advance(Duration::from_mins(1));
+    assert_eq!(queue.receive(PROMPTS, 1, HIDE).await.unwrap().len(), 1);
+    drop(queue);
+
+    place.clock = Arc::new(ManualClock::new(Timestamp(0)));
+    let queue = place.open().await;
+    place.clock.advance(Duration::from_mins(10));
+    assert_eq!(queue.receive(PROMPTS, 1, HIDE).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_queue_that_is_no_longer_kept_is_still_emptied_for_good() {
+    let place = Place::new();
+    let queue = place.open().await;
+    queue.send(PROMPTS, "once".to_owned(), NOW).await.unwrap();
+    drop(queue);
+    let ids = Arc::new(SeededIds::new(2));
+    let queue = EmbeddedQueue::open(
+        &place.file(),
+        &[],
+        Arc::<ManualClock>::clone(&place.clock),
+        Arc::<SeededIds>::clone(&ids),
+    )
+    .await
+    .unwrap();
+    let message = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    queue.delete(PROMPTS, &message.id, &message.pop_receipt).await.unwrap();
+    drop(queue);
+    assert_eq!(place.open().await.length(PROMPTS).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_second_process_a_newer_file_and_a_broken_one_are_refused_with_advice() {
+    let place = Place::new();
+    let queue = place.open().await;
+    let second = place.try_open().await.unwrap_err();
+    assert!(told(&second).contains("stop the other process"), "{}", told(&second));
+    drop(queue);
+
+    let connection = rusqlite::Connection::open(place.file()).unwrap();
+    connection.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(connection);
+    let newer = place.try_open().await.unwrap_err();
+    assert!(told(&newer).contains("newer version (99"), "{}", told(&newer));
+
+    std::fs::write(place.file(), "this was a database once".repeat(100)).unwrap();
+    let broken = place.try_open().await.unwrap_err();
+    assert!(told(&broken).contains("queue.sqlite"), "{}", told(&broken));
+}
+
+#[tokio::test]
+async fn a_failing_disk_refuses_what_it_cannot_keep() {
+    let place = Place::new();
+    let queue = place.open().await;
+    queue.send(PROMPTS, "kept".to_owned(), NOW).await.unwrap();
+    let message = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    queue.disk.break_it();
+    let refused = queue.send(PROMPTS, "not kept".to_owned(), NOW).await;
+    assert!(matches!(refused, Err(QueueError::Unavailable(_))));
+    let refused = queue.delete(PROMPTS, &message.id, &message.pop_receipt).await;
+    assert!(matches!(refused, Err(QueueError::Unavailable(_))));
+    assert_eq!(queue.length(PROMPTS).await.unwrap(), 1, "memory claims no more than the file");
+    queue.send(TURNS, "a doorbell".to_owned(), NOW).await.unwrap();
+}
+
+#[tokio::test]
+async fn peeking_changes_nothing_and_shows_hidden_ones() {
+    let place = Place::new();
+    let queue = place.open().await;
+    queue.send(NOTIFY, "first".to_owned(), NOW).await.unwrap();
+    queue.send(NOTIFY, "later".to_owned(), HIDE).await.unwrap();
+    for _ in 0..2 {
+        let all = queue.peek(NOTIFY, 10);
+        let seen: Vec<_> = all
+            .iter()
+            .map(|peeked| (peeked.text.as_str(), peeked.dequeue_count, peeked.next_visible_at))
+            .collect();
+        assert_eq!(seen, [("first", 0, Timestamp(1_000_000)), ("later", 0, Timestamp(1_030_000))]);
+    }
+    assert_eq!(queue.peek(NOTIFY, 1).len(), 1);
+    assert_eq!(queue.names(), [NOTIFY]);
+    assert!(!format!("{queue:?} {:?}", queue.peek(NOTIFY, 1)).contains("first"));
+}
+
+/// A queue in Tokio's paused time, and its listener.
+async fn listened(folder: &TempDir) -> (EmbeddedQueue, watch::Receiver<u64>) {
+    let clock = Arc::new(TokioClock(tokio::time::Instant::now()));
+    let file = folder.path().join("queue.sqlite");
+    let queue = EmbeddedQueue::open(&file, &[PROMPTS], clock, Arc::new(SystemIds)).await.unwrap();
+    let mut arrivals = queue.arrivals(TURNS).unwrap();
+    assert!(arrivals.has_changed().unwrap(), "a listener begins with a look");
+    arrivals.mark_unchanged();
+    (queue, arrivals)
+}
+
+/// Waits for a tick and receives; how late the message was.
+async fn lateness(
+    queue: &EmbeddedQueue,
+    arrivals: &mut watch::Receiver<u64>,
+    visible_at: tokio::time::Instant,
+) -> Duration {
+    loop {
+        arrivals.changed().await.unwrap();
+        if !queue.receive(TURNS, 1, HIDE).await.unwrap().is_empty() {
+            return tokio::time::Instant::now().duration_since(visible_at);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_hears_within_20_ms_of_new_delayed_and_returning_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queue, mut arrivals) = listened(&folder).await;
+    let start = tokio::time::Instant::now();
+    let soon = Duration::from_millis(20);
+
+    queue.send(TURNS, "now".to_owned(), NOW).await.unwrap();
+    assert!(lateness(&queue, &mut arrivals, start).await < soon);
+    let visible_again = start + HIDE;
+
+    // The later one first: the timer has to be woken for the earlier.
+    queue.send(TURNS, "in 20 s".to_owned(), Duration::from_secs(20)).await.unwrap();
+    queue.send(TURNS, "in 10 s".to_owned(), Duration::from_secs(10)).await.unwrap();
+    for seconds in [10, 20] {
+        let visible_at = start + Duration::from_secs(seconds);
+        assert!(lateness(&queue, &mut arrivals, visible_at).await < soon);
+    }
+    assert!(lateness(&queue, &mut arrivals, visible_again).await < soon);
+
+    let renewed_at = tokio::time::Instant::now();
+    queue.send(TURNS, "given back".to_owned(), NOW).await.unwrap();
+    let held = queue.receive(TURNS, 1, HIDE).await.unwrap().remove(0);
+    arrivals.mark_unchanged();
+    queue.renew(TURNS, &held.id, &held.pop_receipt, Duration::from_secs(1)).await.unwrap();
+    let visible_at = renewed_at + Duration::from_secs(1);
+    assert!(lateness(&queue, &mut arrivals, visible_at).await < soon);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_of_one_queue_sleeps_while_others_ring() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queue, arrivals) = listened(&folder).await;
+    queue.send(NOTIFY, "not yours".to_owned(), NOW).await.unwrap();
+    queue.send(NOTIFY, "nor this".to_owned(), Duration::from_secs(1)).await.unwrap();
+    tokio::time::advance(Duration::from_mins(1)).await;
+    assert_eq!(queue.receive(NOTIFY, 10, HIDE).await.unwrap().len(), 2);
+    assert!(!arrivals.has_changed().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_from_before_the_restart_is_told_when_its_delay_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let (queue, _) = listened(&folder).await;
+    queue.send(PROMPTS, "later".to_owned(), HIDE).await.unwrap();
+    drop(queue);
+    let (queue, _) = listened(&folder).await;
+    let mut arrivals = queue.arrivals(PROMPTS).unwrap();
+    arrivals.mark_unchanged();
+    arrivals.changed().await.unwrap();
+    assert_eq!(queue.receive(PROMPTS, 1, HIDE).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_listener_learns_that_the_queue_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("queue.sqlite");
+    let clock = Arc::new(SystemClock::default());
+    let queue = EmbeddedQueue::open(&file, &[], clock, Arc::new(SystemIds)).await.unwrap();
+    let mut arrivals = queue.arrivals(TURNS).unwrap();
+    arrivals.mark_unchanged();
+    drop(queue);
+    assert!(arrivals.changed().await.is_err());
+}

@@ -1,0 +1,164 @@
+//! One queue's messages in memory, in the order in which they become visible. Time is an argument.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use super::{NEVER, QueueError, Received};
+use crate::clock::{Clock, Timestamp};
+
+/// One look at both clocks: the wall's for people, the monotonic one decides, so that a corrected wall clock neither
+/// hides a message for hours nor shows one that somebody works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) wall: Timestamp,
+    pub(super) monotonic: Duration,
+}
+
+impl Moment {
+    pub(super) fn of(clock: &dyn Clock) -> Self {
+        Self { wall: clock.now(), monotonic: clock.monotonic() }
+    }
+
+    /// The wall's reading at a moment of the monotonic clock.
+    fn wall_at(self, monotonic: Duration) -> Timestamp {
+        self.wall
+            .minus(self.monotonic.saturating_sub(monotonic))
+            .plus(monotonic.saturating_sub(self.monotonic))
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Message {
+    pub(super) id: String,
+    pub(super) text: String,
+    pub(super) inserted_at: Timestamp,
+    pub(super) dequeue_count: u32,
+    /// Absent until somebody of this process receives it.
+    pop_receipt: Option<String>,
+}
+
+impl Message {
+    pub(super) fn new(id: String, text: String, inserted_at: Timestamp) -> Self {
+        Self { id, text, inserted_at, dequeue_count: 0, pop_receipt: None }
+    }
+
+    fn receive(&mut self, pop_receipt: String, visible_at: Duration, now: Moment) -> Received {
+        self.dequeue_count = self.dequeue_count.saturating_add(1);
+        self.pop_receipt = Some(pop_receipt.clone());
+        Received {
+            id: self.id.clone(),
+            pop_receipt,
+            dequeue_count: self.dequeue_count,
+            text: self.text.clone(),
+            inserted_at: self.inserted_at,
+            expires_at: NEVER,
+            next_visible_at: now.wall_at(visible_at),
+        }
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Message({}, {} bytes)", self.id, self.text.len())
+    }
+}
+
+/// When a message becomes visible, and its number: the earlier sent comes first of two that do so at once.
+type Place = (Duration, u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    messages: BTreeMap<Place, Message>,
+    places: HashMap<String, Place>,
+    last_number: u64,
+}
+
+impl Line {
+    pub(super) fn insert(&mut self, message: Message, visible_at: Duration) {
+        self.last_number += 1;
+        self.put(message, (visible_at, self.last_number));
+    }
+
+    fn put(&mut self, message: Message, place: Place) {
+        self.places.insert(message.id.clone(), place);
+        self.messages.insert(place, message);
+    }
+
+    /// At most `count_max` visible messages, longest visible first; each is hidden for `hide` and counts one receive more.
+    pub(super) fn receive(
+        &mut self,
+        now: Moment,
+        count_max: usize,
+        hide: Duration,
+        mut receipt: impl FnMut() -> String,
+    ) -> Vec<Received> {
+        let places: Vec<Place> = self
+            .messages
+            .range(..=(now.monotonic, u64::MAX))
+            .take(count_max)
+            .map(|(place, _)| *place)
+            .collect();
+        let hidden_until = now.monotonic.saturating_add(hide);
+        let mut all = Vec::with_capacity(places.len());
+        for place in places {
+            let Some(mut message) = self.messages.remove(&place) else { continue };
+            all.push(message.receive(receipt(), hidden_until, now));
+            self.put(message, (hidden_until, place.1));
+        }
+        all
+    }
+
+    /// # Errors
+    /// [`QueueError::Gone`]: the receipt is not the newest, or the message was deleted.
+    pub(super) fn check(&self, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
+        let held = self.places.get(id).and_then(|place| self.messages.get(place));
+        match held {
+            Some(message) if message.pop_receipt.as_deref() == Some(pop_receipt) => Ok(()),
+            Some(_) | None => Err(QueueError::Gone),
+        }
+    }
+
+    /// Hides the message until then, under another receipt.
+    ///
+    /// # Errors
+    /// As of [`Self::check`].
+    pub(super) fn renew(
+        &mut self,
+        id: &str,
+        pop_receipt: &str,
+        hidden_until: Duration,
+        receipt: String,
+    ) -> Result<(), QueueError> {
+        self.check(id, pop_receipt)?;
+        let place = self.places.get(id).copied().ok_or(QueueError::Gone)?;
+        let mut message = self.messages.remove(&place).ok_or(QueueError::Gone)?;
+        message.pop_receipt = Some(receipt);
+        self.put(message, (hidden_until, place.1));
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, id: &str) {
+        if let Some(place) = self.places.remove(id) {
+            self.messages.remove(&place);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// All messages and when each is visible; the earliest first.
+    pub(super) fn iter(&self, now: Moment) -> impl Iterator<Item = (&Message, Timestamp)> {
+        self.messages.iter().map(move |(place, message)| (message, now.wall_at(place.0)))
+    }
+
+    /// When the first message becomes visible that is not so at that moment.
+    pub(super) fn first_visible_after(&self, moment: Duration) -> Option<Duration> {
+        let later = (moment, u64::MAX);
+        self.messages
+            .range((std::ops::Bound::Excluded(later), std::ops::Bound::Unbounded))
+            .next()
+            .map(|(place, _)| place.0)
+    }
+}

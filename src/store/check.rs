@@ -1,0 +1,111 @@
+//! What no store takes, whatever it is made of: checked before anything is sent.
+
+use crate::agent::head::HEAD_BYTES_MAX;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, is_plain};
+use crate::store::{
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, HEAD_ID, Kind, Partition, StoreError, Write,
+};
+
+/// Characters of a conversation id; the other parts of a key may have 255.
+const CONVERSATION_ID_MAX: usize = 128;
+/// Up to here a number in JSON is the same for everyone.
+const TIMESTAMP_MAX: Timestamp = Timestamp((1 << 53) - 1);
+/// A head in this state is on no list.
+pub(crate) const DELETED: &str = "deleted";
+
+pub(crate) fn partition(partition: &Partition) -> Result<(), StoreError> {
+    match partition {
+        Partition::Conversation(key) => conversation(key),
+        Partition::Scope(tenant) => plain("tenant", tenant.as_str()),
+    }
+}
+
+pub(crate) fn conversation(key: &ConversationKey) -> Result<(), StoreError> {
+    plain("tenant", key.tenant.as_str())?;
+    plain("user", key.user.as_str())?;
+    let id = key.conversation_id.as_str();
+    plain("conversation id", id)?;
+    if id.len() > CONVERSATION_ID_MAX {
+        return invalid(format!(
+            "a conversation id has {} characters, at most {CONVERSATION_ID_MAX} are allowed",
+            id.len()
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn document_id(id: &str) -> Result<(), StoreError> {
+    plain("document id", id)
+}
+
+/// Everything that can be said of a batch without looking at what is stored.
+pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
+    partition(at)?;
+    if writes.len() > BATCH_OPERATIONS_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "{} operations, at most {BATCH_OPERATIONS_MAX} are taken",
+            writes.len()
+        )));
+    }
+    let mut bytes_total = 0_usize;
+    for write in writes {
+        match write {
+            Write::Create(written) | Write::Replace(written, _) => {
+                document(at, written)?;
+                bytes_total += written.id.len() + written.body.text().len();
+            }
+            Write::Delete(id, _) => {
+                document_id(id)?;
+                bytes_total += id.len();
+            }
+        }
+    }
+    if bytes_total > BATCH_BYTES_MAX {
+        return Err(StoreError::TooLarge(format!(
+            "{bytes_total} bytes, at most {BATCH_BYTES_MAX} are taken"
+        )));
+    }
+    Ok(())
+}
+
+fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
+    let Document { id, kind, body, due, created_at, state } = document;
+    document_id(id)?;
+    let is_scope = matches!(at, Partition::Scope(_));
+    if is_scope != (*kind == Kind::Scope) {
+        return invalid(format!("a document of kind {} is in the wrong partition", kind.as_str()));
+    }
+    if (*kind == Kind::Head) != (id == HEAD_ID && !is_scope) {
+        return invalid(format!("the head of a conversation, and only it, has the id `{HEAD_ID}`"));
+    }
+    if due.max(created_at).is_some_and(|time| time > TIMESTAMP_MAX) {
+        return invalid(format!("a time of `{id}` is later than JSON numbers reach"));
+    }
+    if *kind == Kind::Head {
+        if created_at.is_none() || state.is_none() {
+            return invalid(
+                "a head has a creation time and a state, or no list finds it".to_owned(),
+            );
+        }
+        if body.text().len() > HEAD_BYTES_MAX {
+            return Err(StoreError::TooLarge(format!(
+                "a head of {} bytes, at most {HEAD_BYTES_MAX} are taken",
+                body.text().len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn plain(what: &str, text: &str) -> Result<(), StoreError> {
+    if is_plain(text) {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(40).collect();
+    invalid(format!("{what} {shown:?} is not 1 to 255 of A-Z a-z 0-9 _ . -"))
+}
+
+fn invalid<T>(text: String) -> Result<T, StoreError> {
+    Err(StoreError::Invalid(text))
+}

@@ -1,0 +1,219 @@
+//! Stories of batches: all or none, and only against the version they name.
+
+use futures_util::future::join_all;
+
+use super::{
+    create, document, due_at, entry, fresh_conversation, fresh_tenant, head, key_of, latest,
+};
+use crate::agent::head::HEAD_BYTES_MAX;
+use crate::clock::Timestamp;
+use crate::store::{
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, ConversationStore, Document, ETag, Freshness, Kind,
+    Partition, Selection, StoreError, Write, entry_id, events_id,
+};
+
+type Store<'a> = &'a dyn ConversationStore;
+
+async fn is_conflict(store: Store<'_>, at: &Partition, writes: Vec<Write>) -> bool {
+    matches!(store.write(at, writes).await, Err(StoreError::Conflict))
+}
+
+async fn is_too_large(store: Store<'_>, at: &Partition, writes: Vec<Write>) -> bool {
+    matches!(store.write(at, writes).await, Err(StoreError::TooLarge(_)))
+}
+
+pub(super) async fn what_was_created_reads_back_as_it_was(store: Store<'_>) {
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    let at = Partition::Conversation(key.clone());
+    let odd = document(Kind::Notice, "n_1", r#"{"big":123456789012345678901,"text":"ü\u0000'\""}"#);
+    let documents = vec![head(&key, 7, "running", None), entry(1), due_at(odd, 41), entry(2)];
+    let writes = documents.iter().cloned().map(Write::Create).collect();
+    let etags = store.write(&at, writes).await.unwrap();
+    assert_eq!(etags.len(), documents.len());
+    for (document, etag) in documents.into_iter().zip(etags) {
+        let stored = latest(store, &at, &document.id).await.unwrap();
+        assert_eq!(stored.document, document);
+        assert_eq!(stored.etag, etag);
+    }
+    let digits = latest(store, &at, "n_1").await.unwrap().document.body;
+    assert!(digits.text().contains("123456789012345678901"), "numbers stay as they were written");
+    assert!(latest(store, &at, "n_2").await.is_none());
+    assert!(store.write(&at, Vec::new()).await.unwrap().is_empty(), "nothing is nothing");
+}
+
+pub(super) async fn an_id_is_created_once(store: Store<'_>) {
+    let at = fresh_conversation();
+    create(store, &at, entry(1)).await;
+    assert!(is_conflict(store, &at, vec![Write::Create(entry(1))]).await);
+    let receipt = document(Kind::Receipt, &entry_id(1), "{}");
+    assert!(is_conflict(store, &at, vec![Write::Create(receipt)]).await, "of whatever kind");
+    assert_eq!(latest(store, &at, &entry_id(1)).await.unwrap().document, entry(1));
+}
+
+pub(super) async fn a_replace_needs_the_version_it_names(store: Store<'_>) {
+    let at = fresh_conversation();
+    let version = |number: u64| document(Kind::Inbox, "in_1", &number.to_string());
+    assert!(is_conflict(store, &at, vec![Write::Replace(version(0), None)]).await, "none exists");
+    let first = create(store, &at, version(1)).await;
+    let second =
+        store.write(&at, vec![Write::Replace(version(2), Some(first.clone()))]).await.unwrap();
+    assert_ne!(second, vec![first.clone()]);
+    assert!(is_conflict(store, &at, vec![Write::Replace(version(3), Some(first))]).await, "old");
+    let strange = Some(ETag("\"strange\"".to_owned()));
+    assert!(is_conflict(store, &at, vec![Write::Replace(version(3), strange)]).await);
+    assert_eq!(latest(store, &at, "in_1").await.unwrap().document, version(2));
+    store.write(&at, vec![Write::Replace(version(4), None)]).await.unwrap();
+    assert_eq!(latest(store, &at, "in_1").await.unwrap().document, version(4));
+}
+
+pub(super) async fn a_delete_needs_the_version_it_names(store: Store<'_>) {
+    let at = fresh_conversation();
+    let delete = |etag: Option<ETag>| vec![Write::Delete(entry_id(1), etag)];
+    assert!(is_conflict(store, &at, delete(None)).await, "none exists");
+    let first = create(store, &at, entry(1)).await;
+    let second = store.write(&at, vec![Write::Replace(entry(1), None)]).await.unwrap();
+    assert!(is_conflict(store, &at, delete(Some(first))).await, "old");
+    let answer = store.write(&at, delete(second.into_iter().next())).await.unwrap();
+    assert_eq!(answer, vec![ETag(String::new())]);
+    assert!(latest(store, &at, &entry_id(1)).await.is_none());
+    create(store, &at, entry(1)).await;
+    store.write(&at, delete(None)).await.unwrap();
+    assert!(latest(store, &at, &entry_id(1)).await.is_none());
+}
+
+pub(super) async fn an_etag_never_comes_back(store: Store<'_>) {
+    let at = fresh_conversation();
+    let first = create(store, &at, entry(1)).await;
+    store.write(&at, vec![Write::Delete(entry_id(1), None)]).await.unwrap();
+    let second = create(store, &at, entry(1)).await;
+    assert_ne!(first, second);
+    assert!(is_conflict(store, &at, vec![Write::Delete(entry_id(1), Some(first))]).await);
+}
+
+pub(super) async fn a_refused_batch_leaves_nothing(store: Store<'_>) {
+    let at = fresh_conversation();
+    let etag = create(store, &at, entry(1)).await;
+    store.write(&at, vec![Write::Replace(entry(1), Some(etag.clone()))]).await.unwrap();
+    let before = latest(store, &at, &entry_id(1)).await.unwrap();
+    let refused = Write::Replace(document(Kind::Entry, &entry_id(1), "0"), Some(etag));
+    let good = [
+        Write::Create(entry(2)),
+        Write::Replace(document(Kind::Entry, &entry_id(1), "9"), Some(before.etag.clone())),
+    ];
+    let [one, two] = good;
+    for writes in [
+        vec![one.clone(), two.clone(), refused.clone()],
+        vec![refused, one.clone()],
+        vec![one, two, Write::Create(entry(1))],
+    ] {
+        assert!(is_conflict(store, &at, writes).await);
+        let all = store.select(&at, &Selection::all(Kind::Entry), Freshness::Latest).await.unwrap();
+        assert_eq!(all, vec![before.clone()]);
+    }
+}
+
+pub(super) async fn the_same_batch_is_not_taken_twice(store: Store<'_>) {
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    let at = Partition::Conversation(key.clone());
+    let etag = create(store, &at, head(&key, 1, "idle", None)).await;
+    let batch = vec![
+        Write::Replace(head(&key, 1, "running", None), Some(etag)),
+        Write::Create(document(Kind::Events, &events_id(1), "[]")),
+    ];
+    store.write(&at, batch.clone()).await.unwrap();
+    let won = latest(store, &at, "head").await.unwrap();
+    assert!(is_conflict(store, &at, batch).await);
+    assert_eq!(latest(store, &at, "head").await.unwrap(), won);
+}
+
+pub(super) async fn a_batch_has_bounds(store: Store<'_>) {
+    let at = fresh_conversation();
+    let many = |count: usize| (1..).map(entry).map(Write::Create).take(count).collect::<Vec<_>>();
+    assert!(is_too_large(store, &at, many(BATCH_OPERATIONS_MAX + 1)).await);
+    store.write(&at, many(BATCH_OPERATIONS_MAX)).await.unwrap();
+    let wide = |id: &str, bytes: usize| {
+        let body = format!("\"{}\"", "x".repeat(bytes - id.len() - 2));
+        Write::Create(document(Kind::Entry, id, &body))
+    };
+    let half = BATCH_BYTES_MAX / 2;
+    assert!(is_too_large(store, &at, vec![wide("a", half), wide("b", half + 1)]).await);
+    assert!(latest(store, &at, "a").await.is_none());
+    store.write(&at, vec![wide("a", half), wide("b", half)]).await.unwrap();
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    let mut heavy = head(&key, 1, "idle", None);
+    let body = format!(r#"{{"x":"{}"}}"#, "x".repeat(HEAD_BYTES_MAX));
+    heavy.body = crate::agent::raw::RawJson::from_text(body).unwrap();
+    let at = Partition::Conversation(key);
+    assert!(is_too_large(store, &at, vec![Write::Create(heavy)]).await);
+}
+
+pub(super) async fn what_no_store_takes_is_named(store: Store<'_>) {
+    let tenant = fresh_tenant();
+    let at = |user: &str, conversation: &str| {
+        Partition::Conversation(key_of(&tenant, user, conversation))
+    };
+    let good = at("ada", "c1");
+    let Partition::Conversation(key) = &good else { unreachable!() };
+    let fine = head(key, 1, "idle", None);
+    let refused = [
+        (&good, document(Kind::Entry, "a/b", "1")),
+        (&good, document(Kind::Entry, "", "1")),
+        (&good, document(Kind::Scope, "a", "1")),
+        (&good, document(Kind::Head, "a", "1")),
+        (&good, document(Kind::Entry, "head", "1")),
+        (&good, Document { created_at: None, ..fine.clone() }),
+        (&good, Document { state: None, ..fine.clone() }),
+        (&good, Document { due: Some(Timestamp(u64::MAX)), ..fine.clone() }),
+        (&at("a b", "c1"), entry(1)),
+        (&at("ada", "../c1"), entry(1)),
+        (&at("ada", &"c".repeat(129)), entry(1)),
+        (&Partition::Scope(crate::ids::TenantId::new("")), document(Kind::Scope, "a", "1")),
+        (&Partition::Scope(tenant.clone()), entry(1)),
+    ];
+    for (at, document) in refused {
+        let id = document.id.clone();
+        let answer = store.write(at, vec![Write::Create(document)]).await;
+        assert!(matches!(answer, Err(StoreError::Invalid(_))), "{at:?} {id}: {answer:?}");
+    }
+    let answer = store.read(&good, "a?b", Freshness::Latest).await;
+    let text = answer.unwrap_err().to_string();
+    assert!(text.contains("document id \"a?b\" is not 1 to 255 of"), "{text}");
+    let answer = store.select(&at("ä", "c"), &Selection::all(Kind::Entry), Freshness::Any).await;
+    assert!(matches!(answer, Err(StoreError::Invalid(_))));
+}
+
+pub(super) async fn a_receipt_replaces_its_inbox_item(store: Store<'_>) {
+    let at = fresh_conversation();
+    let waiting = due_at(document(Kind::Inbox, "in_1", "{}"), 5);
+    let etag = create(store, &at, waiting).await;
+    let receipt = document(Kind::Receipt, "in_1", r#"{"outcome":"taken"}"#);
+    store.write(&at, vec![Write::Replace(receipt.clone(), Some(etag))]).await.unwrap();
+    let of_kind = async |kind| {
+        let found = store.select(&at, &Selection::all(kind), Freshness::Latest).await.unwrap();
+        found.into_iter().map(|stored| stored.document).collect::<Vec<_>>()
+    };
+    assert_eq!(of_kind(Kind::Inbox).await, vec![]);
+    assert_eq!(of_kind(Kind::Receipt).await, vec![receipt]);
+}
+
+pub(super) async fn racing_increments_lose_nothing(store: Store<'_>) {
+    const WRITERS: u64 = 20;
+    let at = fresh_conversation();
+    let counter = |count: u64| document(Kind::Notice, "counter", &count.to_string());
+    create(store, &at, counter(0)).await;
+    let increment = async |_| {
+        loop {
+            let stored = latest(store, &at, "counter").await.unwrap();
+            let count: u64 = stored.document.body.read().unwrap();
+            let write = Write::Replace(counter(count + 1), Some(stored.etag));
+            match store.write(&at, vec![write]).await {
+                Ok(_) => return,
+                Err(StoreError::Conflict) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    join_all((0..WRITERS).map(increment)).await;
+    let stored = latest(store, &at, "counter").await.unwrap();
+    assert_eq!(stored.document.body.read::<u64>().unwrap(), WRITERS);
+}

@@ -1,0 +1,135 @@
+//! Stories of claims: one worker at a time, whether the store keeps claims in heads or apart.
+
+use futures_util::future::join;
+
+use super::{create, fresh_tenant, head, key_of};
+use crate::agent::head::Claim;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, WorkerId};
+use crate::store::{
+    ClaimRequest, Claimed, ConversationStore, Partition, StoreError, Stored, Write,
+};
+
+type Store<'a> = &'a dyn ConversationStore;
+
+async fn begin(store: Store<'_>) -> ConversationKey {
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    let document = head(&key, 1, "running", None);
+    create(store, &Partition::Conversation(key.clone()), document).await;
+    key
+}
+
+async fn ask(
+    store: Store<'_>,
+    key: &ConversationKey,
+    worker: &str,
+    [now, until]: [u64; 2],
+) -> Claimed {
+    let (worker, now, until) = (WorkerId::new(worker), Timestamp(now), Timestamp(until));
+    store.claim(ClaimRequest { key, worker: &worker, now, until }).await.unwrap()
+}
+
+/// The commit that makes an unsettled right one's own, or gives it back.
+async fn commit(
+    store: Store<'_>,
+    key: &ConversationKey,
+    old: &Stored,
+    claim: Option<(&str, u64)>,
+) -> bool {
+    let claim = claim.map(|(worker, until)| Claim {
+        worker: WorkerId::new(worker),
+        epoch: 1,
+        until: Timestamp(until),
+    });
+    let write = Write::Replace(head(key, 1, "running", claim.as_ref()), Some(old.etag.clone()));
+    match store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+        Ok(_) => true,
+        Err(StoreError::Conflict) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Claims as a worker does; whether it may act now.
+async fn take(store: Store<'_>, key: &ConversationKey, worker: &str, times: [u64; 2]) -> bool {
+    match ask(store, key, worker, times).await {
+        Claimed::Missing | Claimed::Held { .. } => false,
+        Claimed::Free { is_settled: true, .. } => true,
+        Claimed::Free { head, is_settled: false } => {
+            commit(store, key, &head, Some((worker, times[1]))).await
+        }
+    }
+}
+
+pub(super) async fn one_of_two_workers_gets_the_claim(store: Store<'_>) {
+    let key = begin(store).await;
+    let one = take(store, &key, "w1", [1_000, 61_000]);
+    let (one, two) = join(one, take(store, &key, "w2", [1_000, 61_000])).await;
+    assert!(one != two, "one and only one acts: {one} {two}");
+    let (winner, loser) = if one { ("w1", "w2") } else { ("w2", "w1") };
+    let held = ask(store, &key, loser, [2_000, 62_000]).await;
+    assert_eq!(held, Claimed::Held { until: Timestamp(61_000) });
+    assert!(take(store, &key, winner, [2_000, 62_000]).await, "its own claim again");
+}
+
+pub(super) async fn an_ended_claim_is_taken_over_five_seconds_later(store: Store<'_>) {
+    let key = begin(store).await;
+    assert!(take(store, &key, "w1", [1_000, 61_000]).await);
+    for now in [60_999, 61_000, 65_999] {
+        let held = ask(store, &key, "w2", [now, now + 60_000]).await;
+        assert_eq!(held, Claimed::Held { until: Timestamp(61_000) }, "at {now}");
+    }
+    assert!(take(store, &key, "w2", [66_000, 126_000]).await);
+    let held = ask(store, &key, "w1", [66_001, 126_001]).await;
+    assert_eq!(held, Claimed::Held { until: Timestamp(126_000) });
+}
+
+pub(super) async fn a_renewed_claim_lasts_longer(store: Store<'_>) {
+    let key = begin(store).await;
+    assert!(take(store, &key, "w1", [1_000, 61_000]).await);
+    let renew = async |worker: &str, now: u64| {
+        let worker = WorkerId::new(worker);
+        let (now, until) = (Timestamp(now), Timestamp(now + 60_000));
+        store.renew(ClaimRequest { key: &key, worker: &worker, now, until }).await
+    };
+    if renew("w1", 21_000).await.unwrap() {
+        let stolen = renew("w2", 21_000).await;
+        assert!(matches!(stolen, Err(StoreError::Conflict)), "{stolen:?}");
+    } else {
+        assert!(take(store, &key, "w1", [21_000, 81_000]).await, "by a commit, then");
+    }
+    let held = ask(store, &key, "w2", [70_000, 130_000]).await;
+    assert_eq!(held, Claimed::Held { until: Timestamp(81_000) });
+    assert!(take(store, &key, "w2", [86_000, 146_000]).await);
+    if let Ok(is_renewed) = renew("w1", 87_000).await {
+        assert!(!is_renewed, "it was taken over");
+    }
+}
+
+pub(super) async fn a_claim_given_back_is_free_at_once(store: Store<'_>) {
+    let key = begin(store).await;
+    assert!(take(store, &key, "w1", [1_000, 61_000]).await);
+    let Claimed::Free { head, .. } = ask(store, &key, "w1", [2_000, 62_000]).await else {
+        panic!("its own claim is free for it");
+    };
+    assert!(commit(store, &key, &head, None).await);
+    store.release(&key, &WorkerId::new("w2")).await;
+    store.release(&key, &WorkerId::new("w1")).await;
+    store.release(&key, &WorkerId::new("w1")).await;
+    assert!(take(store, &key, "w2", [3_000, 63_000]).await);
+    store.release(&key, &WorkerId::new("w1")).await;
+    let held = ask(store, &key, "w1", [3_001, 63_001]).await;
+    assert_eq!(held, Claimed::Held { until: Timestamp(63_000) }, "a late release frees nobody");
+}
+
+pub(super) async fn only_what_exists_is_claimed_and_a_deleted_head_is(store: Store<'_>) {
+    let key = key_of(&fresh_tenant(), "ada", "c1");
+    assert_eq!(ask(store, &key, "w1", [1, 2]).await, Claimed::Missing);
+    let at = Partition::Conversation(key.clone());
+    create(store, &at, head(&key, 1, "deleted", None)).await;
+    assert!(take(store, &key, "w2", [1, 2]).await, "who found nothing holds nothing");
+    let bad = key_of(&fresh_tenant(), "ada", "a/b");
+    let worker = WorkerId::new("w1");
+    let request =
+        ClaimRequest { key: &bad, worker: &worker, now: Timestamp(1), until: Timestamp(2) };
+    assert!(matches!(store.claim(request).await, Err(StoreError::Invalid(_))));
+}

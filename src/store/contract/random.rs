@@ -1,0 +1,244 @@
+//! Any operations in any order: memory and disk give the same answers.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::{document, due_at, head, key_of};
+use crate::clock::Timestamp;
+use crate::ids::{TenantId, UserId};
+use crate::store::embedded::EmbeddedStore;
+use crate::store::memory::MemoryStore;
+use crate::store::{
+    ConversationStore, Document, ETag, Freshness, HeadQuery, Kind, Partition, Selection,
+    StoreError, Stored, Write,
+};
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Write(usize, Vec<Change>),
+    Read(usize, usize),
+    Select(usize, Selection),
+    Due(u64, usize),
+    Heads(Option<usize>, Option<&'static str>, usize),
+    Reopen,
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    verb: Verb,
+    slot: usize,
+    due: Option<u64>,
+    version: Version,
+    value: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Create,
+    Replace,
+    Delete,
+}
+
+/// Which `ETag` a change names: none, the newest that was answered, or the one before.
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    Any,
+    Newest,
+    Older,
+}
+
+const USERS: [&str; 2] = ["ada", "bob"];
+const STATES: [&str; 3] = ["idle", "running", "deleted"];
+/// Ids that sort between each other's, and kinds with and without an index of their own.
+const SLOTS: [(Kind, &str); 7] = [
+    (Kind::Entry, "000000000001"),
+    (Kind::Entry, "000000000002"),
+    (Kind::Events, "ev-000000000001"),
+    (Kind::Inbox, "in_1"),
+    (Kind::Receipt, "in_1"),
+    (Kind::Notice, "A"),
+    (Kind::Head, "head"),
+];
+
+fn partition(number: usize) -> Partition {
+    let tenant = TenantId::new("t");
+    match number {
+        0..=3 => {
+            let conversation = ["c1", "c2"][number / 2];
+            Partition::Conversation(key_of(&tenant, USERS[number % 2], conversation))
+        }
+        _ => Partition::Scope(tenant),
+    }
+}
+
+fn slot(at: &Partition, change: &Change) -> Document {
+    let (kind, id) = SLOTS[change.slot];
+    let found = match at {
+        Partition::Scope(_) => document(Kind::Scope, &format!("s{id}"), &change.value.to_string()),
+        Partition::Conversation(key) if kind == Kind::Head => {
+            let state = STATES[usize::try_from(change.value).unwrap() % STATES.len()];
+            head(key, u64::from(change.value) / 3, state, None)
+        }
+        Partition::Conversation(_) => document(kind, id, &change.value.to_string()),
+    };
+    match change.due {
+        Some(due) => due_at(found, due),
+        None => found,
+    }
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let verb = prop_oneof![Just(Verb::Create), Just(Verb::Replace), Just(Verb::Delete)];
+    let version =
+        prop_oneof![1 => Just(Version::Any), 3 => Just(Version::Newest), 1 => Just(Version::Older)];
+    let due = prop::option::of(0_u64..6);
+    let change = (verb, 0..SLOTS.len(), due, version, 0_u32..12)
+        .prop_map(|(verb, slot, due, version, value)| Change { verb, slot, due, version, value });
+    let bound =
+        || prop::option::of(prop::sample::select(SLOTS.map(|(_, id)| id.to_owned()).to_vec()));
+    let kind = prop::sample::select(SLOTS.map(|(kind, _)| kind).to_vec());
+    let selection = (kind, bound(), bound(), 0_usize..4)
+        .prop_map(|(kind, from_id, to_id, limit)| Selection { kind, from_id, to_id, limit });
+    let state = prop::option::of(prop::sample::select(STATES.to_vec()));
+    prop_oneof![
+        12 => (0_usize..5, prop::collection::vec(change, 1..4))
+            .prop_map(|(at, changes)| Operation::Write(at, changes)),
+        2 => (0_usize..5, 0..SLOTS.len()).prop_map(|(at, slot)| Operation::Read(at, slot)),
+        3 => (0_usize..5, selection).prop_map(|(at, selection)| Operation::Select(at, selection)),
+        2 => (0_u64..6, 1_usize..4).prop_map(|(at, limit)| Operation::Due(at, limit)),
+        2 => (prop::option::of(0_usize..2), state, 1_usize..4)
+            .prop_map(|(user, state, limit)| Operation::Heads(user, state, limit)),
+        1 => Just(Operation::Reopen),
+    ]
+}
+
+/// One store and the versions it has named: each store has `ETag`s of its own.
+struct Side<S> {
+    store: S,
+    etags: HashMap<(usize, String), Vec<ETag>>,
+}
+
+impl<S: ConversationStore> Side<S> {
+    fn new(store: S) -> Self {
+        Self { store, etags: HashMap::new() }
+    }
+
+    fn named(&self, at: usize, id: &str, version: Version) -> Option<ETag> {
+        let back = match version {
+            Version::Any => return None,
+            Version::Newest => 1,
+            Version::Older => 2,
+        };
+        let known = self.etags.get(&(at, id.to_owned())).map_or(&[][..], Vec::as_slice);
+        let found = known.len().checked_sub(back).map(|index| known[index].clone());
+        Some(found.unwrap_or_else(|| ETag("0".to_owned())))
+    }
+
+    async fn write(&mut self, at: usize, changes: &[Change]) -> String {
+        let place = partition(at);
+        let documents: Vec<_> = changes.iter().map(|change| slot(&place, change)).collect();
+        let writes = changes.iter().zip(&documents).map(|(change, document)| {
+            let etag = self.named(at, &document.id, change.version);
+            match change.verb {
+                Verb::Create => Write::Create(document.clone()),
+                Verb::Replace => Write::Replace(document.clone(), etag),
+                Verb::Delete => Write::Delete(document.id.clone(), etag),
+            }
+        });
+        let writes = writes.collect();
+        match self.store.write(&place, writes).await {
+            Ok(etags) => {
+                let shown = etags.iter().map(|etag| etag.0.is_empty()).collect::<Vec<_>>();
+                for (document, etag) in documents.into_iter().zip(etags) {
+                    self.etags.entry((at, document.id)).or_default().push(etag);
+                }
+                format!("deleted {shown:?}")
+            }
+            Err(StoreError::Conflict) => "conflict".to_owned(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What an operation answers, without `ETag`s and continuations.
+    async fn run(&mut self, operation: &Operation) -> String {
+        match operation {
+            Operation::Write(at, changes) => self.write(*at, changes).await,
+            Operation::Read(at, slot) => {
+                let read =
+                    self.store.read(&partition(*at), SLOTS[*slot].1, Freshness::Latest).await;
+                shown(read.unwrap())
+            }
+            Operation::Select(at, selection) => {
+                let found = self.store.select(&partition(*at), selection, Freshness::Latest).await;
+                shown(found.unwrap())
+            }
+            Operation::Due(at, limit) => {
+                let (mut found, mut continuation) = (Vec::new(), None);
+                loop {
+                    let at = Timestamp(*at);
+                    let page = self.store.due(at, *limit, continuation.as_deref()).await.unwrap();
+                    found.push(page.items);
+                    continuation = page.continuation;
+                    if continuation.is_none() {
+                        return format!("{found:?}");
+                    }
+                }
+            }
+            Operation::Heads(user, state, limit) => {
+                let mut query = HeadQuery {
+                    tenant: TenantId::new("t"),
+                    user: user.map(|number| UserId::new(USERS[number])),
+                    state: state.map(ToOwned::to_owned),
+                    limit: *limit,
+                    continuation: None,
+                };
+                let mut found = Vec::new();
+                loop {
+                    let page = self.store.heads(&query).await.unwrap();
+                    found.push(shown(page.items));
+                    query.continuation = page.continuation;
+                    if query.continuation.is_none() {
+                        return found.join("; ");
+                    }
+                }
+            }
+            Operation::Reopen => String::new(),
+        }
+    }
+}
+
+fn shown(found: impl IntoIterator<Item = Stored>) -> String {
+    let shown = |stored: Stored| {
+        let Document { id, kind, body, due, created_at, state } = stored.document;
+        // A head's commit id is fresh on each side.
+        let body = if kind == Kind::Head { "head" } else { body.text() };
+        format!("{id} {} {body} {due:?} {created_at:?} {state:?}", kind.as_str())
+    };
+    found.into_iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_and_disk_answer_alike(operations in prop::collection::vec(operation(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let open = || EmbeddedStore::open(folder.path()).unwrap();
+        runtime.block_on(async {
+            let mut memory = Side::new(MemoryStore::new());
+            let mut disk = Some(Side::new(open()));
+            for (number, operation) in operations.iter().enumerate() {
+                if matches!(operation, Operation::Reopen) {
+                    let Side { store, etags } = disk.take().unwrap();
+                    drop(store);
+                    disk = Some(Side { store: open(), etags });
+                }
+                let expected = memory.run(operation).await;
+                let answered = disk.as_mut().unwrap().run(operation).await;
+                assert_eq!(answered, expected, "operation {number}: {operation:?}");
+            }
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! Who may act on a conversation, in memory: there is one process, and its claims die with it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, WorkerId};
+use crate::store::{ClaimRequest, TAKE_OVER_AFTER};
+
+/// Above this many, those that ended and were never given back are forgotten.
+const CLAIMS_KEPT: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    held: Mutex<HashMap<ConversationKey, (WorkerId, Timestamp)>>,
+}
+
+impl Claims {
+    /// # Errors
+    /// Somebody else has it, until then.
+    pub(super) fn take(&self, request: &ClaimRequest<'_>) -> Result<(), Timestamp> {
+        let mut held = self.lock();
+        if let Some((worker, until)) = held.get(request.key)
+            && worker != request.worker
+            && !has_ended(*until, request.now)
+        {
+            return Err(*until);
+        }
+        if held.len() >= CLAIMS_KEPT {
+            held.retain(|_, (_, until)| !has_ended(*until, request.now));
+        }
+        held.insert(request.key.clone(), (request.worker.clone(), request.until));
+        Ok(())
+    }
+
+    /// Whether it is still the caller's: one that ended is, until another takes it.
+    pub(super) fn renew(&self, request: &ClaimRequest<'_>) -> bool {
+        let mut held = self.lock();
+        match held.get_mut(request.key) {
+            Some((worker, until)) if worker == request.worker => {
+                *until = request.until;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    pub(super) fn release(&self, key: &ConversationKey, worker: &WorkerId) {
+        let mut held = self.lock();
+        if held.get(key).is_some_and(|(holder, _)| holder == worker) {
+            held.remove(key);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ConversationKey, (WorkerId, Timestamp)>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn has_ended(until: Timestamp, now: Timestamp) -> bool {
+    until.plus(TAKE_OVER_AFTER) <= now
+}

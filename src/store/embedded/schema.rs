@@ -1,0 +1,130 @@
+//! The database file: how it is opened, what is in it, and how that grows.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use crate::store::embedded::OpenError;
+
+/// "Turn", so that `file` and we can tell it from another program's database.
+const APPLICATION_ID: i64 = 0x5475_726e;
+
+/// What leads from schema `n` to `n + 1`; only ever appended to.
+///
+/// Version 1: the key columns of a scope are its tenant and two empty texts. Selecting by kind walks the key for entries
+/// and events, which are most of a conversation; the few others have an index. A head's row is rewritten by each commit:
+/// no index has a column that changes with it but `due`. Rows have a rowid, so that long bodies are not part of the key's
+/// tree: without it the file was a quarter larger, a commit wrote half as many pages again, and SQLite left
+/// `documents_rare` unused.
+const MIGRATIONS: &[&str] = &["
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE documents (
+        tenant TEXT NOT NULL,
+        user TEXT NOT NULL,
+        conversation TEXT NOT NULL,
+        id TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        due INTEGER,
+        created_at INTEGER,
+        state TEXT,
+        body TEXT NOT NULL,
+        PRIMARY KEY (tenant, user, conversation, id)
+    ) STRICT;
+    CREATE INDEX documents_due ON documents (due, tenant, user, conversation, id, kind)
+        WHERE due IS NOT NULL;
+    CREATE INDEX documents_rare ON documents (tenant, user, conversation, kind, id)
+        WHERE kind NOT IN ('entry', 'events', 'head', 'scope');
+    CREATE INDEX heads_of_tenant ON documents (tenant, created_at, conversation, user)
+        WHERE kind = 'head';
+    CREATE INDEX heads_of_user ON documents (tenant, user, created_at, conversation)
+        WHERE kind = 'head';
+"];
+
+/// Statements kept ready by each connection; there are fewer.
+const STATEMENTS_MAX: usize = 32;
+/// The log is cut to this when it begins anew.
+const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
+/// Only one process writes and readers never lock: whoever waits this long will not be served.
+const BUSY_MAX: Duration = Duration::from_secs(5);
+
+/// The connection that writes, and a number that grows with each opening.
+pub(super) fn open(file: &Path) -> Result<(Connection, u32), OpenError> {
+    let failed = |source: rusqlite::Error| OpenError::Database {
+        file: file.to_owned(),
+        source: source.into(),
+    };
+    let mut connection = Connection::open(file).map_err(failed)?;
+    let application: i64 = pragma(&connection, "application_id").map_err(failed)?;
+    let found: i64 = pragma(&connection, "user_version").map_err(failed)?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))
+        .map_err(failed)?;
+    if application != APPLICATION_ID && (application, found, tables) != (0, 0, 0) {
+        return Err(OpenError::Foreign { file: file.to_owned() });
+    }
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if found > known {
+        return Err(OpenError::Newer { file: file.to_owned(), found, known });
+    }
+    tune_writer(&connection)
+        .map_err(|source| OpenError::Database { file: file.to_owned(), source })?;
+    migrate(&mut connection, found).map_err(failed)?;
+    let generation = next_generation(&connection).map_err(failed)?;
+    Ok((connection, generation))
+}
+
+/// A connection that sees every commit that was answered, and writes nothing.
+pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.busy_timeout(BUSY_MAX)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+fn tune_writer(connection: &Connection) -> Result<(), Box<dyn Error + Send + Sync>> {
+    connection.busy_timeout(BUSY_MAX)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    // Asked rather than told: a file system without shared memory answers with another mode.
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(format!(
+            "the file system cannot share a log (journal mode {mode}): use a local disk"
+        )
+        .into());
+    }
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // macOS: fsync alone does not reach the disk. Elsewhere these do nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_KEPT, |_| Ok(()))?;
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
+    let done = usize::try_from(found).unwrap_or(0);
+    for (number, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(migration)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", i64::try_from(number + 1).unwrap_or(0))?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+fn next_generation(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.query_row(
+        "INSERT INTO meta (name, value) VALUES ('generation', 1)
+         ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
+        (),
+        |row| row.get(0),
+    )
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}

@@ -1,0 +1,289 @@
+//! Stories of the disk: what is shared, what survives, and what is said when it fails.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use futures_util::future::join_all;
+use rusqlite::Connection;
+
+use super::{DATABASE_FILE, EmbeddedStore, OpenError};
+use crate::agent::raw::RawJson;
+use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+use crate::store::contract::contract;
+use crate::store::{
+    ConversationStore, Document, Freshness, Kind, Partition, Selection, StoreError, Write, entry_id,
+};
+
+fn open(folder: &Path) -> EmbeddedStore {
+    EmbeddedStore::open(folder).unwrap()
+}
+
+fn conversation(number: usize) -> Partition {
+    Partition::Conversation(ConversationKey {
+        tenant: TenantId::new("t"),
+        user: UserId::new("ada"),
+        conversation_id: ConversationId::new(format!("c{number}")),
+    })
+}
+
+fn entry(seq: u64, bytes: usize) -> Write {
+    let (id, body) = (entry_id(seq), RawJson::of(&"x".repeat(bytes)));
+    let (kind, created_at) = (Kind::Entry, None);
+    Write::Create(Document { id, kind, body, due: None, created_at, state: None })
+}
+
+async fn seqs(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
+    let found = store.select(at, &Selection::all(Kind::Entry), Freshness::Latest).await.unwrap();
+    found.into_iter().map(|stored| stored.document.id).collect()
+}
+
+/// The writer stands still from now until the answered sender is dropped.
+fn hold(store: &EmbeddedStore) -> mpsc::Sender<()> {
+    let (holds, held) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    store.writer.run(move |_| {
+        holds.send(()).unwrap();
+        let _ = released.recv();
+    });
+    held.recv().unwrap();
+    release
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_keeps_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(folder.path()));
+    contract(async || Arc::clone(&store) as Arc<dyn ConversationStore>).await;
+}
+
+#[tokio::test]
+async fn what_waits_together_is_written_together() {
+    const WRITERS: usize = 64;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let release = hold(&store);
+    let places: Vec<_> = (0..WRITERS).map(conversation).collect();
+    let writes = places.iter().map(|at| store.write(at, vec![entry(1, 100)]));
+    // All are sent before the first answer can come: each future sends when it is first polled.
+    let release = async move { drop(release) };
+    let (answers, ()) = futures_util::join!(join_all(writes), release);
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(store.commits(), 1, "{WRITERS} writers, one fsync");
+}
+
+#[tokio::test]
+async fn two_batches_of_one_conversation_never_share_a_transaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let release = hold(&store);
+    let (one, other) = (conversation(1), conversation(2));
+    let scope = Partition::Scope(TenantId::new("t"));
+    let account = |id: &str| {
+        let (id, kind, body) = (id.to_owned(), Kind::Scope, RawJson::of(&1));
+        Write::Create(Document { id, kind, body, due: None, created_at: None, state: None })
+    };
+    let (first, second, third, fourth, fifth, sixth, ()) = futures_util::join!(
+        store.write(&one, vec![entry(1, 1)]),
+        store.write(&one, vec![entry(1, 2)]),
+        store.write(&one, vec![entry(2, 1)]),
+        store.write(&other, vec![entry(1, 1)]),
+        store.write(&scope, vec![account("a")]),
+        store.write(&scope, vec![account("b")]),
+        async move { drop(release) },
+    );
+    assert!(first.is_ok() && third.is_ok() && fourth.is_ok() && fifth.is_ok() && sixth.is_ok());
+    assert!(matches!(second, Err(StoreError::Conflict)), "they keep their order");
+    // The second transaction held nothing but the refused batch, so it cost nothing.
+    assert_eq!(store.commits(), 2);
+}
+
+#[tokio::test]
+async fn a_refused_batch_does_not_take_its_neighbours_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let places: Vec<_> = (0..3).map(conversation).collect();
+    store.write(&places[1], vec![entry(2, 1)]).await.unwrap();
+    let release = hold(&store);
+    let writes = places.iter().map(|at| store.write(at, vec![entry(1, 1), entry(2, 1)]));
+    let (answers, ()) = futures_util::join!(join_all(writes), async move { drop(release) });
+    assert!(answers[0].is_ok() && answers[2].is_ok());
+    assert!(matches!(answers[1], Err(StoreError::Conflict)));
+    assert_eq!(store.commits(), 2);
+    assert_eq!(seqs(&store, &places[0]).await.len(), 2);
+    assert_eq!(seqs(&store, &places[1]).await, [entry_id(2)]);
+}
+
+#[tokio::test]
+async fn the_log_is_moved_into_the_database_now_and_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for seq in 1..=30 {
+        store.write(&conversation(1), vec![entry(seq, 400_000)]).await.unwrap();
+    }
+    assert_eq!(store.commits(), 30);
+    // The last may still be under way after its answer: a write in between has waited for it.
+    assert!((1..=4).contains(&store.checkpoints()), "{}", store.checkpoints());
+    assert_eq!(seqs(&store, &conversation(1)).await.len(), 30);
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_is_told_to_everyone_who_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.writer.run(|connection| connection.commit_hook(Some(|| true)).unwrap());
+    let release = hold(&store);
+    let places: Vec<_> = (0..3).map(conversation).collect();
+    let writes = places.iter().map(|at| store.write(at, vec![entry(1, 1)]));
+    let (answers, ()) = futures_util::join!(join_all(writes), async move { drop(release) });
+    assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Unavailable(_)))));
+    store.writer.run(|connection| connection.commit_hook(None::<fn() -> bool>).unwrap());
+    for at in &places {
+        store.write(at, vec![entry(1, 1)]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_then_recovers() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let limit = |pages: u32| {
+        store.writer.run(move |connection| {
+            connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())).unwrap();
+        });
+    };
+    store.write(&conversation(1), vec![entry(1, 10)]).await.unwrap();
+    limit(20);
+    let answer = store.write(&conversation(1), vec![entry(2, 10), entry(3, 900_000)]).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    assert_eq!(seqs(&store, &conversation(1)).await, [entry_id(1)], "nothing half written");
+    limit(1_000_000);
+    store.write(&conversation(1), vec![entry(2, 10), entry(3, 900_000)]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_opened_again_has_everything_and_its_old_etags_are_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = conversation(1);
+    let store = open(folder.path());
+    let etag = store.write(&at, vec![entry(1, 10)]).await.unwrap().remove(0);
+    drop(store);
+    let store = open(folder.path());
+    let Write::Create(document) = entry(1, 20) else { unreachable!() };
+    let replaced = store.write(&at, vec![Write::Replace(document, Some(etag.clone()))]).await;
+    let replaced = replaced.unwrap().remove(0);
+    assert_ne!(replaced, etag);
+    store.write(&at, vec![Write::Delete(entry_id(1), Some(replaced.clone()))]).await.unwrap();
+    drop(store);
+    let store = open(folder.path());
+    store.write(&at, vec![entry(1, 10)]).await.unwrap();
+    for old in [etag, replaced] {
+        let answer = store.write(&at, vec![Write::Delete(entry_id(1), Some(old))]).await;
+        assert!(matches!(answer, Err(StoreError::Conflict)), "an ETag of a deleted document");
+    }
+}
+
+/// A process that dies leaves the files as they are at that moment: they are copied under a running store, and of the
+/// log any beginning may be all that reached the disk.
+#[tokio::test]
+async fn a_store_that_dies_keeps_every_answered_batch_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let log = format!("{DATABASE_FILE}-wal");
+    let mut lengths = Vec::new();
+    for number in 0..12 {
+        let writes = vec![entry(2 * number + 1, 3_000), entry(2 * number + 2, 3_000)];
+        store.write(&conversation(1), writes).await.unwrap();
+        lengths.push(fs::metadata(folder.path().join(&log)).unwrap().len());
+    }
+    assert_eq!(store.checkpoints(), 0, "so that only the log has grown");
+    let longest = *lengths.last().unwrap();
+    let step = usize::try_from(longest / 40).unwrap();
+    for cut in (0..=longest).step_by(step).chain(lengths.iter().copied()) {
+        let copy = tempfile::tempdir().unwrap();
+        fs::copy(folder.path().join(DATABASE_FILE), copy.path().join(DATABASE_FILE)).unwrap();
+        let bytes = fs::read(folder.path().join(&log)).unwrap();
+        fs::write(copy.path().join(&log), &bytes[..usize::try_from(cut).unwrap()]).unwrap();
+        let Ok(reopened) = EmbeddedStore::open(copy.path()) else { panic!("cut at {cut}") };
+        let found = seqs(&reopened, &conversation(1)).await;
+        let answered = lengths.iter().filter(|length| **length <= cut).count();
+        assert_eq!(found.len(), 2 * answered, "cut at {cut} of {lengths:?}");
+        reopened.write(&conversation(1), vec![entry(99, 1)]).await.unwrap();
+    }
+}
+
+#[test]
+fn a_folder_in_use_says_by_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let refused = || EmbeddedStore::open(folder.path()).unwrap_err().to_string();
+    assert!(refused().ends_with("is in use by another process"), "{}", refused());
+    store.set_lock_note("http://127.0.0.1:7071\n").unwrap();
+    let text = refused();
+    assert!(text.ends_with("is in use by another process: http://127.0.0.1:7071"), "{text}");
+    drop(store);
+    let store = open(folder.path());
+    assert!(refused().ends_with("is in use by another process"), "the old note is gone");
+    drop(store);
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(DATABASE_FILE);
+    let refusal = || EmbeddedStore::open(folder.path()).unwrap_err();
+
+    drop(open(folder.path()));
+    Connection::open(&file).unwrap().pragma_update(None, "user_version", 1000).unwrap();
+    let error = refusal();
+    assert!(matches!(error, OpenError::Newer { found: 1000, .. }), "{error}");
+
+    fs::remove_file(&file).unwrap();
+    Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    assert!(matches!(refusal(), OpenError::Foreign { .. }));
+
+    fs::write(&file, "not a database, and longer than a header of one hundred bytes".repeat(20))
+        .unwrap();
+    assert!(matches!(refusal(), OpenError::Database { .. }));
+
+    let under_a_file = file.join("folder");
+    let error = EmbeddedStore::open(&under_a_file).unwrap_err();
+    assert!(matches!(error, OpenError::Folder { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_document_is_told_and_not_guessed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let at = conversation(1);
+    store.write(&at, vec![entry(1, 10), entry(2, 10)]).await.unwrap();
+    store.writer.run(|connection| {
+        connection
+            .execute_batch(
+                "UPDATE documents SET body = '{\"half' WHERE id = '000000000001';
+                 UPDATE documents SET kind = 'strange' WHERE id = '000000000002';",
+            )
+            .unwrap();
+    });
+    // Written after the damage was done.
+    store.write(&at, vec![entry(3, 1)]).await.unwrap();
+    for seq in [1, 2] {
+        let answer = store.read(&at, &entry_id(seq), Freshness::Latest).await;
+        assert!(matches!(answer, Err(StoreError::Corrupt(_))), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_stops_waiting_does_not_stop_the_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let release = hold(&store);
+    let at = conversation(1);
+    {
+        let mut write = Box::pin(store.write(&at, vec![entry(1, 1)]));
+        assert!(futures_util::poll!(&mut write).is_pending());
+    }
+    drop(release);
+    store.write(&conversation(2), vec![entry(1, 1)]).await.unwrap();
+    assert_eq!(seqs(&store, &at).await, [entry_id(1)]);
+}

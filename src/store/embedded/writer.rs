@@ -1,0 +1,259 @@
+//! The one thread that writes: it takes everything that waits, never waits for more, and answers after COMMIT.
+
+use std::collections::{HashSet, VecDeque};
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use rusqlite::wal::CheckpointMode;
+use tokio::sync::oneshot;
+
+use crate::ids::ConversationKey;
+use crate::store::embedded::rows::{self, Refusal};
+use crate::store::embedded::{store_error, unavailable};
+use crate::store::{ETag, Partition, StoreError, Write};
+
+/// Batches of one transaction; it bounds how long the first one waits for its answer.
+const GROUP_MAX: usize = 256;
+/// Pages in the log (4 MB) above which it is moved into the database.
+const LOG_PAGES_MAX: u64 = 1000;
+/// Versions that one opening of the store can give, as bits. The opening's number is above them, so that no version is
+/// ever given twice: a document deleted and created again matches none of its old `ETag`s.
+const VERSION_BITS: u32 = 40;
+
+type Answer = Result<Vec<ETag>, StoreError>;
+
+struct Batch {
+    partition: Partition,
+    writes: Vec<Write>,
+    answer: oneshot::Sender<Answer>,
+}
+
+enum Job {
+    Write(Batch),
+    /// Runs alone on the writing connection: how tests hold the writer, and break its disk.
+    #[cfg(test)]
+    Run(Box<dyn FnOnce(&mut Connection) + Send>),
+}
+
+/// The sending side. Dropped, it waits until what was sent is committed and the database is closed.
+pub(super) struct Writer {
+    /// Taken when dropped: that ends the thread.
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    commits: AtomicU64,
+    checkpoints: AtomicU64,
+    log_pages: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn checkpoints(&self) -> u64 {
+        self.checkpoints.load(Ordering::SeqCst)
+    }
+}
+
+impl Writer {
+    pub(super) fn start(
+        mut connection: Connection,
+        generation: u32,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let counters = Arc::new(Counters::default());
+        let seen = Arc::clone(&counters);
+        // Called after each COMMIT that wrote pages, and in place of SQLite's own checkpoint, which would delay answers.
+        connection.wal_hook(Some(move |_: &mut _, pages| {
+            seen.commits.fetch_add(1, Ordering::SeqCst);
+            seen.log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::SeqCst);
+            Ok(())
+        }))?;
+        let (jobs, arriving) = channel();
+        let thread = WriterThread {
+            connection,
+            arriving,
+            waiting: VecDeque::new(),
+            versions: i64::from(generation) << VERSION_BITS,
+            counters: Arc::clone(&counters),
+        };
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Self { jobs: Some(jobs), thread: Some(thread), counters })
+    }
+
+    /// A caller that stops waiting does not stop the write.
+    pub(super) async fn write(&self, partition: Partition, writes: Vec<Write>) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        self.send(Job::Write(Batch { partition, writes, answer }))?;
+        answered.await.map_err(|_| unavailable("the writing thread has ended"))?
+    }
+
+    #[cfg(test)]
+    pub(super) fn run(&self, work: impl FnOnce(&mut Connection) + Send + 'static) {
+        self.send(Job::Run(Box::new(work))).unwrap();
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn send(&self, job: Job) -> Result<(), StoreError> {
+        let gone = || unavailable("the writing thread has ended");
+        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // It ended by a panic: there is nobody left to tell, and what was committed is committed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+struct WriterThread {
+    connection: Connection,
+    arriving: Receiver<Job>,
+    /// Arrived and not yet written, oldest first.
+    waiting: VecDeque<Job>,
+    /// The version given last.
+    versions: i64,
+    counters: Arc<Counters>,
+}
+
+impl WriterThread {
+    fn run(mut self) {
+        loop {
+            if self.waiting.is_empty() {
+                match self.arriving.recv() {
+                    Ok(job) => self.waiting.push_back(job),
+                    Err(_) => return,
+                }
+            }
+            self.waiting.extend(self.arriving.try_iter());
+            let group = self.next_group();
+            if !group.is_empty() {
+                self.commit(group);
+                self.checkpoint_when_long();
+            }
+        }
+    }
+
+    /// Takes what may share a transaction and leaves the rest, in order. Batches of one conversation never share one: a
+    /// commit is answered before the next of its conversation is tried.
+    fn next_group(&mut self) -> Vec<Batch> {
+        let mut conversations: HashSet<ConversationKey> = HashSet::new();
+        let mut group = Vec::new();
+        let mut later = VecDeque::new();
+        for job in self.waiting.drain(..) {
+            match job {
+                Job::Write(batch) => {
+                    let is_first = match &batch.partition {
+                        Partition::Conversation(key) => conversations.insert(key.clone()),
+                        Partition::Scope(_) => true,
+                    };
+                    if is_first && group.len() < GROUP_MAX {
+                        group.push(batch);
+                    } else {
+                        later.push_back(Job::Write(batch));
+                    }
+                }
+                #[cfg(test)]
+                Job::Run(work) => work(&mut self.connection),
+            }
+        }
+        self.waiting = later;
+        group
+    }
+
+    fn commit(&mut self, group: Vec<Batch>) {
+        match self.transaction(&group) {
+            Ok(answers) => {
+                for (batch, answer) in group.into_iter().zip(answers) {
+                    // Whoever asked may have stopped waiting.
+                    let _ = batch.answer.send(answer);
+                }
+            }
+            Err(error) => {
+                if !self.connection.is_autocommit() {
+                    let _ = self.connection.execute_batch("ROLLBACK");
+                }
+                tracing::error!(%error, batches = group.len(), "a transaction of the store failed");
+                let error = Arc::new(error);
+                for batch in group {
+                    let _ = batch.answer.send(Err(store_error(Arc::clone(&error))));
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// Nothing of the group was written, as far as SQLite can tell.
+    fn transaction(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
+        self.execute("BEGIN IMMEDIATE")?;
+        let mut answers = Vec::with_capacity(group.len());
+        for batch in group {
+            self.execute("SAVEPOINT batch")?;
+            let Batch { partition, writes, .. } = batch;
+            let answer = match rows::apply(&self.connection, partition, writes, &mut self.versions)
+            {
+                Ok(etags) => Ok(etags),
+                Err(refusal) => {
+                    let answer = match refusal {
+                        Refusal::Conflict => Err(StoreError::Conflict),
+                        // A full disk can end the whole transaction, and the batches before this one with it.
+                        Refusal::Sql(error) if self.connection.is_autocommit() => {
+                            return Err(error);
+                        }
+                        Refusal::Sql(error) => Err(store_error(error)),
+                    };
+                    self.execute("ROLLBACK TO batch")?;
+                    answer
+                }
+            };
+            self.execute("RELEASE batch")?;
+            answers.push(answer);
+        }
+        let has_written = answers.iter().any(Result::is_ok);
+        self.execute(if has_written { "COMMIT" } else { "ROLLBACK" })?;
+        Ok(answers)
+    }
+
+    fn execute(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.execute(()).map(|_| ())
+    }
+
+    /// After the answers have left: it waits for the disk twice, and nobody has to wait with it.
+    fn checkpoint_when_long(&self) {
+        if self.counters.log_pages.load(Ordering::SeqCst) < LOG_PAGES_MAX {
+            return;
+        }
+        match self.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
+            Ok(_) => {
+                self.counters.checkpoints.fetch_add(1, Ordering::SeqCst);
+                self.counters.log_pages.store(0, Ordering::SeqCst);
+            }
+            // What is in the log is safe there; the next commit tries again.
+            Err(error) => tracing::warn!(%error, "the log of the store could not be moved"),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The store of simulations: deterministic, keeps every version, and fails as a store far away does.
+//!
+//! Claims are in the head, as on Cosmos.
+
+mod faults;
+mod versions;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use serde::Deserialize;
+
+use crate::agent::head::Claim;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, WorkerId};
+pub use crate::store::memory::faults::Faults;
+use crate::store::memory::faults::{Dice, WriteFault};
+use crate::store::memory::versions::Versions;
+use crate::store::place::{self, PAGE_MAX};
+use crate::store::{
+    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Owed, Page,
+    Partition, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write, check,
+};
+
+/// How many operations later a batch that lingers on its way may arrive.
+const LATE_OPERATIONS_MAX: u64 = 8;
+/// How many commits an answer that may lag can lie behind.
+const LAG_COMMITS_MAX: u64 = 20;
+
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    versions: Versions,
+    faults: Faults,
+    dice: Dice,
+    operations: u64,
+    /// Batches still under way, and the operation at which they arrive.
+    late: Vec<(u64, Partition, Vec<Write>)>,
+}
+
+impl MemoryStore {
+    /// A store that never fails.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same seed and the same calls in the same order give the same answers.
+    pub fn with_faults(seed: u64, faults: Faults) -> Self {
+        let state = State { faults, dice: Dice::new(seed), ..State::default() };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// From now on; what is already under way still arrives.
+    pub fn set_faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+
+    /// What is stored in a partition, in the order of ids: for assertions; never fails and never lags.
+    pub fn documents(&self, partition: &Partition) -> Vec<Stored> {
+        let state = self.lock();
+        state.versions.all_in(partition, state.versions.newest()).cloned().collect()
+    }
+
+    /// Every version a document has had, oldest first; `None` where it was deleted.
+    pub fn history(&self, partition: &Partition, id: &str) -> Vec<Option<Stored>> {
+        self.lock().versions.history(partition, id)
+    }
+
+    /// Batches that were applied.
+    pub fn commits(&self) -> u64 {
+        self.lock().versions.newest()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets others go first when the dice say so, then what was late arrive.
+    async fn begin(&self) -> MutexGuard<'_, State> {
+        let steps_aside = {
+            let mut state = self.lock();
+            let chance = state.faults.step_aside;
+            state.dice.says(chance)
+        };
+        if steps_aside {
+            tokio::task::yield_now().await;
+        }
+        let mut state = self.lock();
+        state.operations += 1;
+        state.land_late();
+        state
+    }
+
+    async fn begin_read(&self) -> Result<MutexGuard<'_, State>, StoreError> {
+        let mut state = self.begin().await;
+        let chance = state.faults.unavailable_reads;
+        if state.dice.says(chance) { Err(unavailable("the read failed")) } else { Ok(state) }
+    }
+}
+
+impl State {
+    fn land_late(&mut self) {
+        let now = self.operations;
+        let (landing, waiting) =
+            std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
+        self.late = waiting;
+        for (_, partition, writes) in landing {
+            // Its sender was told that nothing is known: a refusal reaches nobody.
+            let _ = self.versions.apply(&partition, writes);
+        }
+    }
+
+    fn write(
+        &mut self,
+        partition: &Partition,
+        writes: Vec<Write>,
+    ) -> Result<Vec<ETag>, StoreError> {
+        match self.dice.write_fault(self.faults) {
+            None => self.versions.apply(partition, writes),
+            Some(WriteFault::Conflict) => Err(StoreError::Conflict),
+            Some(WriteFault::ConflictAfter) => {
+                self.versions.apply(partition, writes)?;
+                Err(StoreError::Conflict)
+            }
+            Some(WriteFault::UnavailableBefore) => Err(unavailable("the batch was lost")),
+            Some(WriteFault::UnavailableAfter) => {
+                let _ = self.versions.apply(partition, writes);
+                Err(unavailable("the answer was lost"))
+            }
+            Some(WriteFault::UnavailableLate) => {
+                let at = self.operations + 1 + self.dice.below(LATE_OPERATIONS_MAX);
+                self.late.push((at, partition.clone(), writes));
+                Err(unavailable("the batch is still under way"))
+            }
+        }
+    }
+
+    /// The commit as of which a read answers.
+    fn snapshot(&mut self, freshness: Freshness) -> u64 {
+        let newest = self.versions.newest();
+        match freshness {
+            Freshness::Any if self.dice.says(self.faults.stale_reads) => {
+                newest.saturating_sub(1 + self.dice.below(LAG_COMMITS_MAX))
+            }
+            Freshness::Any | Freshness::Latest => newest,
+        }
+    }
+
+    /// How many items this page holds; a page cut short may hold none.
+    fn page_size(&mut self, limit: usize) -> usize {
+        let limit = limit.clamp(1, PAGE_MAX);
+        if self.dice.says(self.faults.short_pages) {
+            let below = self.dice.below(u64::try_from(limit).unwrap_or(u64::MAX));
+            return usize::try_from(below).unwrap_or(limit);
+        }
+        limit
+    }
+}
+
+#[async_trait]
+impl ConversationStore for MemoryStore {
+    async fn write(
+        &self,
+        partition: &Partition,
+        writes: Vec<Write>,
+    ) -> Result<Vec<ETag>, StoreError> {
+        check::batch(partition, &writes)?;
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.begin().await.write(partition, writes)
+    }
+
+    async fn read(
+        &self,
+        partition: &Partition,
+        id: &str,
+        freshness: Freshness,
+    ) -> Result<Option<Stored>, StoreError> {
+        check::partition(partition)?;
+        check::document_id(id)?;
+        let mut state = self.begin_read().await?;
+        let snapshot = state.snapshot(freshness);
+        Ok(state.versions.at(partition, id, snapshot).cloned())
+    }
+
+    async fn select(
+        &self,
+        partition: &Partition,
+        selection: &Selection,
+        freshness: Freshness,
+    ) -> Result<Vec<Stored>, StoreError> {
+        check::partition(partition)?;
+        let mut state = self.begin_read().await?;
+        let snapshot = state.snapshot(freshness);
+        let Selection { kind, from_id, to_id, limit } = selection;
+        let is_selected = |stored: &&Stored| {
+            let document = &stored.document;
+            document.kind == *kind
+                && from_id.as_ref().is_none_or(|from| document.id >= *from)
+                && to_id.as_ref().is_none_or(|to| document.id <= *to)
+        };
+        let all = state.versions.all_in(partition, snapshot);
+        Ok(all.filter(is_selected).take(*limit).cloned().collect())
+    }
+
+    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
+        check::conversation(request.key)?;
+        let state = self.begin_read().await?;
+        let partition = Partition::Conversation(request.key.clone());
+        let newest = state.versions.newest();
+        let Some(head) = state.versions.at(&partition, HEAD_ID, newest) else {
+            return Ok(Claimed::Missing);
+        };
+        match claim_of(head)? {
+            Some(claim) if is_held(&claim, request.worker, request.now) => {
+                Ok(Claimed::Held { until: claim.until })
+            }
+            Some(_) | None => Ok(Claimed::Free { head: head.clone(), is_settled: false }),
+        }
+    }
+
+    async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn release(&self, _key: &ConversationKey, _worker: &WorkerId) {}
+
+    async fn due(
+        &self,
+        at: Timestamp,
+        limit: usize,
+        continuation: Option<&str>,
+    ) -> Result<Page<Owed>, StoreError> {
+        let after = place::due_place(at, continuation)?;
+        let mut state = self.begin_read().await?;
+        let size = state.page_size(limit);
+        let mut rest = state.versions.due(at, &after);
+        let has_more = rest.len() > size;
+        rest.truncate(size);
+        let last = rest.last().map_or(after, |(place, _)| place.clone());
+        let items = rest.into_iter().map(|(_, owed)| owed).collect();
+        Ok(Page { items, continuation: has_more.then(|| place::due_continuation(at, &last)) })
+    }
+
+    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
+        let after = place::heads_place(query)?;
+        let mut state = self.begin_read().await?;
+        let size = state.page_size(query.limit);
+        let snapshot = state.snapshot(Freshness::Any);
+        let mut rest = state.versions.heads(query, &after, snapshot);
+        let has_more = rest.len() > size;
+        rest.truncate(size);
+        let last = rest.last().map_or(after, |(place, _)| place.clone());
+        let items = rest.into_iter().map(|(_, head)| head.clone()).collect();
+        Ok(Page { items, continuation: has_more.then(|| place::heads_continuation(query, &last)) })
+    }
+}
+
+/// Of a head only its claim, so that a head of a newer schema can be looked at.
+fn claim_of(head: &Stored) -> Result<Option<Claim>, StoreError> {
+    #[derive(Deserialize)]
+    struct Claimable {
+        claim: Option<Claim>,
+    }
+    head.document
+        .body
+        .read::<Claimable>()
+        .map(|head| head.claim)
+        .map_err(|error| StoreError::Corrupt(format!("the claim of a head: {error}")))
+}
+
+fn is_held(claim: &Claim, worker: &WorkerId, now: Timestamp) -> bool {
+    claim.worker != *worker && claim.until.plus(TAKE_OVER_AFTER) > now
+}
+
+fn unavailable(why: &'static str) -> StoreError {
+    StoreError::Unavailable(why.into())
+}
+
+#[cfg(test)]
+mod tests;

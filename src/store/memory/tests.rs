@@ -1,0 +1,118 @@
+//! Stories of the store that fails on purpose.
+
+use std::sync::Arc;
+
+use super::{Faults, MemoryStore};
+use crate::agent::raw::RawJson;
+use crate::ids::TenantId;
+use crate::store::contract::contract;
+use crate::store::{ConversationStore, Document, Freshness, Kind, Partition, StoreError, Write};
+
+fn scope() -> Partition {
+    Partition::Scope(TenantId::new("t"))
+}
+
+fn value(number: u64) -> Document {
+    let body = RawJson::of(&number);
+    let id = "value".to_owned();
+    Document { id, kind: Kind::Scope, body, due: None, created_at: None, state: None }
+}
+
+fn always(set: impl FnOnce(&mut Faults)) -> MemoryStore {
+    let mut faults = Faults::default();
+    set(&mut faults);
+    MemoryStore::with_faults(1, faults)
+}
+
+async fn create(store: &MemoryStore) -> Result<(), StoreError> {
+    store.write(&scope(), vec![Write::Create(value(1))]).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn it_keeps_the_contract() {
+    contract(async || Arc::new(MemoryStore::new()) as Arc<dyn ConversationStore>).await;
+}
+
+#[tokio::test]
+async fn it_keeps_the_contract_when_others_run_between_and_pages_end_early() {
+    let faults = Faults { step_aside: 0.5, short_pages: 0.5, ..Faults::default() };
+    contract(async || Arc::new(MemoryStore::with_faults(7, faults)) as Arc<dyn ConversationStore>)
+        .await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_says_nothing_about_the_batch() {
+    let before = always(|faults| faults.unavailable_before = 1.0);
+    assert!(matches!(create(&before).await, Err(StoreError::Unavailable(_))));
+    assert_eq!(before.documents(&scope()).len(), 0);
+
+    let after = always(|faults| faults.unavailable_after = 1.0);
+    assert!(matches!(create(&after).await, Err(StoreError::Unavailable(_))));
+    assert_eq!(after.documents(&scope()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_conflict_says_nothing_about_the_batch_either() {
+    let refused = always(|faults| faults.conflict = 1.0);
+    assert!(matches!(create(&refused).await, Err(StoreError::Conflict)));
+    assert_eq!(refused.documents(&scope()).len(), 0);
+
+    let resent = always(|faults| faults.conflict_after = 1.0);
+    assert!(matches!(create(&resent).await, Err(StoreError::Conflict)));
+    assert_eq!(resent.documents(&scope()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_batch_still_under_way_arrives_when_nobody_expects_it() {
+    let store = always(|faults| faults.unavailable_late = 1.0);
+    assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
+    store.set_faults(Faults::default());
+    assert_eq!(store.commits(), 0);
+    for _ in 0..20 {
+        store.read(&scope(), "value", Freshness::Latest).await.unwrap();
+    }
+    assert_eq!(store.commits(), 1);
+    assert!(matches!(create(&store).await, Err(StoreError::Conflict)));
+}
+
+#[tokio::test]
+async fn only_a_read_that_may_lag_lags() {
+    let store = always(|faults| faults.stale_reads = 1.0);
+    for number in 0..50 {
+        let write = if number == 0 {
+            Write::Create(value(number))
+        } else {
+            Write::Replace(value(number), None)
+        };
+        store.write(&scope(), vec![write]).await.unwrap();
+        let latest = store.read(&scope(), "value", Freshness::Latest).await.unwrap().unwrap();
+        assert_eq!(latest.document, value(number));
+        let lagging = store.read(&scope(), "value", Freshness::Any).await.unwrap();
+        assert_ne!(lagging.map(|stored| stored.document), Some(value(number)));
+    }
+    assert_eq!(store.history(&scope(), "value").len(), 50);
+}
+
+#[tokio::test]
+async fn the_same_seed_fails_in_the_same_way() {
+    let faults = Faults { conflict: 0.3, unavailable_after: 0.3, ..Faults::default() };
+    let play = async |seed| {
+        let store = MemoryStore::with_faults(seed, faults);
+        let mut told = String::new();
+        for _ in 0..40 {
+            told += match store.write(&scope(), vec![Write::Create(value(1))]).await {
+                Ok(_) => "o",
+                Err(StoreError::Conflict) => "c",
+                Err(_) => "u",
+            };
+            if let Ok(Some(_)) = store.read(&scope(), "value", Freshness::Latest).await {
+                let _ = store.write(&scope(), vec![Write::Delete("value".to_owned(), None)]).await;
+            }
+        }
+        told
+    };
+    let first = play(3).await;
+    assert_eq!(first, play(3).await);
+    assert_ne!(first, play(4).await);
+    assert!(first.contains('o') && first.contains('c') && first.contains('u'), "{first}");
+}

@@ -1,0 +1,154 @@
+//! Every version of every document, by commit.
+
+use std::collections::BTreeMap;
+
+use crate::clock::Timestamp;
+use crate::store::place::{DuePlace, HeadPlace};
+use crate::store::{
+    Document, ETag, HEAD_ID, HeadQuery, Owed, Partition, StoreError, Stored, Write, check,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Versions {
+    /// Of the newest applied batch; 0 when there is none.
+    commit: u64,
+    etag: u64,
+    partitions: BTreeMap<Partition, BTreeMap<String, Vec<Version>>>,
+}
+
+#[derive(Debug)]
+struct Version {
+    commit: u64,
+    /// `None`: deleted.
+    stored: Option<Stored>,
+}
+
+impl Versions {
+    pub(super) fn newest(&self) -> u64 {
+        self.commit
+    }
+
+    /// All or none.
+    pub(super) fn apply(
+        &mut self,
+        partition: &Partition,
+        writes: Vec<Write>,
+    ) -> Result<Vec<ETag>, StoreError> {
+        let commit = self.commit + 1;
+        let mut next_etag = self.etag;
+        let mut pending: BTreeMap<String, Option<Stored>> = BTreeMap::new();
+        let mut etags = Vec::with_capacity(writes.len());
+        for write in writes {
+            let current = |id: &str| match pending.get(id) {
+                Some(stored) => stored.as_ref(),
+                None => self.at(partition, id, self.commit),
+            };
+            let (id, document) = match write {
+                Write::Create(document) if current(&document.id).is_none() => {
+                    (document.id.clone(), Some(document))
+                }
+                Write::Replace(document, etag) if matches(current(&document.id), etag.as_ref()) => {
+                    (document.id.clone(), Some(document))
+                }
+                Write::Delete(id, etag) if matches(current(&id), etag.as_ref()) => (id, None),
+                Write::Create(_) | Write::Replace(..) | Write::Delete(..) => {
+                    return Err(StoreError::Conflict);
+                }
+            };
+            let stored = document.map(|document| {
+                next_etag += 1;
+                Stored { document, etag: ETag(next_etag.to_string()) }
+            });
+            etags.push(stored.as_ref().map_or(ETag(String::new()), |stored| stored.etag.clone()));
+            pending.insert(id, stored);
+        }
+        self.commit = commit;
+        self.etag = next_etag;
+        let documents = self.partitions.entry(partition.clone()).or_default();
+        for (id, stored) in pending {
+            documents.entry(id).or_default().push(Version { commit, stored });
+        }
+        Ok(etags)
+    }
+
+    pub(super) fn at(&self, partition: &Partition, id: &str, commit: u64) -> Option<&Stored> {
+        as_of(self.partitions.get(partition)?.get(id)?, commit)
+    }
+
+    /// In the order of ids.
+    pub(super) fn all_in(
+        &self,
+        partition: &Partition,
+        commit: u64,
+    ) -> impl Iterator<Item = &Stored> {
+        let documents = self.partitions.get(partition).into_iter().flat_map(BTreeMap::values);
+        documents.filter_map(move |versions| as_of(versions, commit))
+    }
+
+    pub(super) fn history(&self, partition: &Partition, id: &str) -> Vec<Option<Stored>> {
+        let versions = self.partitions.get(partition).and_then(|documents| documents.get(id));
+        versions.into_iter().flatten().map(|version| version.stored.clone()).collect()
+    }
+
+    /// What is due behind a place, in order.
+    pub(super) fn due(&self, at: Timestamp, after: &DuePlace) -> Vec<(DuePlace, Owed)> {
+        let mut found: Vec<_> = self
+            .partitions
+            .keys()
+            .flat_map(|partition| {
+                self.all_in(partition, self.commit).filter_map(|stored| {
+                    let due = stored.document.due.filter(|due| *due <= at)?;
+                    Some(owed(partition, &stored.document, due))
+                })
+            })
+            .filter(|(place, _)| place > after)
+            .collect();
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        found
+    }
+
+    /// Listed heads behind a place, newest first.
+    pub(super) fn heads(
+        &self,
+        query: &HeadQuery,
+        after: &HeadPlace,
+        commit: u64,
+    ) -> Vec<(HeadPlace, &Stored)> {
+        let mut found: Vec<_> = self
+            .partitions
+            .keys()
+            .filter_map(|partition| {
+                let Partition::Conversation(key) = partition else { return None };
+                let is_asked = key.tenant == query.tenant
+                    && query.user.as_ref().is_none_or(|user| key.user == *user);
+                let head = is_asked.then(|| self.at(partition, HEAD_ID, commit)).flatten()?;
+                let state = head.document.state.as_deref();
+                let is_listed = state != Some(check::DELETED)
+                    && query.state.as_deref().is_none_or(|wanted| state == Some(wanted));
+                let place = HeadPlace {
+                    created_at: head.document.created_at?.0,
+                    conversation: key.conversation_id.as_str().to_owned(),
+                    user: key.user.as_str().to_owned(),
+                };
+                (is_listed && place < *after).then_some((place, head))
+            })
+            .collect();
+        found.sort_by(|(one, _), (other, _)| other.cmp(one));
+        found
+    }
+}
+
+fn matches(current: Option<&Stored>, wanted: Option<&ETag>) -> bool {
+    current.is_some_and(|stored| wanted.is_none_or(|etag| stored.etag == *etag))
+}
+
+fn as_of(versions: &[Version], commit: u64) -> Option<&Stored> {
+    versions.iter().rev().find(|version| version.commit <= commit)?.stored.as_ref()
+}
+
+fn owed(partition: &Partition, document: &Document, due: Timestamp) -> (DuePlace, Owed) {
+    let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
+    let id = document.id.clone();
+    let place = DuePlace { due: due.0, tenant, user, conversation, id: id.clone() };
+    (place, Owed { partition: partition.clone(), id, kind: document.kind, due })
+}

@@ -1,0 +1,246 @@
+//! What a result may weigh. Whatever is too large is kept whole as an artifact, and the model reads how to go on.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::json;
+
+use crate::agent::content::{Block, Image, joined_text};
+use crate::agent::entry::{FileOutput, Output};
+use crate::agent::message::WorkspaceFile;
+use crate::agent::raw::{Extra, RawJson};
+use crate::artifacts::ArtifactFacts;
+use crate::tools::workspace::{
+    Files, LINES_MAX, OWN_FOLDER, TEXT_BYTES_MAX, head, image_type, shown_size,
+};
+use crate::tools::{ToolContext, ToolResult};
+
+/// Notices of tools that cut their output themselves do not make it too long.
+const NOTICE_BYTES: usize = 4 * 1024;
+const NOTICE_LINES: usize = 20;
+/// Bytes of one image.
+pub const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// Images of one result.
+const IMAGES_MAX: usize = 20;
+/// Bytes of `details`, `structured` and a widget's data, each.
+const DATA_BYTES_MAX: usize = 256 * 1024;
+const OUTPUTS_MAX: usize = 100;
+/// A store that does not answer must not hold back a result.
+const KEEP_MAX: Duration = Duration::from_secs(10);
+
+/// Whether the model can go on reading what was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOn {
+    /// The agent has the built-in `read`.
+    WithRead,
+    WithNothing,
+}
+
+/// The result within its bounds. Nothing is cut silently: what is left out is named, and kept where the store answers.
+pub async fn cap(mut result: ToolResult, context: &ToolContext, read_on: ReadOn) -> ToolResult {
+    result = cap_text(result, context, read_on).await;
+    result = cap_images(result, context).await;
+    for (name, data) in
+        [("details.json", &mut result.details), ("structured.json", &mut result.structured)]
+    {
+        if let Some(json) = data {
+            cap_data(json, name, context).await;
+        }
+    }
+    cap_outputs(result, context).await
+}
+
+async fn cap_text(mut result: ToolResult, context: &ToolContext, read_on: ReadOn) -> ToolResult {
+    // What is neither text nor a picture nor a file is JSON to the model.
+    for block in &mut result.content {
+        if matches!(block, Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_)) {
+            *block = Block::text(RawJson::of(block).text());
+        }
+    }
+    let bytes_count: usize = result.content.iter().map(text_length).sum();
+    let is_long = bytes_count > TEXT_BYTES_MAX + NOTICE_BYTES
+        || lines_count(&result.content) > LINES_MAX + NOTICE_LINES;
+    if !is_long {
+        return result;
+    }
+    let whole = joined_text(&result.content);
+    let head = head(&whole, LINES_MAX, TEXT_BYTES_MAX);
+    let size = whole.len();
+    let kept = keep(context, "output.txt", "text/plain", Bytes::from(whole.clone())).await;
+    let shown = format!(
+        "showing {} of {}",
+        match head.lines_count {
+            0 => "the beginning".to_owned(),
+            count => format!("lines 1-{count} of {}", head.lines_total),
+        },
+        shown_size(size as u64)
+    );
+    let sentence = match kept {
+        Err(problem) => format!("The rest could not be kept: {problem}."),
+        Ok(facts) => {
+            let sentence = format!("Full output: artifact {} ({size} bytes).", facts.id);
+            let path = put_into_workspace(&mut result, context, &facts);
+            match (path, read_on, head.lines_count) {
+                (Some(path), ReadOn::WithRead, 0) => {
+                    let column = head.text.len() + 1;
+                    format!(
+                        "{sentence} Use read with path=\"{path}\", column={column} to continue."
+                    )
+                }
+                (Some(path), ReadOn::WithRead, count) => format!(
+                    "{sentence} Use read with path=\"{path}\", offset={} to continue.",
+                    count + 1
+                ),
+                (Some(_) | None, ReadOn::WithNothing, _) | (None, ReadOn::WithRead, _) => sentence,
+            }
+        }
+    };
+    let text = format!("{}\n\n[Output truncated: {shown}. {sentence}]", head.text);
+    let others = result.content.into_iter().filter(|block| !matches!(block, Block::Text(_)));
+    result.content = std::iter::once(Block::text(text)).chain(others).collect();
+    result
+}
+
+fn text_length(block: &Block) -> usize {
+    match block {
+        Block::Text(text) => text.text.len() + 1,
+        Block::Thinking(_)
+        | Block::Image(_)
+        | Block::ToolCall(_)
+        | Block::File(_)
+        | Block::Other(_) => 0,
+    }
+}
+
+fn lines_count(blocks: &[Block]) -> usize {
+    joined_text(blocks).split('\n').count()
+}
+
+/// Where the tool `read` finds it; `None` when the workspace is full.
+fn put_into_workspace(
+    result: &mut ToolResult,
+    context: &ToolContext,
+    facts: &ArtifactFacts,
+) -> Option<String> {
+    let path = format!("{OWN_FOLDER}/outputs/{}.txt", context.effect_id);
+    let files = Files::with(std::sync::Arc::clone(&context.workspace), result.workspace.clone());
+    files.has_room(&path, facts.size).ok()?;
+    let file = WorkspaceFile { artifact_id: facts.id.clone(), size: facts.size };
+    result.workspace.insert(path.clone(), Some(file));
+    Some(path)
+}
+
+/// A picture that a model cannot take would make every later request fail: it becomes a file or a sentence.
+async fn cap_images(mut result: ToolResult, context: &ToolContext) -> ToolResult {
+    let mut shown = Vec::with_capacity(result.content.len());
+    let mut images_count = 0;
+    for block in std::mem::take(&mut result.content) {
+        let Block::Image(image) = block else {
+            shown.push(block);
+            continue;
+        };
+        let Ok(bytes) = STANDARD.decode(&image.data) else {
+            shown.push(Block::text("[An image was left out: its data is not base64.]"));
+            continue;
+        };
+        let Some(mime_type) = image_type(&bytes) else {
+            let why = "it is not a PNG, JPEG, GIF or WebP picture";
+            shown.push(Block::text(
+                set_aside(&mut result, context, &image.mime_type, bytes, why).await,
+            ));
+            continue;
+        };
+        images_count += 1;
+        if bytes.len() > IMAGE_BYTES_MAX || images_count > IMAGES_MAX {
+            let why = format!(
+                "at most {IMAGES_MAX} pictures of {} each are shown",
+                shown_size(IMAGE_BYTES_MAX as u64)
+            );
+            shown.push(Block::text(set_aside(&mut result, context, mime_type, bytes, &why).await));
+            continue;
+        }
+        // The bytes say what it is, not the tool.
+        shown.push(Block::Image(Image { mime_type: mime_type.to_owned(), ..image }));
+    }
+    result.content = shown;
+    result
+}
+
+/// Makes a file for the person of it; the sentence for the model.
+async fn set_aside(
+    result: &mut ToolResult,
+    context: &ToolContext,
+    mime_type: &str,
+    bytes: Vec<u8>,
+    why: &str,
+) -> String {
+    let size = shown_size(bytes.len() as u64);
+    match keep(context, "image", mime_type, Bytes::from(bytes)).await {
+        Ok(facts) => {
+            let sentence = format!(
+                "[An image of {size} was left out: {why}. It is kept as artifact {}.]",
+                facts.id
+            );
+            result.outputs.push(Output::File(FileOutput {
+                artifact_id: facts.id,
+                path: "image".to_owned(),
+                mime_type: facts.mime_type,
+                size: facts.size,
+                description: None,
+                extra: Extra::new(),
+            }));
+            sentence
+        }
+        Err(problem) => {
+            format!("[An image of {size} was left out: {why}. It could not be kept: {problem}.]")
+        }
+    }
+}
+
+async fn cap_data(json: &mut RawJson, name: &str, context: &ToolContext) {
+    let size = json.text().len();
+    if size <= DATA_BYTES_MAX {
+        return;
+    }
+    let bytes = Bytes::from(json.text().to_owned());
+    *json = match keep(context, name, "application/json", bytes).await {
+        Ok(facts) => RawJson::of(&json!({"artifactId": facts.id, "size": size, "truncated": true})),
+        Err(problem) => RawJson::of(&json!({"size": size, "truncated": true, "problem": problem})),
+    };
+}
+
+async fn cap_outputs(mut result: ToolResult, context: &ToolContext) -> ToolResult {
+    let count = result.outputs.len();
+    if count > OUTPUTS_MAX {
+        result.outputs.truncate(OUTPUTS_MAX);
+        result.content.push(Block::text(format!(
+            "[{count} files and widgets were put out: the person sees the first {OUTPUTS_MAX}.]"
+        )));
+    }
+    for output in &mut result.outputs {
+        match output {
+            Output::Widget(widget) => cap_data(&mut widget.data, "widget.json", context).await,
+            Output::Other(data) => cap_data(data, "output.json", context).await,
+            Output::File(_) => {}
+        }
+    }
+    result
+}
+
+async fn keep(
+    context: &ToolContext,
+    name: &str,
+    mime_type: &str,
+    bytes: Bytes,
+) -> Result<ArtifactFacts, String> {
+    match tokio::time::timeout(KEEP_MAX, context.keep(name, mime_type, bytes)).await {
+        Ok(Ok(facts)) => Ok(facts),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the artifact store did not answer".to_owned()),
+    }
+}

@@ -1,0 +1,197 @@
+//! Stories of results that are too large: what the model reads, and that nothing is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::Value;
+
+use super::*;
+use crate::agent::entry::WidgetOutput;
+use crate::ids::ArtifactId;
+use crate::tools::testing::Desk;
+
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+fn image(bytes: &[u8]) -> Block {
+    Block::Image(Image {
+        data: STANDARD.encode(bytes),
+        mime_type: "image/x-wrong".to_owned(),
+        extra: Extra::new(),
+    })
+}
+
+async fn bytes_of(context: &ToolContext, id: &ArtifactId) -> Bytes {
+    context.artifacts.get(&context.shelf, id, None).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_small_result_passes_as_it_is() {
+    let context = Desk::new().context();
+    let mut result = ToolResult::json(&json!({"a": 1}));
+    result.content.push(Block::text("more\nlines"));
+    assert_eq!(cap(result.clone(), &context, ReadOn::WithRead).await, result);
+    let full = ToolResult::text("x".repeat(TEXT_BYTES_MAX));
+    assert_eq!(cap(full.clone(), &context, ReadOn::WithRead).await, full);
+}
+
+#[tokio::test]
+async fn a_long_text_can_be_read_on_with_read() {
+    let mut desk = Desk::new();
+    let lines: Vec<String> = (1..=3_000).map(|number| format!("line {number}")).collect();
+    let whole = format!("{}\n", lines.join("\n"));
+    let context = desk.context();
+    let result = cap(ToolResult::text(whole.clone()), &context, ReadOn::WithRead).await;
+    let text = joined_text(&result.content);
+    let path = ".turnwheel/outputs/tw_c_0a1b2c3d_0_0.txt";
+    let file = result.workspace[path].clone().unwrap();
+    assert_eq!(
+        text.split_once("line 2000\n\n").unwrap().1,
+        format!(
+            "[Output truncated: showing lines 1-2000 of 3001 of {}. Full output: artifact {} ({} bytes). Use read with path=\"{path}\", offset=2001 to continue.]",
+            shown_size(whole.len() as u64),
+            file.artifact_id,
+            whole.len()
+        )
+    );
+    assert_eq!(bytes_of(&context, &file.artifact_id).await, whole);
+    desk.files.insert(path.to_owned(), file);
+    let rest = desk.text("read", &json!({"path": path, "offset": 2001})).await;
+    assert!(rest.starts_with("line 2001\n") && rest.ends_with("line 3000\n"));
+}
+
+#[tokio::test]
+async fn one_endless_line_is_cut_between_letters_and_read_on_by_column() {
+    let mut desk = Desk::new();
+    let whole = "ä€".repeat(30_000);
+    let context = desk.context();
+    let result = cap(ToolResult::text(whole.clone()), &context, ReadOn::WithRead).await;
+    let text = joined_text(&result.content);
+    let (head, note) = text.split_once("\n\n[Output truncated: showing the beginning of ").unwrap();
+    assert!(whole.starts_with(head) && head.len() > TEXT_BYTES_MAX - 4);
+    assert!(note.contains(&format!("column={} to continue", head.len() + 1)), "{note}");
+    let path = ".turnwheel/outputs/tw_c_0a1b2c3d_0_0.txt";
+    desk.files.insert(path.to_owned(), result.workspace[path].clone().unwrap());
+    let rest = desk.text("read", &json!({"path": path, "column": head.len() + 1})).await;
+    assert!(whole.strip_prefix(head).unwrap().starts_with(rest.split_once("\n\n[").unwrap().0));
+}
+
+#[tokio::test]
+async fn an_agent_without_read_is_told_the_artifact_only() {
+    let context = Desk::new().context();
+    let result = cap(ToolResult::text("x\n".repeat(9_000)), &context, ReadOn::WithNothing).await;
+    let text = joined_text(&result.content);
+    assert!(text.ends_with("(18000 bytes).]") && !text.contains("Use read"), "{text}");
+}
+
+#[tokio::test]
+async fn many_small_texts_count_together() {
+    let context = Desk::new().context();
+    let mut result =
+        ToolResult { content: vec![Block::text("x".repeat(1_000)); 100], ..ToolResult::default() };
+    result.content.push(image(PNG));
+    let result = cap(result, &context, ReadOn::WithRead).await;
+    assert!(
+        matches!(&result.content[..], [Block::Text(_), Block::Image(_)]),
+        "{:?}",
+        result.content
+    );
+    assert!(joined_text(&result.content).len() < TEXT_BYTES_MAX + 1_000);
+}
+
+#[tokio::test]
+async fn a_full_workspace_still_gets_the_artifact() {
+    let desk = Desk::new();
+    let mut context = desk.context();
+    let file = WorkspaceFile { artifact_id: ArtifactId::new("x"), size: 1 };
+    context.workspace =
+        Arc::new((0..1_000).map(|number| (format!("f{number}"), file.clone())).collect());
+    let result = cap(ToolResult::text("x\n".repeat(9_000)), &context, ReadOn::WithRead).await;
+    assert!(result.workspace.is_empty());
+    assert!(joined_text(&result.content).ends_with("(18000 bytes).]"));
+    assert_eq!(desk.shelves.count(), 1);
+}
+
+#[tokio::test]
+async fn a_cut_is_never_silent_even_when_the_store_is_down() {
+    let desk = Desk::new();
+    desk.shelves.is_down.store(true, Ordering::SeqCst);
+    let mut result = ToolResult::text("x\n".repeat(9_000));
+    result.content.push(image(b"no picture"));
+    result.details = Some(RawJson::of(&"x".repeat(300_000)));
+    let result = cap(result, &desk.context(), ReadOn::WithRead).await;
+    let text = joined_text(&result.content);
+    assert!(
+        text.contains("The rest could not be kept: the artifact store did not answer.]"),
+        "{text}"
+    );
+    assert!(text.contains("It could not be kept"), "{text}");
+    let details = result.details.unwrap().value();
+    assert_eq!(details["problem"], json!("the artifact store did not answer"));
+}
+
+#[tokio::test]
+async fn a_picture_that_no_model_takes_becomes_a_file() {
+    let context = Desk::new().context();
+    let mut large = PNG.to_vec();
+    large.resize(IMAGE_BYTES_MAX + 1, 0);
+    let not_base64 = Block::Image(Image {
+        data: "%%%".to_owned(),
+        mime_type: "image/png".to_owned(),
+        extra: Extra::new(),
+    });
+    let blocks = vec![image(PNG), image(&large), image(b"<svg>"), not_base64];
+    let result =
+        cap(ToolResult { content: blocks, ..ToolResult::default() }, &context, ReadOn::WithRead)
+            .await;
+    let Block::Image(first) = &result.content[0] else { panic!("it is fine") };
+    assert_eq!(first.mime_type, "image/png");
+    let text = joined_text(&result.content[1..]);
+    assert!(
+        text.contains("[An image of 5.0MB was left out: at most 20 pictures of 5.0MB each"),
+        "{text}"
+    );
+    assert!(text.contains("[An image of 5B was left out: it is not a PNG"), "{text}");
+    assert!(text.contains("its data is not base64"), "{text}");
+    let [Output::File(file), Output::File(_)] = &result.outputs[..] else {
+        panic!("{:?}", result.outputs)
+    };
+    assert_eq!(bytes_of(&context, &file.artifact_id).await.len(), IMAGE_BYTES_MAX + 1);
+}
+
+#[tokio::test]
+async fn large_data_becomes_a_reference() {
+    let context = Desk::new().context();
+    let large = RawJson::of(&"x".repeat(300_000));
+    let widget = Output::Widget(WidgetOutput {
+        widget: "w".to_owned(),
+        data: large.clone(),
+        fallback: String::new(),
+        extra: Extra::new(),
+    });
+    let result = ToolResult {
+        details: Some(large.clone()),
+        structured: Some(large.clone()),
+        outputs: vec![widget; 101],
+        ..ToolResult::default()
+    };
+    let result = cap(result, &context, ReadOn::WithRead).await;
+    let Output::Widget(widget) = &result.outputs[99] else { panic!("it stays a widget") };
+    for data in [&result.details.unwrap(), &result.structured.unwrap(), &widget.data] {
+        let reference: Value = data.value();
+        let id = ArtifactId::new(reference["artifactId"].as_str().unwrap());
+        assert_eq!(bytes_of(&context, &id).await, large.text());
+        assert_eq!(reference["truncated"], json!(true));
+    }
+    assert_eq!(result.outputs.len(), 100);
+    assert!(joined_text(&result.content).starts_with("[101 files and widgets were put out"));
+}
+
+#[tokio::test]
+async fn blocks_that_no_tool_should_answer_are_shown_as_they_are() {
+    let context = Desk::new().context();
+    let odd = Block::Other(RawJson::from_text(r#"{"type":"audio","data":"x"}"#).unwrap());
+    let result =
+        cap(ToolResult { content: vec![odd], ..ToolResult::default() }, &context, ReadOn::WithRead)
+            .await;
+    assert_eq!(joined_text(&result.content), r#"{"type":"audio","data":"x"}"#);
+}

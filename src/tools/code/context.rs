@@ -1,0 +1,217 @@
+//! What a tool in Rust is given for one call.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::entry::{FileOutput, Output, WidgetOutput};
+use crate::agent::raw::{Extra, RawJson};
+use crate::clock::Timestamp;
+use crate::ids::{ConversationId, EffectId, TenantId, UserId};
+use crate::tools::code::ToolError;
+use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
+use crate::tools::{ToolContext, ToolResult};
+
+/// One call. Cheap to clone; clones share what the call puts out.
+#[derive(Clone)]
+pub struct CallContext {
+    context: ToolContext,
+    made: Arc<Mutex<Made>>,
+    over: CancellationToken,
+}
+
+struct Made {
+    files: Files,
+    outputs: Vec<Output>,
+}
+
+impl fmt::Debug for CallContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallContext").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl CallContext {
+    pub(super) fn new(context: ToolContext) -> Self {
+        let files = Files::new(Arc::clone(&context.workspace));
+        Self {
+            context,
+            made: Arc::new(Mutex::new(Made { files, outputs: Vec::new() })),
+            over: CancellationToken::new(),
+        }
+    }
+
+    pub(super) fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    /// The result with what the call put out beside it.
+    pub(super) fn finish(&self, mut result: ToolResult) -> ToolResult {
+        self.with(|made| {
+            result.outputs.append(&mut made.outputs);
+            result.workspace.append(&mut made.files.take_changes());
+        });
+        result
+    }
+
+    /// The lock is never held across an await; what a panicking clone left behind is whole.
+    fn with<R>(&self, act: impl FnOnce(&mut Made) -> R) -> R {
+        act(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same for every attempt at this call: send it along as an idempotency key.
+    pub fn effect_id(&self) -> &EffectId {
+        &self.context.effect_id
+    }
+
+    /// From 1.
+    pub fn attempt(&self) -> u32 {
+        self.context.attempt
+    }
+
+    /// The provider's; not unique.
+    pub fn tool_call_id(&self) -> &str {
+        &self.context.tool_call_id
+    }
+
+    pub fn conversation(&self) -> &ConversationId {
+        &self.context.shelf.key.conversation_id
+    }
+
+    pub fn tenant(&self) -> &TenantId {
+        &self.context.shelf.key.tenant
+    }
+
+    pub fn user(&self) -> &UserId {
+        &self.context.shelf.key.user
+    }
+
+    /// W3C trace context, for calls to other services.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.context.traceparent.as_deref()
+    }
+
+    /// The call's future is dropped then.
+    pub fn deadline(&self) -> Timestamp {
+        self.context.deadline
+    }
+
+    pub fn remaining(&self) -> Duration {
+        self.context.clock.now().until(self.context.deadline)
+    }
+
+    /// Whether the call is over: stopped, past its deadline, or answered. Only work that the tool moved to another task or
+    /// thread ever sees it; the call itself is simply dropped.
+    pub fn is_cancelled(&self) -> bool {
+        self.over.is_cancelled()
+    }
+
+    /// Completes when the call is over.
+    pub async fn cancelled(&self) {
+        self.over.cancelled().await;
+    }
+
+    /// Tells whoever watches how far it is; not kept.
+    pub fn progress(&self, partial: &ToolResult) {
+        (self.context.progress)(partial);
+    }
+
+    /// The conversation's files. What this call writes is seen by itself at once, and by others with its result.
+    pub fn workspace(&self) -> Workspace<'_> {
+        Workspace { cx: self }
+    }
+
+    /// Gives the person a file.
+    ///
+    /// # Errors
+    /// It could not be kept; the text says why.
+    pub async fn add_file(
+        &self,
+        name: &str,
+        mime_type: &str,
+        bytes: impl Into<Bytes>,
+    ) -> Result<(), ToolError> {
+        let kept = self.context.keep(name, mime_type, bytes.into()).await?;
+        let file = Output::File(FileOutput {
+            artifact_id: kept.id,
+            path: name.to_owned(),
+            mime_type: mime_type.to_owned(),
+            size: kept.size,
+            description: None,
+            extra: Extra::new(),
+        });
+        self.with(|made| made.outputs.push(file));
+        Ok(())
+    }
+
+    /// Shows the person something that the model does not read; `fallback` is for clients that do not know the widget.
+    pub fn display_widget(&self, widget: &str, data: &impl Serialize, fallback: &str) {
+        let widget = Output::Widget(WidgetOutput {
+            widget: widget.to_owned(),
+            data: RawJson::of(data),
+            fallback: fallback.to_owned(),
+            extra: Extra::new(),
+        });
+        self.with(|made| made.outputs.push(widget));
+    }
+}
+
+/// The files of the conversation, as this call sees them.
+#[derive(Debug)]
+pub struct Workspace<'a> {
+    cx: &'a CallContext,
+}
+
+impl Workspace<'_> {
+    /// Every path and its size in bytes, in the order of their bytes.
+    pub fn list(&self) -> Vec<(String, u64)> {
+        self.files().iter().map(|(path, file)| (path.to_owned(), file.size)).collect()
+    }
+
+    /// # Errors
+    /// The path is not one, or there is no such file; the text says what to do.
+    pub async fn read(&self, path: &str) -> Result<Bytes, ToolError> {
+        let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
+        self.files().read(&self.cx.context, &path).await.map_err(ToolError::Failed)
+    }
+
+    /// Puts a file in the place of the one that was there.
+    ///
+    /// # Errors
+    /// The path is not one, or a limit of the workspace is reached; the text says what to do.
+    pub async fn write(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), ToolError> {
+        let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
+        let bytes = bytes.into();
+        let size = bytes.len() as u64;
+        self.files().admits(&path, size).map_err(ToolError::Failed)?;
+        let mime_type = mime_guess::from_path(path.as_str()).first_raw().unwrap_or("text/plain");
+        let kept = self.cx.context.keep(path.as_str(), mime_type, bytes).await?;
+        // Looked at again: another clone of the call may have written meanwhile.
+        self.cx.with(|made| made.files.put(&path, kept.id, size)).map_err(ToolError::Failed)
+    }
+
+    /// # Errors
+    /// The path is not one, or there is no such file.
+    pub fn remove(&self, path: &str) -> Result<(), ToolError> {
+        let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
+        self.cx.with(|made| made.files.remove(&path)).map_err(ToolError::Failed)
+    }
+
+    pub(crate) fn files(&self) -> Files {
+        self.cx.with(|made| made.files.clone())
+    }
+
+    pub(crate) fn context(&self) -> &ToolContext {
+        &self.cx.context
+    }
+
+    /// # Errors
+    /// The path is none of a folder.
+    pub(crate) fn folder(path: Option<&str>) -> Result<FolderPath, ToolError> {
+        FolderPath::parse(path.unwrap_or_default()).map_err(ToolError::Failed)
+    }
+}

@@ -1,0 +1,119 @@
+//! Stories of one attempt: tools that hang, panic or lose their answer.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use super::*;
+use crate::agent::content::joined_text;
+use crate::agent::phase::OnUnknown;
+use crate::agent::raw::RawJson;
+use crate::tools::testing::Desk;
+use crate::tools::{Ask, ToolDefinition};
+
+#[derive(Debug)]
+enum Behaviour {
+    Hangs,
+    Panics,
+    LosesItsAnswer,
+    SaysALot,
+}
+
+#[derive(Debug)]
+struct Script {
+    definition: ToolDefinition,
+    behaviour: Behaviour,
+}
+
+#[async_trait]
+impl RunTool for Script {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
+        None
+    }
+
+    async fn call(&self, _arguments: Arguments, _context: ToolContext) -> ToolOutcome {
+        match self.behaviour {
+            Behaviour::Hangs => std::future::pending().await,
+            Behaviour::Panics => panic!("a secret of the caller"),
+            Behaviour::LosesItsAnswer => ToolOutcome::Unknown { reason: "cut off".to_owned() },
+            Behaviour::SaysALot => ToolOutcome::Returned(ToolResult::text("x\n".repeat(10_000))),
+        }
+    }
+}
+
+async fn outcome(effect: Effect, behaviour: Behaviour) -> ToolOutcome {
+    let tool = Script {
+        definition: ToolDefinition {
+            name: "script".to_owned(),
+            label: "script".to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object"}),
+            effect,
+            on_unknown: OnUnknown::Ask,
+            timeout: Duration::from_millis(1),
+            revision: "1".to_owned(),
+        },
+        behaviour,
+    };
+    let arguments = Arguments { value: json!({}), text: RawJson::of(&json!({})) };
+    run(&tool, arguments, Desk::new().context(), ReadOn::WithRead).await
+}
+
+fn error(text: &str) -> ToolOutcome {
+    ToolOutcome::Returned(ToolResult::error(text))
+}
+
+fn unknown(reason: &str) -> ToolOutcome {
+    ToolOutcome::Unknown { reason: reason.to_owned() }
+}
+
+#[tokio::test]
+async fn a_tool_that_hangs_is_dropped_at_its_time() {
+    for effect in [Effect::Read, Effect::Idempotent] {
+        assert_eq!(
+            outcome(effect, Behaviour::Hangs).await,
+            error("Error in tool \"script\": timed out after 0.001s")
+        );
+    }
+    assert_eq!(outcome(Effect::Write, Behaviour::Hangs).await, unknown("timed out after 0.001s"));
+}
+
+#[tokio::test]
+async fn a_panic_stays_in_its_call_and_tells_nothing() {
+    for effect in [Effect::Read, Effect::Idempotent] {
+        assert_eq!(
+            outcome(effect, Behaviour::Panics).await,
+            error("Error in tool \"script\": it stopped unexpectedly")
+        );
+    }
+    assert_eq!(outcome(Effect::Write, Behaviour::Panics).await, unknown("it stopped unexpectedly"));
+}
+
+#[tokio::test]
+async fn only_a_write_ends_in_not_knowing() {
+    assert_eq!(outcome(Effect::Write, Behaviour::LosesItsAnswer).await, unknown("cut off"));
+    assert_eq!(
+        outcome(Effect::Read, Behaviour::LosesItsAnswer).await,
+        error("Error in tool \"script\": cut off")
+    );
+}
+
+#[tokio::test]
+async fn whatever_a_tool_says_is_bounded() {
+    let ToolOutcome::Returned(result) = outcome(Effect::Write, Behaviour::SaysALot).await else {
+        panic!("it returned")
+    };
+    assert!(
+        joined_text(&result.content).contains("[Output truncated: showing lines 1-2000 of 10001")
+    );
+}
+
+#[test]
+fn a_span_reads_as_seconds() {
+    assert_eq!([30_000, 500, 1_250, 0].map(seconds), ["30", "0.5", "1.25", "0"]);
+}

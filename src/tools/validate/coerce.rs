@@ -1,0 +1,272 @@
+//! AJV's `coerceTypes` on a clone of the arguments.
+//!
+//! Two things differ on purpose. In `anyOf` and `oneOf` a branch is coerced to only if the value fits it then (AJV lets each
+//! branch change what the next one sees); and neither blank text nor `Infinity` becomes a number.
+
+use serde_json::{Map, Number, Value};
+
+/// `$ref`, `allOf` and branches that may be followed without going deeper into the value: a schema may refer to itself.
+const HOPS_MAX: u32 = 16;
+
+/// Whether a value fits the subschema at a pointer like `#/properties/a/anyOf/0`.
+type Fits<'a> = &'a dyn Fn(&str, &Value) -> bool;
+
+pub(super) fn coerce(schema: &Value, fits: Fits<'_>, value: &mut Value) {
+    Coercer { root: schema, fits }.visit(schema, "#", value, HOPS_MAX);
+}
+
+struct Coercer<'a> {
+    root: &'a Value,
+    fits: Fits<'a>,
+}
+
+impl Coercer<'_> {
+    fn visit(&self, schema: &Value, pointer: &str, value: &mut Value, hops: u32) {
+        let (Some(schema), Some(hops)) = (schema.as_object(), hops.checked_sub(1)) else { return };
+        if let Some(coerced) = coerced(&types_of(schema), value) {
+            *value = coerced;
+        }
+        if let Some(target) = schema.get("$ref").and_then(Value::as_str)
+            && let Some(path) = target.strip_prefix('#')
+            && let Some(found) = self.root.pointer(path)
+        {
+            self.visit(found, target, value, hops);
+        }
+        for (index, branch) in list_of(schema, "allOf").iter().enumerate() {
+            self.visit(branch, &format!("{pointer}/allOf/{index}"), value, hops);
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            let place = format!("{pointer}/{keyword}");
+            self.visit_branches(list_of(schema, keyword), &place, value, hops);
+        }
+        match value {
+            Value::Object(members) => self.visit_members(schema, pointer, members),
+            Value::Array(items) => self.visit_items(schema, pointer, items),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    /// A value that fits a branch stays as it is; else it becomes what the first branch that then fits makes of it.
+    fn visit_branches(&self, branches: &[Value], place: &str, value: &mut Value, hops: u32) {
+        let pointer_of = |index: usize| format!("{place}/{index}");
+        if (0..branches.len()).any(|index| (self.fits)(&pointer_of(index), value)) {
+            return;
+        }
+        for (index, branch) in branches.iter().enumerate() {
+            let mut candidate = value.clone();
+            self.visit(branch, &pointer_of(index), &mut candidate, hops);
+            if (self.fits)(&pointer_of(index), &candidate) {
+                *value = candidate;
+                return;
+            }
+        }
+    }
+
+    fn visit_members(
+        &self,
+        schema: &Map<String, Value>,
+        pointer: &str,
+        members: &mut Map<String, Value>,
+    ) {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let patterns = patterns_of(schema);
+        for (name, member) in members {
+            let escaped = escape(name);
+            let mut is_declared = false;
+            if let Some(property) = properties.and_then(|properties| properties.get(name)) {
+                is_declared = true;
+                let pointer = format!("{pointer}/properties/{escaped}");
+                self.visit(property, &pointer, member, HOPS_MAX);
+            }
+            for (source, pattern, subschema) in &patterns {
+                if pattern.is_match(name) {
+                    is_declared = true;
+                    let pointer = format!("{pointer}/patternProperties/{}", escape(source));
+                    self.visit(subschema, &pointer, member, HOPS_MAX);
+                }
+            }
+            if let Some(rest) = schema.get("additionalProperties")
+                && !is_declared
+            {
+                let pointer = format!("{pointer}/additionalProperties");
+                self.visit(rest, &pointer, member, HOPS_MAX);
+            }
+        }
+    }
+
+    fn visit_items(&self, schema: &Map<String, Value>, pointer: &str, items: &mut [Value]) {
+        let first = list_of(schema, "prefixItems");
+        let rest = schema.get("items");
+        for (index, item) in items.iter_mut().enumerate() {
+            if let Some(subschema) = first.get(index) {
+                let pointer = format!("{pointer}/prefixItems/{index}");
+                self.visit(subschema, &pointer, item, HOPS_MAX);
+            } else if let Some(subschema) = rest {
+                self.visit(subschema, &format!("{pointer}/items"), item, HOPS_MAX);
+            }
+        }
+    }
+}
+
+fn list_of<'a>(schema: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
+    schema.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Patterns that this engine does not know are passed over: validation still judges their members.
+fn patterns_of(schema: &Map<String, Value>) -> Vec<(&str, regex::Regex, &Value)> {
+    schema
+        .get("patternProperties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(source, subschema)| {
+            Some((source.as_str(), regex::Regex::new(source).ok()?, subschema))
+        })
+        .collect()
+}
+
+fn escape(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+fn types_of(schema: &Map<String, Value>) -> Vec<&str> {
+    match schema.get("type") {
+        Some(Value::String(name)) => vec![name],
+        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What a value of none of the types becomes: the first type it can be turned into, as AJV's table has it.
+fn coerced(types: &[&str], value: &Value) -> Option<Value> {
+    if types.iter().any(|name| is_of(name, value)) {
+        return None;
+    }
+    types.iter().find_map(|name| match *name {
+        "string" => match value {
+            Value::Number(number) => Some(Value::String(js_text(number))),
+            Value::Bool(flag) => Some(Value::String(flag.to_string())),
+            Value::Null => Some(Value::String(String::new())),
+            Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+        },
+        "number" => as_number(value).map(Value::Number),
+        "integer" => as_number(value).filter(is_whole).map(Value::Number),
+        "boolean" => match value {
+            Value::Null => Some(Value::Bool(false)),
+            Value::String(text) => text.parse().ok().map(Value::Bool),
+            Value::Number(number) if number.as_f64() == Some(0.0) => Some(Value::Bool(false)),
+            Value::Number(number) if number.as_f64() == Some(1.0) => Some(Value::Bool(true)),
+            Value::Number(_) | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+        },
+        "null" => match value {
+            Value::String(text) => text.is_empty().then_some(Value::Null),
+            Value::Bool(flag) => (!flag).then_some(Value::Null),
+            Value::Number(number) => (number.as_f64() == Some(0.0)).then_some(Value::Null),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        },
+        _ => None,
+    })
+}
+
+fn is_of(name: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => name == "null",
+        Value::Bool(_) => name == "boolean",
+        Value::Number(number) => name == "number" || (name == "integer" && is_whole(number)),
+        Value::String(_) => name == "string",
+        Value::Array(_) => name == "array",
+        Value::Object(_) => name == "object",
+    }
+}
+
+fn is_whole(number: &Number) -> bool {
+    number.is_i64() || number.is_u64() || number.as_f64().is_some_and(|real| real.fract() == 0.0)
+}
+
+fn as_number(value: &Value) -> Option<Number> {
+    match value {
+        Value::Null => Some(0.into()),
+        Value::Bool(flag) => Some(u8::from(*flag).into()),
+        Value::String(text) => js_number(text.trim()),
+        Value::Number(number) => Some(number.clone()),
+        Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// `+text` of JavaScript, but exact for whole numbers up to 64 bits.
+fn js_number(text: &str) -> Option<Number> {
+    for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
+        let digits = text.get(..2).filter(|start| start.eq_ignore_ascii_case(prefix));
+        if digits.is_some() {
+            let digits = text.get(2..).filter(|digits| !digits.starts_with('+'))?;
+            return u64::from_str_radix(digits, radix).ok().map(Number::from);
+        }
+    }
+    if let Ok(whole) = text.parse::<i64>() {
+        return Some(whole.into());
+    }
+    if let Ok(whole) = text.parse::<u64>() {
+        return Some(whole.into());
+    }
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E'));
+    let real = text.parse::<f64>().ok().filter(|real| is_plain && real.is_finite())?;
+    if real.fract() == 0.0 && real.abs() < EXACT_MAX {
+        return format!("{real:.0}").parse::<i64>().ok().map(Number::from);
+    }
+    Number::from_f64(real)
+}
+
+/// Whole numbers below it are exact as `f64`: 2⁵³.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// A number as JavaScript writes it: `5.0` is `5`, and large ones have `e+`.
+pub(super) fn js_text(number: &Number) -> String {
+    let Some(real) = number.as_f64().filter(|_| number.is_f64()) else {
+        return number.to_string();
+    };
+    if real == 0.0 {
+        return "0".to_owned();
+    }
+    if real.abs() < 1e-6 || real.abs() >= 1e21 {
+        let text = format!("{real:e}");
+        return if text.contains("e-") { text } else { text.replace('e', "e+") };
+    }
+    real.to_string()
+}
+
+/// OpenAPI's `nullable: true` is a type more, as it is for AJV; JSON Schema does not know the word.
+pub(super) fn spell_out_nullable(schema: &mut Value) {
+    let Some(object) = schema.as_object_mut() else { return };
+    if object.get("nullable") == Some(&Value::Bool(true))
+        && let Some(name @ Value::String(_)) = object.get_mut("type")
+        && name != "null"
+    {
+        *name = Value::Array(vec![name.clone(), "null".into()]);
+    }
+    for (keyword, inner) in object {
+        match (keyword.as_str(), inner) {
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
+                Value::Object(named),
+            ) => named.values_mut().for_each(spell_out_nullable),
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(listed)) => {
+                listed.iter_mut().for_each(spell_out_nullable);
+            }
+            (
+                "items"
+                | "additionalProperties"
+                | "contains"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "unevaluatedItems"
+                | "unevaluatedProperties",
+                inner @ Value::Object(_),
+            ) => spell_out_nullable(inner),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Stories of validation; the table was written by AJV itself.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::*;
+use crate::agent::phase::OnUnknown;
+use crate::agent::request::Effect;
+
+fn check(schema: &Value, text: &str) -> Result<Arguments, String> {
+    Checker::new(schema).unwrap().check("add", &RawJson::from_text(text).unwrap())
+}
+
+fn problems(schema: &Value, args: &Value) -> Vec<String> {
+    let text = check(schema, &args.to_string()).unwrap_err();
+    let (list, _) = text.split_once("\n\nReceived arguments:").unwrap();
+    list.lines().skip(1).map(|line| line.strip_prefix("  - ").unwrap().to_owned()).collect()
+}
+
+/// What AJV 8.20 with ajv-formats 3 (`allErrors`, `coerceTypes`, `strict: false`, Pi's path rule) made of each case; `ours`
+/// and `why` where Turnwheel differs on purpose.
+#[derive(Deserialize)]
+struct Case {
+    schema: Value,
+    args: Value,
+    ok: Option<Value>,
+    problems: Option<Vec<String>>,
+    ours: Option<Value>,
+    why: Option<String>,
+}
+
+#[test]
+fn ajv_and_turnwheel_say_the_same() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("ajv.json")).unwrap();
+    let mut differences = Vec::new();
+    for case in cases {
+        let expected = match (&case.ours, &case.ok, &case.problems) {
+            (Some(ours), _, _) => {
+                assert!(case.why.is_some(), "a difference has a reason: {}", case.args);
+                ours.clone()
+            }
+            (None, Some(ok), _) => ok.clone(),
+            (None, None, problems) => json!(problems),
+        };
+        let got = match check(&case.schema, &case.args.to_string()) {
+            Ok(arguments) => arguments.value,
+            Err(_) => json!(problems(&case.schema, &case.args)),
+        };
+        if got != expected {
+            differences.push(format!(
+                "{} with {}\n  AJV  {expected}\n  ours {got}",
+                case.schema, case.args
+            ));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn a_model_is_told_every_problem_and_what_it_sent() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+        "required": ["a", "b"],
+    });
+    assert_eq!(
+        check(&schema, r#"{"a":"x"}"#).unwrap_err(),
+        "Validation failed for tool \"add\":\n  - b: must have required property 'b'\n  - a: must be number\n\nReceived arguments:\n{\n  \"a\": \"x\"\n}"
+    );
+}
+
+#[test]
+fn numbers_stay_as_the_model_wrote_them() {
+    let schema = json!({"type": "object", "properties": {"amount": {"type": "number"}}});
+    let text = r#"{"amount": 12345678901234567890.10}"#;
+    assert_eq!(check(&schema, text).unwrap().text.text(), text);
+    let coerced = check(&schema, r#"{"amount":"9007199254740993"}"#).unwrap();
+    assert_eq!(coerced.text.text(), r#"{"amount":9007199254740993}"#);
+}
+
+#[test]
+fn a_member_that_stands_there_twice_is_sent_once() {
+    let schema = json!({"type": "object", "properties": {"amount": {"type": "number"}}});
+    let arguments = check(&schema, r#"{"amount":1,"note":"a:\"b","amount":1000000}"#).unwrap();
+    assert_eq!(arguments.text.text(), r#"{"amount":1000000,"note":"a:\"b"}"#);
+}
+
+#[test]
+fn arguments_that_are_no_json_are_named_as_such() {
+    let schema = json!({"type": "object"});
+    let broken = RawJson::of(&r#"{"a": 1, "#).text().to_owned();
+    let text = check(&schema, &broken).unwrap_err();
+    assert!(text.starts_with("Invalid JSON in arguments for tool \"add\": EOF"), "{text}");
+    let quoted = RawJson::of(&r#"{"a":1}"#).text().to_owned();
+    let text = check(&schema, &quoted).unwrap_err();
+    assert!(text.contains("are a string, not an object"), "{text}");
+    let text = check(&schema, r#"{"a":1e999}"#).unwrap_err();
+    assert!(text.contains("number out of range"), "{text}");
+}
+
+#[test]
+fn a_schema_without_a_type_still_wants_an_object() {
+    for text in ["[]", "5", "null", "true"] {
+        let problem = check(&json!({}), text).unwrap_err();
+        assert!(problem.contains("  - root: must be object\n"), "{problem}");
+    }
+}
+
+#[test]
+fn a_schema_that_refers_to_itself_ends() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"tree": {"$ref": "#/$defs/node"}, "loop": {"$ref": "#/$defs/loop"}},
+        "$defs": {
+            "node": {"type": "object", "properties": {
+                "size": {"type": "integer"},
+                "parts": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            }},
+            "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "integer"}]},
+        },
+    });
+    let arguments =
+        check(&schema, r#"{"tree":{"size":"1","parts":[{"size":"2"}]},"loop":"3"}"#).unwrap();
+    assert_eq!(arguments.value["tree"]["parts"][0]["size"], json!(2));
+}
+
+#[test]
+fn a_remote_schema_is_refused_and_not_fetched() {
+    let problem = Checker::new(&json!({"$ref": "https://schemas.example/a.json"})).unwrap_err();
+    assert!(problem.starts_with("its parameters are not a usable JSON Schema"), "{problem}");
+}
+
+#[test]
+fn a_wrong_schema_says_where() {
+    let problem = Checker::new(&json!({"properties": {"a": {"type": "nmber"}}})).unwrap_err();
+    assert!(problem.contains("/properties/a/type"), "{problem}");
+}
+
+#[test]
+fn a_flood_of_problems_is_cut_and_counted() {
+    let schema = json!({"type": "object", "properties": {"list": {"items": {"type": "object"}}}});
+    let args = json!({"list": vec![1; 20_000]});
+    let text = check(&schema, &args.to_string()).unwrap_err();
+    assert!(text.contains("  - and 19950 more problems\n"), "{}", text.len());
+    assert!(text.ends_with(" more bytes]") && text.len() < 60_000, "{}", text.len());
+}
+
+#[test]
+fn huge_arguments_are_told_their_first_problem() {
+    let schema = json!({"type": "object", "properties": {"list": {"items": {"type": "object"}}}});
+    let args = json!({"list": vec![1; 1_000_000]});
+    let text = check(&schema, &args.to_string()).unwrap_err();
+    assert_eq!(text.matches("  - ").count(), 1);
+}
+
+#[test]
+fn a_regex_bomb_in_a_pattern_ends() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=(a+)+$)(a|aa)+$"}}});
+    let args = json!({"a": format!("{}b", "a".repeat(200))});
+    assert!(check(&schema, &args.to_string()).is_err());
+}
+
+#[test]
+fn the_same_parameters_are_compiled_once_and_a_change_is_seen() {
+    let mut definition = ToolDefinition {
+        name: "add".to_owned(),
+        label: "add".to_owned(),
+        description: String::new(),
+        parameters: json!({"type": "object", "required": ["only_here"]}),
+        effect: Effect::Read,
+        on_unknown: OnUnknown::Ask,
+        timeout: Duration::from_secs(1),
+        revision: "1".to_owned(),
+    };
+    let empty = RawJson::from_text("{}").unwrap();
+    assert!(validate(&definition, &empty).is_err());
+    definition.parameters = json!({"type": "object"});
+    assert!(validate(&definition, &empty).is_ok());
+    definition.parameters = json!({"type": "objekt"});
+    let text = validate(&definition, &empty).unwrap_err();
+    assert!(text.starts_with("Tool \"add\" cannot be called: its parameters"), "{text}");
+}

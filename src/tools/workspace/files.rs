@@ -1,0 +1,173 @@
+//! A view of a workspace: what was there before the call, and what the call changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::path::{FolderPath, WorkspacePath};
+use super::text::shown_size;
+use crate::agent::message::WorkspaceFile;
+use crate::artifacts::ArtifactError;
+use crate::ids::ArtifactId;
+use crate::tools::ToolContext;
+
+/// Bytes of one file that tools write or take in whole.
+pub const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
+pub const FILES_MAX: usize = 1_000;
+/// Bytes of all files together.
+pub const TOTAL_BYTES_MAX: u64 = 100 * 1024 * 1024;
+
+/// Cheap to clone while nothing is changed.
+#[derive(Clone, Debug)]
+pub struct Files {
+    before: Arc<BTreeMap<String, WorkspaceFile>>,
+    changes: BTreeMap<String, Option<WorkspaceFile>>,
+}
+
+impl Files {
+    pub fn new(before: Arc<BTreeMap<String, WorkspaceFile>>) -> Self {
+        Self::with(before, BTreeMap::new())
+    }
+
+    pub fn with(
+        before: Arc<BTreeMap<String, WorkspaceFile>>,
+        changes: BTreeMap<String, Option<WorkspaceFile>>,
+    ) -> Self {
+        Self { before, changes }
+    }
+
+    pub fn get(&self, path: &str) -> Option<&WorkspaceFile> {
+        match self.changes.get(path) {
+            Some(change) => change.as_ref(),
+            None => self.before.get(path),
+        }
+    }
+
+    /// In the order of the paths' bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &WorkspaceFile)> {
+        let all: BTreeMap<&str, Option<&WorkspaceFile>> = self
+            .before
+            .iter()
+            .map(|(path, file)| (path.as_str(), Some(file)))
+            .chain(self.changes.iter().map(|(path, change)| (path.as_str(), change.as_ref())))
+            .collect();
+        all.into_iter().filter_map(|(path, file)| Some((path, file?)))
+    }
+
+    pub fn is_folder(&self, folder: &FolderPath) -> bool {
+        folder.as_str().is_empty() || self.iter().any(|(path, _)| folder.below(path).is_some())
+    }
+
+    /// # Errors
+    /// There is no such file or its bytes cannot be had: what to do instead.
+    pub async fn read(&self, context: &ToolContext, path: &WorkspacePath) -> Result<Bytes, String> {
+        let file = self.get(path.as_str()).ok_or_else(|| self.not_found(path.as_str()))?;
+        if file.size > FILE_BYTES_MAX {
+            return Err(format!(
+                "The file {path} has {}: files up to {} can be read.",
+                shown_size(file.size),
+                shown_size(FILE_BYTES_MAX)
+            ));
+        }
+        match context.artifacts.get(&context.shelf, &file.artifact_id, None).await {
+            Ok(bytes) => Ok(bytes),
+            Err(ArtifactError::NotFound) => {
+                Err(format!("The content of {path} is lost: write the file again."))
+            }
+            Err(error @ (ArtifactError::TooLarge(_) | ArtifactError::Unavailable(_))) => {
+                Err(format!("The file {path} could not be read now ({error}): try again."))
+            }
+        }
+    }
+
+    /// Whether a file of that size may be put there.
+    ///
+    /// # Errors
+    /// What to do instead.
+    pub fn admits(&self, path: &WorkspacePath, size: u64) -> Result<(), String> {
+        if path.is_ours() {
+            return Err(format!(
+                "The path {path} is kept for Turnwheel: choose one outside of `{}`.",
+                super::OWN_FOLDER
+            ));
+        }
+        if self.is_folder(&FolderPath::parse(path.as_str())?) {
+            return Err(format!("{path} is a folder: choose another name for the file."));
+        }
+        if let Some(file) = path.folders().find(|folder| self.get(folder).is_some()) {
+            return Err(format!("{file} is a file, so {path} cannot be below it."));
+        }
+        self.has_room(path.as_str(), size)
+    }
+
+    /// # Errors
+    /// Which limit is reached.
+    pub(crate) fn has_room(&self, path: &str, size: u64) -> Result<(), String> {
+        if size > FILE_BYTES_MAX {
+            return Err(format!(
+                "The file would have {}: at most {} are allowed. Split it.",
+                shown_size(size),
+                shown_size(FILE_BYTES_MAX)
+            ));
+        }
+        let others = || self.iter().filter(|(other, _)| *other != path);
+        if others().count() >= FILES_MAX {
+            return Err(format!("The workspace has its {FILES_MAX} files: write to one of them."));
+        }
+        let total = others().map(|(_, file)| file.size).sum::<u64>().saturating_add(size);
+        if total > TOTAL_BYTES_MAX {
+            return Err(format!(
+                "The workspace would have {}: at most {} are allowed. Write less, or make another file smaller.",
+                shown_size(total),
+                shown_size(TOTAL_BYTES_MAX)
+            ));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// As [`Self::admits`].
+    pub fn put(
+        &mut self,
+        path: &WorkspacePath,
+        artifact_id: ArtifactId,
+        size: u64,
+    ) -> Result<(), String> {
+        self.admits(path, size)?;
+        self.changes.insert(path.as_str().to_owned(), Some(WorkspaceFile { artifact_id, size }));
+        Ok(())
+    }
+
+    /// # Errors
+    /// There is no such file.
+    pub fn remove(&mut self, path: &WorkspacePath) -> Result<(), String> {
+        if self.get(path.as_str()).is_none() {
+            return Err(self.not_found(path.as_str()));
+        }
+        self.changes.insert(path.as_str().to_owned(), None);
+        Ok(())
+    }
+
+    pub fn take_changes(&mut self) -> BTreeMap<String, Option<WorkspaceFile>> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// With the path that was perhaps meant.
+    pub(super) fn not_found(&self, path: &str) -> String {
+        let is_folder = FolderPath::parse(path).is_ok_and(|folder| self.is_folder(&folder));
+        if is_folder {
+            return format!("{path} is a folder: give the path of a file in it.");
+        }
+        let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_lowercase();
+        let meant = self
+            .iter()
+            .map(|(other, _)| (strsim::jaro_winkler(&name(other), &name(path)), other))
+            .filter(|(likeness, _)| *likeness > 0.8)
+            .max_by(|(a, _), (b, _)| a.total_cmp(b));
+        match meant {
+            Some((_, other)) => format!("File not found: {path}. Did you mean {other}?"),
+            None => format!("File not found: {path}. The ls tool lists what there is."),
+        }
+    }
+}

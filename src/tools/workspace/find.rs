@@ -1,0 +1,118 @@
+//! `find`: files by a glob pattern.
+
+use globset::{GlobBuilder, GlobMatcher};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::text::{TEXT_BYTES_MAX, head};
+use crate::agent::request::Effect;
+use crate::tools::ToolResult;
+use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
+
+const LIMIT_DEFAULT: u64 = 1_000;
+/// A longer pattern is a mistake or an attack.
+const PATTERN_BYTES_MAX: usize = 1_024;
+
+pub(super) struct Find;
+
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct FindArgs {
+    /// Glob pattern to match files, e.g. '*.ts', '**/*.json', or 'src/**/*.spec.ts'
+    pattern: String,
+    /// Directory to search in (default: the workspace's root)
+    path: Option<String>,
+    /// Maximum number of results (default: 1000)
+    #[schemars(range(min = 1))]
+    limit: Option<u64>,
+}
+
+impl Tool for Find {
+    type Args = FindArgs;
+
+    fn name(&self) -> &'static str {
+        "find"
+    }
+
+    fn description(&self) -> &'static str {
+        "Search for files by glob pattern. Returns matching file paths from the workspace's root. Output is truncated to 1000 \
+         results or 50KB (whichever is hit first)."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Read
+    }
+
+    async fn call(&self, args: FindArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
+        let folder = Workspace::folder(args.path.as_deref())?;
+        let glob = PathGlob::new(&args.pattern).map_err(ToolError::Failed)?;
+        let files = cx.workspace().files();
+        if !files.is_folder(&folder) {
+            return Err(ToolError::failed(format!("Path not found: {folder}")));
+        }
+        let paths: Vec<String> = files
+            .iter()
+            .filter(|(path, _)| folder.below(path).is_some_and(|below| glob.fits(below)))
+            .map(|(path, _)| path.to_owned())
+            .collect();
+        if paths.is_empty() {
+            return Ok(ToolResult::text("No files found matching pattern"));
+        }
+        Ok(ToolResult::text(listed(&paths, args.limit.unwrap_or(LIMIT_DEFAULT), "results")))
+    }
+}
+
+/// A glob over paths: without a `/` it is about the file's name alone, in whatever folder.
+pub(super) struct PathGlob {
+    matcher: GlobMatcher,
+    by_name: bool,
+}
+
+impl PathGlob {
+    /// # Errors
+    /// The pattern is none: what to write instead.
+    pub(super) fn new(pattern: &str) -> Result<Self, String> {
+        let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
+        let pattern = pattern.strip_prefix('/').unwrap_or(pattern);
+        if pattern.is_empty() || pattern.len() > PATTERN_BYTES_MAX {
+            return Err(format!(
+                "The glob pattern must have 1 to {PATTERN_BYTES_MAX} bytes, like '*.md' or 'notes/**'."
+            ));
+        }
+        let glob = GlobBuilder::new(pattern).literal_separator(true).build().map_err(|error| {
+            format!("The glob pattern is not usable: {error}. Write one like '*.md' or 'notes/**'.")
+        })?;
+        Ok(Self { matcher: glob.compile_matcher(), by_name: !pattern.contains('/') })
+    }
+
+    pub(super) fn fits(&self, path: &str) -> bool {
+        let name = if self.by_name { path.rsplit('/').next().unwrap_or(path) } else { path };
+        self.matcher.is_match(name)
+    }
+}
+
+/// One a line, and what was left out.
+pub(super) fn listed(items: &[String], limit: u64, noun: &str) -> String {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let shown = items.get(..limit.min(items.len())).unwrap_or_default().join("\n");
+    // Its own count is the limit of lines; the room below is for the notice.
+    let head = head(&shown, super::LINES_MAX, TEXT_BYTES_MAX);
+    let mut notices = Vec::new();
+    if limit < items.len() {
+        notices.push(format!(
+            "{limit} {noun} limit reached. Use limit={} for more",
+            limit.saturating_mul(2)
+        ));
+    }
+    if head.is_cut {
+        let limit = if head.by_bytes { "50.0KB" } else { "2000 lines" };
+        notices.push(format!(
+            "{limit} limit reached: {} of {} {noun} shown. Narrow it by path or pattern",
+            head.lines_count,
+            items.len()
+        ));
+    }
+    if notices.is_empty() {
+        return shown;
+    }
+    format!("{}\n\n[{}]", head.text, notices.join(". "))
+}

@@ -1,0 +1,252 @@
+//! `grep`: lines of files by a regular expression.
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use regex::{Regex, RegexBuilder};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::files::Files;
+use super::find::PathGlob;
+use super::path::{FolderPath, WorkspacePath};
+use super::text::{TEXT_BYTES_MAX, head, is_binary};
+use crate::agent::request::Effect;
+use crate::tools::ToolResult;
+use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
+
+const LIMIT_DEFAULT: u64 = 100;
+/// So that the whole output stays within the lines of one result.
+const LIMIT_MAX: u64 = 1_000;
+const CONTEXT_MAX: u64 = 20;
+/// Letters of one line.
+const LINE_MAX: usize = 500;
+const PATTERN_BYTES_MAX: usize = 10_000;
+/// Memory of the compiled pattern: `(a{1000}){1000}` is refused. Matching itself takes linear time.
+const REGEX_BYTES_MAX: usize = 1024 * 1024;
+/// Files fetched at once.
+const FETCHES_MAX: usize = 8;
+
+pub(super) struct Grep;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GrepArgs {
+    /// Search pattern (regex or literal string)
+    pattern: String,
+    /// Directory or file to search (default: the workspace's root)
+    path: Option<String>,
+    /// Filter files by glob pattern, e.g. '*.ts' or '**/*.spec.ts'
+    glob: Option<String>,
+    /// Case-insensitive search (default: false)
+    ignore_case: Option<bool>,
+    /// Treat pattern as literal string instead of regex (default: false)
+    literal: Option<bool>,
+    /// Number of lines to show before and after each match (default: 0)
+    context: Option<u64>,
+    /// Maximum number of matches to return (default: 100)
+    #[schemars(range(min = 1))]
+    limit: Option<u64>,
+}
+
+impl Tool for Grep {
+    type Args = GrepArgs;
+
+    fn name(&self) -> &'static str {
+        "grep"
+    }
+
+    fn description(&self) -> &'static str {
+        "Search file contents for a pattern. Returns matching lines with file paths and line numbers. Output is truncated to \
+         100 matches or 50KB (whichever is hit first). Long lines are truncated to 500 chars."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Read
+    }
+
+    async fn call(&self, args: GrepArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
+        let regex = pattern_of(&args).map_err(ToolError::Failed)?;
+        let glob =
+            args.glob.as_deref().map(PathGlob::new).transpose().map_err(ToolError::Failed)?;
+        let files = cx.workspace().files();
+        let folder = Workspace::folder(args.path.as_deref())?;
+        let paths = paths_of(&files, &folder, glob.as_ref()).map_err(ToolError::Failed)?;
+        let mut search = Search {
+            regex,
+            context: usize::try_from(args.context.unwrap_or(0).min(CONTEXT_MAX)).unwrap_or(0),
+            left: usize::try_from(args.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX)).unwrap_or(1),
+            found: Found::default(),
+        };
+        let limit = search.left;
+        let workspace = cx.workspace();
+        let context = workspace.context();
+        let mut contents = stream::iter(paths)
+            .map(|path| {
+                let files = &files;
+                async move {
+                    let bytes = files.read(context, &path).await;
+                    (path, bytes)
+                }
+            })
+            .buffered(FETCHES_MAX);
+        while let Some((path, bytes)) = contents.next().await {
+            search.look_into(path.as_str(), bytes);
+            if search.left == 0 {
+                break;
+            }
+            // Searching never waits: without this a time-out or a stop would not be seen.
+            tokio::task::yield_now().await;
+        }
+        Ok(ToolResult::text(search.found.shown(limit, search.left == 0)))
+    }
+}
+
+fn pattern_of(args: &GrepArgs) -> Result<Regex, String> {
+    if args.pattern.is_empty() || args.pattern.len() > PATTERN_BYTES_MAX {
+        return Err(format!("The pattern must have 1 to {PATTERN_BYTES_MAX} bytes."));
+    }
+    let source = if args.literal.unwrap_or(false) {
+        regex::escape(&args.pattern)
+    } else {
+        args.pattern.clone()
+    };
+    RegexBuilder::new(&source)
+        .case_insensitive(args.ignore_case.unwrap_or(false))
+        .size_limit(REGEX_BYTES_MAX)
+        .dfa_size_limit(REGEX_BYTES_MAX)
+        .build()
+        .map_err(|error| {
+            format!(
+                "The pattern is not usable: {error}. Write another one, without look-around and back-references, or set literal to true."
+            )
+        })
+}
+
+fn paths_of(
+    files: &Files,
+    folder: &FolderPath,
+    glob: Option<&PathGlob>,
+) -> Result<Vec<WorkspacePath>, String> {
+    let is_file = files.get(folder.as_str()).is_some();
+    if !is_file && !files.is_folder(folder) {
+        return Err(format!("Path not found: {folder}"));
+    }
+    files
+        .iter()
+        .filter(|(path, _)| {
+            if is_file {
+                return *path == folder.as_str();
+            }
+            folder.below(path).is_some_and(|below| glob.is_none_or(|glob| glob.fits(below)))
+        })
+        .map(|(path, _)| WorkspacePath::parse(path))
+        .collect()
+}
+
+struct Search {
+    regex: Regex,
+    context: usize,
+    /// Matches that may still be found.
+    left: usize,
+    found: Found,
+}
+
+#[derive(Default)]
+struct Found {
+    lines: Vec<String>,
+    lines_were_cut: bool,
+    binary_count: usize,
+    /// Files that could not be read, and why.
+    unread: Vec<String>,
+}
+
+impl Search {
+    fn look_into(&mut self, path: &str, bytes: Result<Bytes, String>) {
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(problem) => return self.found.unread.push(problem),
+        };
+        if is_binary(&bytes) {
+            self.found.binary_count += 1;
+            return;
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        // The first line that is not shown yet: contexts of near matches do not repeat each other.
+        let mut next = 0;
+        for (at, line) in lines.iter().enumerate() {
+            if self.left == 0 {
+                return;
+            }
+            if !self.regex.is_match(line) {
+                continue;
+            }
+            self.left -= 1;
+            let end = (at + self.context + 1).min(lines.len());
+            for shown in next.max(at.saturating_sub(self.context))..end {
+                let Some(line) = lines.get(shown) else { break };
+                // A later match is shown when its turn comes, with what follows it.
+                if shown > at && self.regex.is_match(line) {
+                    break;
+                }
+                self.found.push(path, shown, line, shown == at);
+                next = shown + 1;
+            }
+        }
+    }
+}
+
+impl Found {
+    fn push(&mut self, path: &str, at: usize, line: &str, is_match: bool) {
+        let text = match line.char_indices().nth(LINE_MAX) {
+            Some((end, _)) => {
+                self.lines_were_cut = true;
+                format!("{}... [truncated]", line.get(..end).unwrap_or_default())
+            }
+            None => line.to_owned(),
+        };
+        let number = at + 1;
+        self.lines.push(if is_match {
+            format!("{path}:{number}: {text}")
+        } else {
+            format!("{path}-{number}- {text}")
+        });
+    }
+
+    fn shown(&self, limit: usize, is_limited: bool) -> String {
+        let all = if self.lines.is_empty() {
+            "No matches found".to_owned()
+        } else {
+            self.lines.join("\n")
+        };
+        let head = head(&all, super::LINES_MAX, TEXT_BYTES_MAX);
+        let mut notices = Vec::new();
+        if is_limited {
+            notices.push(format!(
+                "{limit} matches limit reached. Use a larger limit (at most {LIMIT_MAX}), or refine pattern"
+            ));
+        }
+        if head.is_cut {
+            notices.push(format!(
+                "Output limit reached: {} of {} lines shown. Refine the pattern or the path",
+                head.lines_count, head.lines_total
+            ));
+        }
+        if self.lines_were_cut {
+            notices.push(format!(
+                "Some lines truncated to {LINE_MAX} chars. Use read tool to see full lines"
+            ));
+        }
+        if self.binary_count > 0 {
+            notices.push(format!("{} binary files were not searched", self.binary_count));
+        }
+        if let Some(first) = self.unread.first() {
+            notices
+                .push(format!("{} files were not searched, the first: {first}", self.unread.len()));
+        }
+        if notices.is_empty() {
+            return all;
+        }
+        format!("{}\n\n[{}]", head.text, notices.join(". "))
+    }
+}

@@ -1,0 +1,181 @@
+//! Names of files and folders in a workspace: relative, `/` between the parts, and nothing that climbs or deceives.
+
+use std::fmt;
+
+/// Kept for Turnwheel; tools read it and do not write there.
+pub(crate) const OWN_FOLDER: &str = ".turnwheel";
+
+const PATH_BYTES_MAX: usize = 1024;
+const PART_BYTES_MAX: usize = 255;
+
+/// A file's path. `/a`, `./a` and `a` are the same file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkspacePath(String);
+
+/// A folder's path; empty for the workspace itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FolderPath(String);
+
+impl WorkspacePath {
+    /// # Errors
+    /// The text says what a path looks like.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.ends_with('/') && text.len() > 1 {
+            return Err(problem(text, "it names a folder: give the path of a file"));
+        }
+        let path = normal(text)?;
+        if path.is_empty() {
+            return Err(problem(text, "it names no file"));
+        }
+        Ok(Self(path))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Every folder above it, the nearest first.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
+        std::iter::successors(Some(self.0.as_str()), |path| path.rsplit_once('/').map(|(up, _)| up))
+            .skip(1)
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.0 == OWN_FOLDER || self.folders().any(|folder| folder == OWN_FOLDER)
+    }
+}
+
+impl FolderPath {
+    /// # Errors
+    /// The text says what a path looks like.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        normal(text.strip_suffix('/').unwrap_or(text)).map(Self)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The rest of a path below this folder.
+    pub(super) fn below<'a>(&self, path: &'a str) -> Option<&'a str> {
+        if self.0.is_empty() {
+            return Some(path);
+        }
+        path.strip_prefix(self.0.as_str())?.strip_prefix('/')
+    }
+}
+
+impl fmt::Display for WorkspacePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The workspace itself is `.`.
+impl fmt::Display for FolderPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "." } else { &self.0 })
+    }
+}
+
+fn normal(text: &str) -> Result<String, String> {
+    if text.len() > PATH_BYTES_MAX {
+        return Err(format!(
+            "The path is {} bytes long: at most {PATH_BYTES_MAX} are allowed.",
+            text.len()
+        ));
+    }
+    if text.contains('\\') {
+        return Err(problem(text, "separate its parts by `/`, not by `\\`"));
+    }
+    if text.chars().any(is_deceptive) {
+        return Err(problem(text, "it holds control characters"));
+    }
+    let rooted = text.strip_prefix('/').unwrap_or(text);
+    let mut parts = Vec::new();
+    for part in rooted.split('/') {
+        match part {
+            "." => {}
+            "" if rooted.is_empty() => {}
+            "" => return Err(problem(text, "it has an empty part (`//`)")),
+            ".." => {
+                return Err(problem(text, "`..` is not allowed: start from the workspace's root"));
+            }
+            part if part.len() > PART_BYTES_MAX => {
+                return Err(problem(text, "each part may have at most 255 bytes"));
+            }
+            part => parts.push(part),
+        }
+    }
+    Ok(parts.join("/"))
+}
+
+fn problem(text: &str, why: &str) -> String {
+    format!("The path {text:?} is not usable: {why}. Paths look like `notes/today.md`.")
+}
+
+/// Controls, and the marks that make a name look like another one.
+fn is_deceptive(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_file_has_one_path() {
+        for text in ["a/b.txt", "/a/b.txt", "./a/b.txt", "a/./b.txt", "/./a/b.txt"] {
+            assert_eq!(WorkspacePath::parse(text).unwrap().as_str(), "a/b.txt", "{text}");
+        }
+        for text in ["", ".", "/", "./"] {
+            assert_eq!(FolderPath::parse(text).unwrap().as_str(), "", "{text}");
+        }
+        assert_eq!(FolderPath::parse("/a/b/").unwrap().as_str(), "a/b");
+        assert_eq!(WorkspacePath::parse("über/日本 語.txt").unwrap().as_str(), "über/日本 語.txt");
+    }
+
+    #[test]
+    fn nothing_climbs_or_deceives() {
+        let long = "x".repeat(256);
+        let longer = "x/".repeat(600);
+        for text in [
+            "",
+            ".",
+            "/",
+            "..",
+            "../a",
+            "a/../b",
+            "/..",
+            "a/..",
+            "a\\b",
+            "C:\\a",
+            "a\0b",
+            "a\nb",
+            "a//b",
+            "//a",
+            "a/",
+            "a\u{202e}txt.exe",
+            "a\u{7f}",
+            "a\u{85}b",
+            &long,
+            &longer,
+        ] {
+            let problem = WorkspacePath::parse(text).unwrap_err();
+            assert!(problem.starts_with("The path "), "{text:?}: {problem}");
+            assert!(
+                !problem.contains(['\0', '\u{202e}']),
+                "the problem shows it plainly: {problem:?}"
+            );
+        }
+        assert!(FolderPath::parse("a/../..").is_err());
+    }
+
+    #[test]
+    fn names_that_only_look_dangerous_are_names() {
+        for text in ["...", "a..b", "..a", "~", "$HOME/x", "a?b#c", "CON", " "] {
+            assert_eq!(WorkspacePath::parse(text).unwrap().as_str(), text);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How much text a model is shown at once: whole lines, cut by count or bytes, whichever comes first.
+
+/// Lines of one tool result.
+pub(crate) const LINES_MAX: usize = 2_000;
+/// Bytes of one tool result.
+pub(crate) const TEXT_BYTES_MAX: usize = 50 * 1024;
+
+/// The beginning of a text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Head<'a> {
+    pub(crate) text: &'a str,
+    /// Whole lines in `text`; 0 when its only line is cut.
+    pub(crate) lines_count: usize,
+    pub(crate) lines_total: usize,
+    pub(crate) is_cut: bool,
+    /// Whether bytes, not lines, were the limit.
+    pub(crate) by_bytes: bool,
+}
+
+/// The lines that fit; of a first line that alone is too long, its beginning.
+pub(crate) fn head(text: &str, lines_max: usize, bytes_max: usize) -> Head<'_> {
+    let lines_total = text.split('\n').count();
+    if lines_total <= lines_max && text.len() <= bytes_max {
+        return Head {
+            text,
+            lines_count: lines_total,
+            lines_total,
+            is_cut: false,
+            by_bytes: false,
+        };
+    }
+    let mut end = 0;
+    let mut lines_count = 0;
+    for line in text.split('\n').take(lines_max) {
+        let next = end + line.len() + usize::from(lines_count > 0);
+        if next > bytes_max {
+            break;
+        }
+        end = next;
+        lines_count += 1;
+    }
+    let by_bytes = lines_count < lines_max;
+    if lines_count == 0 {
+        end = text.floor_char_boundary(bytes_max);
+    }
+    Head {
+        text: text.get(..end).unwrap_or_default(),
+        lines_count,
+        lines_total,
+        is_cut: true,
+        by_bytes,
+    }
+}
+
+/// `512B`, `1.5KB`, `2.0MB`.
+pub(crate) fn shown_size(bytes_count: u64) -> String {
+    let tenths = |unit: u64| {
+        let tenths = bytes_count.saturating_mul(10).saturating_add(unit / 2) / unit;
+        format!("{}.{}", tenths / 10, tenths % 10)
+    };
+    match bytes_count {
+        0..1024 => format!("{bytes_count}B"),
+        1024..1_048_576 => format!("{}KB", tenths(1024)),
+        _ => format!("{}MB", tenths(1_048_576)),
+    }
+}
+
+/// An image that models take, by its first bytes.
+pub(crate) fn image_type(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}
+
+/// Whether bytes are no text: a zero among the first.
+pub(crate) fn is_binary(bytes: &[u8]) -> bool {
+    bytes.iter().take(8 * 1024).any(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_at_a_line() {
+        let head = head("one\ntwo\nthree\nfour", 2, 100);
+        assert_eq!((head.text, head.lines_count, head.lines_total), ("one\ntwo", 2, 4));
+        assert!(head.is_cut && !head.by_bytes);
+        let head = super::head("one\ntwo\nthree", 100, 8);
+        assert_eq!((head.text, head.by_bytes), ("one\ntwo", true));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_between_letters() {
+        let head = head("äöü\nx", 10, 3);
+        assert_eq!((head.text, head.lines_count), ("ä", 0));
+    }
+
+    #[test]
+    fn what_fits_is_whole() {
+        for text in ["", "\n", "one\n", "one\ntwo"] {
+            assert_eq!(head(text, 2, 7).text, text);
+            assert!(!head(text, 2, 7).is_cut);
+        }
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        let sizes = [0, 1023, 1024, 1536, 51_200, 1_048_576, 10_485_760].map(shown_size);
+        assert_eq!(sizes, ["0B", "1023B", "1.0KB", "1.5KB", "50.0KB", "1.0MB", "10.0MB"]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_head_is_a_beginning_within_its_bounds(text in "[a-zä\\n]{0,80}", lines in 1_usize..6, bytes in 4_usize..40) {
+            let head = head(&text, lines, bytes);
+            proptest::prop_assert!(text.starts_with(head.text));
+            proptest::prop_assert!(head.text.len() <= bytes);
+            proptest::prop_assert!(head.text.split('\n').count() <= lines);
+            proptest::prop_assert_eq!(head.is_cut, head.text.len() < text.len());
+        }
+    }
+}

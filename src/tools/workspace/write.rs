@@ -1,0 +1,41 @@
+//! `write`: puts a whole file.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::agent::request::Effect;
+use crate::tools::ToolResult;
+use crate::tools::code::{CallContext, Tool, ToolError};
+
+pub(super) struct Write;
+
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct WriteArgs {
+    /// Path to the file to write, from the workspace's root
+    path: String,
+    /// Content to write to the file
+    content: String,
+}
+
+impl Tool for Write {
+    type Args = WriteArgs;
+
+    fn name(&self) -> &'static str {
+        "write"
+    }
+
+    fn description(&self) -> &'static str {
+        "Write content to a file. Creates the file if it doesn't exist, overwrites if it does. Automatically creates parent \
+         directories."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Idempotent
+    }
+
+    async fn call(&self, args: WriteArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
+        let bytes_count = args.content.len();
+        cx.workspace().write(&args.path, args.content).await?;
+        Ok(ToolResult::text(format!("Successfully wrote {bytes_count} bytes to {}", args.path)))
+    }
+}

@@ -1,0 +1,7 @@
+//! The real driver over memory ports: one seed decides what goes wrong.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it looks for")]
+
+mod bench;
+mod simulation;
+mod turns;

@@ -1,0 +1,121 @@
+//! Thousands of bad days: crashes at every boundary, lost and doubled nudges, lost answers of the store; and the same record
+//! as on a good day.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bench::Bench;
+use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::message::Message;
+use crate::queue::Faults as QueueFaults;
+use crate::store::memory as stores;
+use crate::turn::NoProbe;
+
+/// Seeds of the everyday run.
+const SEEDS: u64 = 300;
+
+async fn good_day() -> Vec<serde_json::Value> {
+    let mut bench = Bench::new(0);
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    bench.run().await;
+    bench.normal().await
+}
+
+async fn bad_day(seed: u64) -> Bench {
+    let mut bench = Bench::new(seed);
+    bench.store.set_faults(stores::Faults {
+        conflict: 0.03,
+        conflict_after: 0.03,
+        unavailable_before: 0.03,
+        unavailable_after: 0.03,
+        unavailable_late: 0.02,
+        unavailable_reads: 0.02,
+        stale_reads: 0.2,
+        short_pages: 0.2,
+        step_aside: 0.2,
+    });
+    bench.queue.set_faults(QueueFaults {
+        lose: 20,
+        double: 20,
+        delay: 20,
+        delay_max: Duration::from_secs(100),
+        reorder: 20,
+        unavailable: 5,
+    });
+    bench.crash_in_a_hundred = 4;
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    bench.run().await;
+    bench.store.set_faults(stores::Faults::default());
+    bench
+}
+
+async fn check(seed: u64, good: &[serde_json::Value]) -> Result<bool, String> {
+    let bench = bad_day(seed).await;
+    let head = bench.head().await.unwrap();
+    let entries = bench.entries().await;
+    let span = head.prompts.last().unwrap();
+    if span.state != PromptState::Completed {
+        // Only a step that was tried in vain too often may fail a prompt, and it says so.
+        let is_poisoned = entries.iter().any(|entry| match &entry.body {
+            EntryBody::PromptEnd(end) => {
+                end.error.as_ref().is_some_and(|error| error.kind == "poisoned")
+            }
+            _ => false,
+        });
+        return if is_poisoned { Ok(false) } else { Err(format!("it ended {:?}", span.state)) };
+    }
+    for (effect, times) in bench.done.lock().unwrap().iter() {
+        let is_write = entries.iter().any(|entry| match &entry.body {
+            EntryBody::ToolStarted(started) => {
+                started.effect_id.as_str() == effect
+                    && matches!(started.tool_name.as_str(), "pay" | "gated")
+            }
+            _ => false,
+        });
+        if is_write && *times > 1 {
+            return Err(format!("the write {effect} was done {times} times"));
+        }
+    }
+    let mut results: BTreeMap<(u64, usize), u32> = BTreeMap::new();
+    let mut calls = 0;
+    for entry in &entries {
+        match &entry.body {
+            EntryBody::Message(message) => match (&message.message, message.call) {
+                (Message::Assistant(answer), _) => calls += answer.tool_calls().count(),
+                (Message::ToolResult(_), Some(call)) => {
+                    *results.entry((call.answer, call.index)).or_default() += 1
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    if results.len() != calls || results.values().any(|count| *count != 1) {
+        return Err(format!("{calls} calls have the results {results:?}"));
+    }
+    let events = bench.events().await;
+    if !events.iter().map(|event| event.n).eq(1..=head.event_seq) {
+        return Err("event numbers have gaps".to_owned());
+    }
+    if !bench.was_asked_for_outcome && bench.normal().await != good {
+        return Err(format!("the record differs: {:#?}", bench.normal().await));
+    }
+    Ok(true)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_day_leaves_the_record_of_a_good_one() {
+    let good = good_day().await;
+    let mut completed = 0;
+    for seed in 1..=SEEDS {
+        match check(seed, &good).await {
+            Ok(true) => completed += 1,
+            Ok(false) => {}
+            Err(reason) => panic!("seed {seed}: {reason}\n{:#?}", bad_day(seed).await.story),
+        }
+    }
+    assert!(completed * 10 >= SEEDS * 9, "only {completed} of {SEEDS} prompts came to their end");
+}

@@ -1,0 +1,149 @@
+//! Calls a tool as a turn would: with a context, a deadline and somewhere to keep files.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use turnwheel::agent::content::joined_text;
+use turnwheel::agent::raw::RawJson;
+use turnwheel::agents::{ToolSet, load};
+use turnwheel::artifacts::{ArtifactError, ArtifactFacts, Artifacts, Shelf};
+use turnwheel::clock::{Clock, SystemClock};
+use turnwheel::ids::{ArtifactId, ConversationId, ConversationKey, EffectId, TenantId, UserId};
+use turnwheel::tools::http::addresses::AddressRules;
+use turnwheel::tools::http::client::HttpClient;
+use turnwheel::tools::{Arguments, RunTool, ToolContext, ToolOutcome, ToolResult};
+
+use crate::http_tools::server::Server;
+
+/// The tool of an agent file that says this of it; `${SERVER}` is the server.
+pub(crate) fn tool(spec: &str, server: &Server) -> Arc<dyn RunTool> {
+    tool_with(spec, &server.url, AddressRules::default().with_loopback())
+}
+
+pub(crate) fn tool_with(spec: &str, url: &str, rules: AddressRules) -> Arc<dyn RunTool> {
+    tool_of(spec, url, &HttpClient::new(rules).unwrap())
+}
+
+pub(crate) fn tool_of(spec: &str, url: &str, client: &HttpClient) -> Arc<dyn RunTool> {
+    let folder = tempfile::tempdir().unwrap();
+    let indented = spec.replace('\n', "\n      ");
+    let text = format!("---\ntools:\n  - http:\n      name: the_tool\n      {indented}\n---\nx");
+    std::fs::write(folder.path().join("a.agent.md"), text).unwrap();
+    let app_settings = |name: &str| match name {
+        "SERVER" => Some(url.to_owned()),
+        "KEY" => Some("kee-p-this-secret".to_owned()),
+        _ => None,
+    };
+    let loaded = load(folder.path(), &ToolSet::new(), &app_settings, client);
+    assert_eq!(loaded.mistakes, []);
+    Arc::clone(&loaded.catalog.find(None).unwrap().tools[0])
+}
+
+pub(crate) fn text(result: &ToolResult) -> String {
+    joined_text(&result.content)
+}
+
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) effect_id: String,
+    /// From the start of the call to its deadline.
+    pub(crate) time: Duration,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self {
+            kept: Arc::default(),
+            effect_id: "tw_c1_i1_7_0".to_owned(),
+            time: Duration::from_secs(20),
+        }
+    }
+
+    pub(crate) async fn call(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> ToolOutcome {
+        let text = RawJson::from_text(arguments).unwrap();
+        let clock = SystemClock::default();
+        let key = ConversationKey {
+            tenant: TenantId::new("default"),
+            user: UserId::new("default"),
+            conversation_id: ConversationId::new("c1"),
+        };
+        let context = ToolContext {
+            effect_id: EffectId::new(self.effect_id.as_str()),
+            attempt: 1,
+            tool_call_id: "call_1|fc_\r\n1".to_owned(),
+            shelf: Shelf { key, incarnation: "i1".to_owned() },
+            artifacts: Arc::clone(&self.kept) as _,
+            deadline: clock.now().plus(self.time),
+            clock: Arc::new(clock),
+            workspace: Arc::new(BTreeMap::new()),
+            progress: Arc::new(|_| {}),
+            traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
+        };
+        let arguments = Arguments { value: text.value(), text };
+        // As the caller does it: at the deadline the call is dropped.
+        tokio::time::timeout(self.time, tool.call(arguments, context)).await.unwrap()
+    }
+
+    pub(crate) async fn returned(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> ToolResult {
+        match self.call(tool, arguments).await {
+            ToolOutcome::Returned(result) => result,
+            ToolOutcome::Unknown { reason } => panic!("the outcome is unknown: {reason}"),
+        }
+    }
+
+    pub(crate) async fn unknown(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> String {
+        match self.call(tool, arguments).await {
+            ToolOutcome::Unknown { reason } => reason,
+            ToolOutcome::Returned(result) => panic!("it returned: {}", text(&result)),
+        }
+    }
+}
+
+/// What tools kept, in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Mutex<Vec<(ArtifactFacts, Bytes)>>);
+
+impl Kept {
+    pub(crate) fn all(&self) -> Vec<(ArtifactFacts, Bytes)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Artifacts for Kept {
+    async fn put(
+        &self,
+        _: &Shelf,
+        facts: &ArtifactFacts,
+        bytes: Bytes,
+    ) -> Result<(), ArtifactError> {
+        self.0.lock().unwrap().push((facts.clone(), bytes));
+        Ok(())
+    }
+
+    async fn facts(&self, _: &Shelf, _: &ArtifactId) -> Result<ArtifactFacts, ArtifactError> {
+        Err(ArtifactError::NotFound)
+    }
+
+    async fn get(
+        &self,
+        _: &Shelf,
+        _: &ArtifactId,
+        _: Option<Range<u64>>,
+    ) -> Result<Bytes, ArtifactError> {
+        Err(ArtifactError::NotFound)
+    }
+
+    async fn list(&self, _: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError> {
+        Ok(self.all().into_iter().map(|(facts, _)| facts).collect())
+    }
+
+    async fn delete_all(&self, _: &Shelf) -> Result<(), ArtifactError> {
+        Ok(())
+    }
+}

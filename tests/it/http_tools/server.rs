@@ -1,0 +1,161 @@
+//! A server that says exactly what a test wants said, byte by byte, and remembers what it was asked.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    Bytes {
+        bytes: Vec<u8>,
+        then_hang: bool,
+    },
+    /// Reads the request and closes.
+    Cut,
+    /// Reads the request and says nothing.
+    Hang,
+}
+
+impl Reply {
+    pub(crate) fn status(status: u16) -> Self {
+        Self::bytes(format!("HTTP/1.1 {status} \r\ncontent-length: 0\r\n\r\n").into_bytes())
+    }
+
+    pub(crate) fn text(text: &str) -> Self {
+        Self::status(200).with_body("text/plain", text)
+    }
+
+    pub(crate) fn json(text: &str) -> Self {
+        Self::status(200).with_body("application/json", text)
+    }
+
+    pub(crate) fn bytes(bytes: Vec<u8>) -> Self {
+        Self::Bytes { bytes, then_hang: false }
+    }
+
+    pub(crate) fn with(self, name: &str, value: &str) -> Self {
+        let (head, body) = self.parts();
+        Self::bytes(
+            [head.as_bytes(), format!("{name}: {value}\r\n\r\n").as_bytes(), &body].concat(),
+        )
+    }
+
+    pub(crate) fn with_body(self, mime_type: &str, text: &str) -> Self {
+        self.with_bytes(mime_type, text.as_bytes())
+    }
+
+    pub(crate) fn with_bytes(self, mime_type: &str, body: &[u8]) -> Self {
+        let (head, _) = self.parts();
+        let head = head.replace("content-length: 0\r\n", "");
+        let fields = format!("content-type: {mime_type}\r\ncontent-length: {}\r\n\r\n", body.len());
+        let fields = if mime_type.is_empty() {
+            format!("content-length: {}\r\n\r\n", body.len())
+        } else {
+            fields
+        };
+        Self::bytes([head.as_bytes(), fields.as_bytes(), body].concat())
+    }
+
+    /// Loses its last byte.
+    pub(crate) fn half(self) -> Self {
+        let Self::Bytes { mut bytes, .. } = self else { return self };
+        bytes.pop();
+        Self::bytes(bytes)
+    }
+
+    /// Announces more than it has, and stays.
+    pub(crate) fn endless(self) -> Self {
+        let (head, body) = self.parts();
+        let head = head.replace("content-length: ", "content-length: 99");
+        Self::Bytes { bytes: [head.as_bytes(), b"\r\n", &body].concat(), then_hang: true }
+    }
+
+    fn parts(self) -> (String, Vec<u8>) {
+        let Self::Bytes { bytes, .. } = self else { return (String::new(), Vec::new()) };
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 2;
+        (String::from_utf8(bytes[..end].to_vec()).unwrap(), bytes[end + 2..].to_vec())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) line: String,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Asked {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Answers with the replies in turn, the last one for ever; each closes its connection.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) url: String,
+    requests: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Server {
+    pub(crate) fn start(replies: &[Reply]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        let replies = replies.to_vec();
+        std::thread::spawn(move || {
+            let mut held = Vec::new();
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { continue };
+                let Some(request) = read(&stream) else { continue };
+                let number = {
+                    let mut seen = seen.lock().unwrap();
+                    seen.push(request);
+                    seen.len() - 1
+                };
+                match replies.get(number).or(replies.last()) {
+                    Some(Reply::Bytes { bytes, then_hang }) => {
+                        let _ = stream.write_all(bytes);
+                        if *then_hang {
+                            held.push(stream);
+                        }
+                    }
+                    Some(Reply::Hang) => held.push(stream),
+                    Some(Reply::Cut) | None => {}
+                }
+            }
+        });
+        Self { url, requests }
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Asked> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub(crate) fn only_request(&self) -> Asked {
+        let requests = self.requests();
+        assert_eq!(requests.len(), 1, "{requests:?}");
+        requests[0].clone()
+    }
+}
+
+fn read(stream: &TcpStream) -> Option<Asked> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|length| *length > 0)?;
+    let mut headers = Vec::new();
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok().filter(|length| *length > 0)?;
+        let Some((name, value)) = header.trim_end().split_once(": ") else { break };
+        headers.push((name.to_ascii_lowercase(), value.to_owned()));
+    }
+    let length = headers
+        .iter()
+        .find(|(name, _)| name == "content-length")
+        .and_then(|(_, value)| value.parse::<usize>().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body).ok()?;
+    Some(Asked { line: line.trim_end().to_owned(), headers, body: String::from_utf8(body).ok()? })
+}

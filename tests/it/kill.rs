@@ -1,0 +1,144 @@
+//! The plug is pulled at every named boundary of a prompt with a tool, an approval and an answer; nothing is lost, and no
+//! payment is made twice.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwheel::payments::PaymentsServer;
+
+use crate::support::normal::normal;
+use crate::support::process::Dev;
+
+/// Boundaries at which a write is under way: its outcome may be unknown, and a person says what happened.
+const WRITE_UNDER_WAY: [&str; 3] = ["tool.before", "tool.after", "result.before"];
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Story<'a> {
+    data: &'a Path,
+    payments: &'a PaymentsServer,
+    client: reqwest::Client,
+}
+
+/// How a story ended.
+struct Ending {
+    entries: Vec<Value>,
+    prompt: Value,
+    was_asked_for_outcome: bool,
+    was_halted: bool,
+}
+
+impl Story<'_> {
+    fn start(&self, halt_at: Option<&str>) -> Dev {
+        let mut settings = vec![("PAYMENTS_URL", self.payments.base_url.clone())];
+        settings.extend(halt_at.map(|boundary| ("TURNWHEEL_HALT_AT", boundary.to_owned())));
+        Dev::start(self.data, &settings)
+    }
+
+    /// Plays the whole story as a client would: every request is repeated with its key until it is answered.
+    async fn play(&self, halt_at: Option<&str>) -> Ending {
+        let mut dev = self.start(halt_at);
+        let mut was_halted = false;
+        let mut was_asked_for_outcome = false;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < deadline, "the story did not end at {halt_at:?}: {}", dev.log());
+            if self.data.join("halted").exists() {
+                was_halted = true;
+                dev.kill();
+                std::fs::remove_file(self.data.join("halted")).unwrap();
+                dev = self.start(None);
+            }
+            let Some(prompt) = self.go_on(&dev, &mut was_asked_for_outcome).await else { continue };
+            let entries = self.get(&dev, "/api/conversations/story/entries?limit=100").await;
+            let Some(entries) = entries else { continue };
+            let entries = entries["items"].as_array().unwrap().clone();
+            dev.kill();
+            return Ending { entries, prompt, was_asked_for_outcome, was_halted };
+        }
+    }
+
+    /// One round of what a client does; the prompt, once it has ended.
+    async fn go_on(&self, dev: &Dev, was_asked_for_outcome: &mut bool) -> Option<Value> {
+        let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to Ada"});
+        let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
+        let prompt_id = accepted["promptId"].as_str().unwrap();
+        let prompt = self.get(dev, &format!("/api/conversations/story/prompts/{prompt_id}?wait=1")).await?;
+        match prompt["state"].as_str().unwrap() {
+            "running" => None,
+            "waiting_for_approval" => {
+                let conversation = self.get(dev, "/api/conversations/story").await?;
+                for approval in conversation["pendingApprovals"].as_array().unwrap() {
+                    let decision = if approval["kind"] == "outcome" {
+                        *was_asked_for_outcome = true;
+                        let is_paid = !self.payments.payments().is_empty();
+                        if is_paid { "happened" } else { "did_not_happen" }
+                    } else {
+                        "approve"
+                    };
+                    let id = approval["id"].as_str().unwrap();
+                    let path = format!("/api/conversations/story/approvals/{id}");
+                    self.post(dev, &path, &format!("decide-{id}"), &json!({"decision": decision})).await?;
+                }
+                None
+            }
+            _ => Some(prompt),
+        }
+    }
+
+    async fn get(&self, dev: &Dev, path: &str) -> Option<Value> {
+        let answer = self.client.get(dev.url(path)).timeout(Duration::from_secs(3)).send().await.ok()?;
+        if answer.status().is_success() { answer.json().await.ok() } else { None }
+    }
+
+    /// `None`: the plug was pulled before the answer came; the same request is made again.
+    async fn post(&self, dev: &Dev, path: &str, key: &str, body: &Value) -> Option<Value> {
+        let request = self.client.post(dev.url(path)).header("Idempotency-Key", key).json(body);
+        let answer = request.timeout(Duration::from_secs(2)).send().await.ok()?;
+        let status = answer.status();
+        let text = answer.text().await.ok()?;
+        assert!(status.is_success() || status.is_server_error(), "{path}: {status} {text}");
+        if status.is_success() { serde_json::from_str(&text).ok() } else { None }
+    }
+}
+
+async fn tell(halt_at: Option<&str>) -> (Ending, usize, u32) {
+    let folder = tempfile::tempdir().unwrap();
+    let payments = PaymentsServer::start().await.unwrap();
+    let story = Story { data: folder.path(), payments: &payments, client: reqwest::Client::new() };
+    let ending = story.play(halt_at).await;
+    let made = payments.payments();
+    let requests = made.iter().map(|payment| payment.requests).max().unwrap_or(0);
+    (ending, made.len(), requests)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
+    let (faultless, paid, _) = tell(None).await;
+    assert_eq!(faultless.prompt["state"], "completed", "{}", faultless.prompt);
+    assert_eq!(paid, 1);
+    let expected = normal(&faultless.entries);
+    let mut halted = 0;
+    for boundary in turnwheel::turn::BOUNDARIES {
+        // The n-th time, until a whole story no longer reaches it so often.
+        for occurrence in 1.. {
+            let at = format!("{boundary}#{occurrence}");
+            let (ending, paid, requests) = tell(Some(&at)).await;
+            assert!(requests <= 1, "{at}: the payment was sent {requests} times");
+            if !ending.was_halted {
+                break;
+            }
+            halted += 1;
+            assert_eq!(ending.prompt["state"], "completed", "{at}: {}", ending.prompt);
+            if ending.was_asked_for_outcome {
+                assert!(WRITE_UNDER_WAY.contains(boundary), "{at} asked for an outcome");
+                continue;
+            }
+            assert_eq!(paid, 1, "{at}");
+            let record = normal(&ending.entries);
+            assert_eq!(record, expected, "{at}: the record differs from the faultless one");
+        }
+    }
+    assert!(halted >= 20, "only {halted} boundaries were reached");
+}

@@ -1,0 +1,150 @@
+//! The example's payments service, and the clerk that comes along with it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use turnwheel::agents::{ToolSet, load};
+use turnwheel::payments::PaymentsServer;
+use turnwheel::tools::http::addresses::AddressRules;
+use turnwheel::tools::http::client::HttpClient;
+
+use crate::http_tools::bench::{Bench, text};
+
+async fn ask(
+    server: &PaymentsServer,
+    key: Option<&str>,
+    to: &str,
+    body: &str,
+) -> (u16, serde_json::Value) {
+    let request =
+        reqwest::Client::new().post(format!("{}/pay/{to}", server.base_url)).body(body.to_owned());
+    let request = match key {
+        Some(key) => request.header("idempotency-key", key),
+        None => request,
+    };
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn one_key_pays_once() {
+    let server = PaymentsServer::start().await.unwrap();
+    let first = ask(&server, Some("k1"), "Ada", r#"{"amount": 250}"#).await;
+    let again = ask(&server, Some("k1"), "Ada", r#"{"amount": 250}"#).await;
+    assert_eq!(first, again);
+    assert_eq!(first.0, 200);
+    assert_eq!(
+        (&first.1["to"], &first.1["amount"], &first.1["status"]),
+        (&json!("Ada"), &json!(250), &json!("sent"))
+    );
+    let other = ask(&server, Some("k2"), "Ada", r#"{"amount": 250}"#).await;
+    assert_ne!(first.1["receipt"], other.1["receipt"]);
+    let payments = server.payments();
+    assert_eq!(payments.len(), 2);
+    assert_eq!(payments[0].requests, 2);
+    let elsewhere = PaymentsServer::start().await.unwrap();
+    assert_eq!(
+        ask(&elsewhere, Some("k1"), "Ada", r#"{"amount": 250}"#).await,
+        first,
+        "receipts are the key's"
+    );
+}
+
+#[tokio::test]
+async fn bad_input_is_answered_with_a_sentence() {
+    let server = PaymentsServer::start().await.unwrap();
+    for (key, to, body) in [
+        (None, "Ada", r#"{"amount": 1}"#),
+        (Some("k"), "%20", r#"{"amount": 1}"#),
+        (Some("k"), "Ada", "{}"),
+        (Some("k"), "Ada", r#"{"amount": "1"}"#),
+        (Some("k"), "Ada", r#"{"amount": -1}"#),
+        (Some("k"), "Ada", r#"{"amount": 1e99}"#),
+        (Some("k"), "Ada", "no"),
+    ] {
+        let (status, answer) = ask(&server, key, to, body).await;
+        assert_eq!(status, 400, "{body}");
+        assert!(answer["error"].as_str().unwrap().ends_with('.'), "{answer}");
+    }
+    ask(&server, Some("k"), "Ada", r#"{"amount": 1}"#).await;
+    assert_eq!(ask(&server, Some("k"), "Ada", r#"{"amount": 2}"#).await.0, 422);
+    assert_eq!(server.payments().len(), 1);
+}
+
+#[tokio::test]
+async fn it_stops_when_it_is_dropped() {
+    let server = PaymentsServer::start().await.unwrap();
+    let url = format!("{}/payments", server.base_url);
+    reqwest::get(&url).await.unwrap();
+    drop(server);
+    // The port closes when the server's task sees the stop; until then connections may still be taken.
+    let is_closed = async {
+        while reqwest::get(&url).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(5), is_closed).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_clerk_pays_once_however_often_a_call_is_delivered() {
+    let server = PaymentsServer::start().await.unwrap();
+    let app_settings = |name: &str| (name == "PAYMENTS_URL").then(|| server.base_url.clone());
+    let client = HttpClient::new(AddressRules::default().with_loopback()).unwrap();
+    let tool = |name: &str| Arc::new(turnwheel_plain(name)) as Arc<dyn turnwheel::tools::RunTool>;
+    let tools: ToolSet = ["read", "write", "edit", "ls", "find", "grep"]
+        .into_iter()
+        .map(|name| (name.to_owned(), tool(name)))
+        .collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
+    let loaded = load(&folder, &tools, &app_settings, &client);
+    assert_eq!(loaded.mistakes, []);
+    let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
+    let (send, list) = (clerk.tool("send_payment").unwrap(), clerk.tool("list_payments").unwrap());
+    let bench = Bench::new();
+    let first = bench.returned(send, r#"{"to":"Ada","amount":250}"#).await;
+    let again = bench.returned(send, r#"{"to":"Ada","amount":250}"#).await;
+    assert_eq!(first, again);
+    let receipt = first.structured.unwrap().value()["receipt"].clone();
+    let payments = server.payments();
+    assert_eq!((payments.len(), payments[0].key.as_str()), (1, bench.effect_id.as_str()));
+    let listed = bench.returned(list, "{}").await;
+    assert!(text(&listed).contains(receipt.as_str().unwrap()), "{}", text(&listed));
+}
+
+/// Stands for a built-in that no test here calls.
+#[derive(Debug)]
+struct Plain(turnwheel::tools::ToolDefinition);
+
+fn turnwheel_plain(name: &str) -> Plain {
+    Plain(turnwheel::tools::ToolDefinition {
+        name: name.to_owned(),
+        label: name.to_owned(),
+        description: String::new(),
+        parameters: json!({"type": "object"}),
+        effect: turnwheel::agent::request::Effect::Read,
+        on_unknown: turnwheel::agent::phase::OnUnknown::Ask,
+        timeout: turnwheel::tools::TIMEOUT_DEFAULT,
+        revision: String::new(),
+    })
+}
+
+#[async_trait::async_trait]
+impl turnwheel::tools::RunTool for Plain {
+    fn definition(&self) -> &turnwheel::tools::ToolDefinition {
+        &self.0
+    }
+
+    fn ask(&self, _: &turnwheel::tools::Arguments) -> Option<turnwheel::tools::Ask> {
+        None
+    }
+
+    async fn call(
+        &self,
+        _: turnwheel::tools::Arguments,
+        _: turnwheel::tools::ToolContext,
+    ) -> turnwheel::tools::ToolOutcome {
+        turnwheel::tools::ToolOutcome::Returned(turnwheel::tools::ToolResult::default())
+    }
+}

@@ -1,0 +1,87 @@
+//! The one place that says what two records have in common: ids renumbered by first use, times, attempts and claims dropped.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// Members that differ from run to run and say nothing.
+const DROPPED: [&str; 12] = [
+    "timestamp", "startedAt", "endedAt", "requestedAt", "decidedAt", "expiresAt", "createdAt", "updatedAt", "at",
+    "acceptedAt", "attempt", "until",
+];
+
+/// Members whose values are ids.
+const IDS: [&str; 14] = [
+    "id", "entryId", "parentId", "promptId", "inputId", "requestId", "messageId", "effectId", "conversationId",
+    "artifactId", "binding", "toolCallId", "targetId", "leafId",
+];
+
+#[derive(Default)]
+struct Renumbering {
+    names: HashMap<String, String>,
+}
+
+/// A record (entries as the API lists them) as it would be in any run that did the same. Later tries of a call and resets
+/// of answers are marks of a fault, not of the work.
+pub fn normal(entries: &[Value]) -> Vec<Value> {
+    let kept = entries.iter().filter(|entry| {
+        let is_later_try = entry["type"] == "tool_started" && entry["attempt"].as_u64().unwrap_or(1) > 1;
+        !is_later_try
+    });
+    let mut renumbering = Renumbering::default();
+    let mut normal = Vec::new();
+    let mut parent = Value::Null;
+    for (number, entry) in kept.enumerate() {
+        let mut entry = entry.clone();
+        // What was left out must not show in the numbers of what stays.
+        entry["seq"] = Value::from(number + 1);
+        entry["parentId"] = parent;
+        parent = entry["id"].clone();
+        normal.push(renumbering.value(None, &entry));
+    }
+    normal
+}
+
+impl Renumbering {
+    fn value(&mut self, name: Option<&str>, value: &Value) -> Value {
+        match value {
+            Value::Object(members) => Value::Object(
+                members
+                    .iter()
+                    .filter(|(name, _)| !DROPPED.contains(&name.as_str()))
+                    .map(|(name, value)| (name.clone(), self.value(Some(name), value)))
+                    .collect(),
+            ),
+            Value::Array(items) => Value::Array(items.iter().map(|item| self.value(name, item)).collect()),
+            Value::String(text) if name.is_some_and(|name| IDS.contains(&name)) => {
+                let next = format!("#{}", self.names.len() + 1);
+                Value::String(self.names.entry(text.clone()).or_insert(next).clone())
+            }
+            Value::String(text) => Value::String(self.without_ids(text)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+
+    /// Ids and receipts inside texts: a receipt is a hash of the effect id.
+    fn without_ids(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        while let Some(at) = text.find("rcpt_") {
+            let end = text[at + 5..].find(|letter: char| !letter.is_ascii_alphanumeric()).map_or(text.len(), |end| at + 5 + end);
+            text.replace_range(at..end, "receipt");
+        }
+        text
+    }
+}
+
+#[test]
+fn two_runs_of_the_same_work_are_equal_and_other_work_is_not() {
+    use serde_json::json;
+    let run = |id: &str, text: &str| {
+        vec![
+            json!({"id": id, "parentId": null, "seq": 1, "timestamp": "t1", "type": "message", "message": {"role": "user", "content": text, "timestamp": 5}}),
+            json!({"id": format!("{id}2"), "parentId": id, "seq": 2, "type": "tool_started", "attempt": 2}),
+        ]
+    };
+    assert_eq!(normal(&run("a", "hi")), normal(&run("b", "hi")[..1]));
+    assert_ne!(normal(&run("a", "hi")), normal(&run("a", "ho")));
+}

@@ -1,0 +1,92 @@
+//! The built binary as a process of its own: started as a user starts it, killed as a power cut does.
+
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// `turnwheel dev` on a free port. Killed when dropped.
+pub struct Dev {
+    child: Child,
+    address: String,
+    log: Arc<Mutex<String>>,
+}
+
+impl Dev {
+    pub fn start(data: &Path, settings: &[(&str, String)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
+        command
+            .args(["dev", "--port", "0", "--data"])
+            .arg(data)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", std::env::var_os("HOME").unwrap_or_default())
+            .env("TURNWHEEL_MODEL", "scripted")
+            .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let log = Arc::new(Mutex::new(String::new()));
+        let mut errors = child.stderr.take().unwrap();
+        let error_log = Arc::clone(&log);
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = errors.read_to_string(&mut text);
+            error_log.lock().unwrap().push_str(&text);
+        });
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let line_log = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, address)) = line.split_once("Turnwheel is at http://") {
+                    let _ = sender.send(address.trim().to_owned());
+                }
+                let mut log = line_log.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let Ok(address) = receiver.recv_timeout(Duration::from_secs(20)) else {
+            let _ = child.kill();
+            panic!("turnwheel dev did not start: {}", log.lock().unwrap());
+        };
+        Self { child, address, log }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// SIGKILL: nothing is tidied up.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks politely, as Ctrl-C does; the exit status, when it came within the time.
+    pub fn interrupt(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
+        let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        let deadline = Instant::now() + within;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

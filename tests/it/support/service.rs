@@ -1,0 +1,93 @@
+//! The whole service in this process: local host, handler, embedded store, on free ports of loopback.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use turnwheel::App;
+use turnwheel::app::ServiceOptions;
+use turnwheel::settings::Settings;
+
+pub struct Service {
+    pub base: String,
+    pub client: reqwest::Client,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Service {
+    /// Agents are read from `folder/agents`, data kept in `folder/data`.
+    pub async fn start(app: App, folder: &Path, settings: &[(&str, &str)]) -> Self {
+        let settings: BTreeMap<String, String> =
+            settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let settings = Settings::read(move |name| settings.get(name).cloned()).unwrap();
+        let options = ServiceOptions {
+            root: folder.to_owned(),
+            data: folder.join("data"),
+            agents: None,
+            port: 0,
+            handler_port: 0,
+        };
+        let running = Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));
+        let base = format!("http://{}", running.address());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move { Box::pin(running.run(stopped)).await.unwrap() });
+        Self { base, client: reqwest::Client::new(), stop, task }
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let answer = self.client.get(format!("{}{path}", self.base)).send().await.unwrap();
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        assert!(status.is_success(), "GET {path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or(Value::String(text))
+    }
+
+    /// Status and body.
+    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.client.post(format!("{}{path}", self.base)).json(body).send().await.unwrap();
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap();
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// The prompt, once it has left `running`.
+    pub async fn settled(&self, conversation: &str, prompt: &str) -> Value {
+        let path = format!("/api/conversations/{conversation}/prompts/{prompt}?wait=10");
+        for _ in 0..3 {
+            let prompt = self.get(&path).await;
+            if prompt["state"] != "running" {
+                return prompt;
+            }
+        }
+        panic!("the prompt still runs");
+    }
+
+    /// Every durable event so far: name and data.
+    pub async fn events(&self, conversation: &str) -> Vec<(String, Value)> {
+        let path = format!("{}/api/conversations/{conversation}/events?follow=false&after=0", self.base);
+        let text = self.client.get(path).send().await.unwrap().text().await.unwrap();
+        frames(&text)
+    }
+
+    pub async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(Duration::from_secs(15), self.task).await.unwrap().unwrap();
+    }
+}
+
+/// Frames with a name, in order: comments and frames of only an id are passed over.
+pub fn frames(text: &str) -> Vec<(String, Value)> {
+    let mut frames = Vec::new();
+    for frame in text.split("\n\n") {
+        let line = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if let (Some(event), Some(data)) = (line("event:"), line("data:")) {
+            frames.push((event.to_owned(), serde_json::from_str(data).unwrap()));
+        }
+    }
+    frames
+}

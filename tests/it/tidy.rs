@@ -1,0 +1,217 @@
+//! The house rules that no compiler holds: layers, purity of the core, size, and what lies at the root.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use self::source::Source;
+
+mod root;
+mod source;
+
+/// From the top down. A module uses what stands in a later row; those of one row do not use each other.
+const LAYERS: &[&[&str]] = &[
+    &["main"],
+    &["app"],
+    &["doctor", "package"],
+    &["host", "http"],
+    &["turn"],
+    &["agents", "extensions", "payments"],
+    &["artifacts", "live", "model", "queue", "store", "tools"],
+    &["agent"],
+    &["telemetry"],
+    &["settings"],
+    &["ids"],
+    &["clock"],
+];
+
+/// Who may use a neighbour, and why it is right.
+const EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("tools", "artifacts", "what a tool makes is kept before the commit that names it")];
+
+const LINES_MAX: usize = 500;
+
+/// What the core must not know: waiting, time, chance, the world outside.
+const IMPURE: &str = r"\basync\b|\.await\b|\btokio\b|\b(System|Manual)?Clock\b|\bSystemTime\b|\bInstant\b|\.fresh\(|\bgetrandom\b|\btracing\b|\bstd::(env|fs|io|net|process|thread)\b|\bsettings::environment\b";
+
+/// What clippy also denies; here it is seen where an attribute silences clippy.
+const UNFINISHED: &str = r"\.unwrap\(\)|\btodo!|\bunimplemented!|\bdbg!|#!?\[allow\(";
+
+/// The project's folder.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files below `folder` (relative to the project) that `wanted` picks, sorted, as relative paths with `/`.
+fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![root().join(folder)];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(root()).unwrap_or(&path).to_string_lossy().into_owned();
+            let name = name.replace('\\', "/");
+            if wanted(&name) {
+                found.push(name);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn is_rust(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "rs")
+}
+
+fn read(path: &str) -> String {
+    let text = std::fs::read_to_string(root().join(path));
+    text.unwrap_or_else(|error| format!("{path} cannot be read: {error}"))
+}
+
+/// Every file of `src` that is part of the product, without its tests.
+fn product() -> Vec<Source> {
+    let sources = files("src", is_rust).into_iter().map(|path| Source::new(&path, &read(&path)));
+    source::without_test_files(sources.collect())
+}
+
+fn row(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|row| row.contains(&module))
+}
+
+/// Sentences about uses that go up or sideways.
+fn layer_faults(sources: &[Source]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for source in sources {
+        let user = source.module();
+        if user == "lib" {
+            continue;
+        }
+        let Some(user_row) = row(&user) else {
+            faults.push(format!("{}: put the module `{user}` into LAYERS", source.path));
+            continue;
+        };
+        for used in source.modules_used() {
+            let is_exception = EXCEPTIONS
+                .iter()
+                .any(|(from, to, _)| (*from, *to) == (user.as_str(), used.as_str()));
+            let is_below = row(&used).is_some_and(|used_row| used_row > user_row);
+            if used != user && !is_below && !is_exception {
+                faults.push(format!("{}: `{user}` must not use `{used}`", source.path));
+            }
+        }
+    }
+    faults
+}
+
+/// `path:line: the line` of all matches.
+fn matches(sources: &[Source], pattern: &str) -> Vec<String> {
+    let pattern = regex::Regex::new(pattern).expect("a good pattern");
+    let mut found = Vec::new();
+    for source in sources {
+        for (number, line) in source.code.lines().enumerate() {
+            if pattern.is_match(line) {
+                found.push(format!("{}:{}: {}", source.path, number + 1, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+fn in_core(source: &Source) -> bool {
+    source.module() == "agent"
+}
+
+#[test]
+fn modules_use_only_what_is_below_them() {
+    assert_eq!(layer_faults(&product()), [""; 0]);
+}
+
+#[test]
+fn exceptions_to_the_layers_are_still_needed() {
+    let used: BTreeSet<(String, String)> = product()
+        .iter()
+        .flat_map(|source| {
+            let user = source.module();
+            source.modules_used().into_iter().map(move |used| (user.clone(), used))
+        })
+        .collect();
+    for (from, to, why) in EXCEPTIONS {
+        let is_used = used.contains(&((*from).to_owned(), (*to).to_owned()));
+        assert!(is_used, "`{from}` no longer uses `{to}` ({why}): remove the exception");
+    }
+}
+
+#[test]
+fn a_use_that_goes_up_or_sideways_is_noticed() {
+    let of = |path: &str, text: &str| layer_faults(&[Source::new(path, text)]);
+    assert_eq!(of("src/turn.rs", "use crate::{agent::head::Head, clock, ids::{A, B}};"), [""; 0]);
+    assert_eq!(of("src/agent/step.rs", "// crate::store\nlet s = \"crate::store\";"), [""; 0]);
+    assert_eq!(of("src/tools/run.rs", "use crate::artifacts::Shelf;"), [""; 0]);
+    assert_eq!(
+        of("src/store/memory.rs", "use crate::{ids::A, queue::Queue};"),
+        ["src/store/memory.rs: `store` must not use `queue`"]
+    );
+    assert_eq!(
+        of("src/agent/step.rs", "fn f() { crate::turn::handle() }"),
+        ["src/agent/step.rs: `agent` must not use `turn`"]
+    );
+    assert_eq!(of("src/misc.rs", ""), ["src/misc.rs: put the module `misc` into LAYERS"]);
+}
+
+#[test]
+fn agent_is_pure() {
+    let core: Vec<Source> = product().into_iter().filter(in_core).collect();
+    assert!(core.len() > 5, "the core is in src/agent");
+    assert_eq!(matches(&core, IMPURE), [""; 0]);
+}
+
+#[test]
+fn an_impure_core_is_noticed() {
+    let of = |text: &str| matches(&[Source::new("src/agent/step.rs", text)], IMPURE).len();
+    for impure in [
+        "async fn step() {}",
+        "let now = clock.now(); use crate::clock::{Clock, Timestamp};",
+        "let id = ids.fresh();",
+        "tracing::info!(1);",
+        "std::time::SystemTime::now()",
+        "Instant::now()",
+        "std::fs::read(p)",
+    ] {
+        assert_eq!(of(impure), 1, "{impure}");
+    }
+    for pure in ["use crate::clock::Timestamp;", "/// async, Clock", "let s = \"tokio\";"] {
+        assert_eq!(of(pure), 0, "{pure}");
+    }
+    assert_eq!(of("#[cfg(test)]\nmod tests {\n    fn f() { async {} }\n}\nfn g() {}"), 0);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    assert_eq!(matches(&product(), UNFINISHED), [""; 0]);
+}
+
+#[test]
+fn files_are_short_and_say_what_they_are_for() {
+    let mut faults = Vec::new();
+    for folder in ["src", "tests", "benches", "examples"] {
+        for path in files(folder, is_rust) {
+            let text = read(&path);
+            let lines = text.lines().count();
+            if lines > LINES_MAX {
+                faults.push(format!(
+                    "{path} has {lines} lines: split it by noun ({LINES_MAX} at most)"
+                ));
+            }
+            let first = text.lines().next().unwrap_or_default();
+            if first.strip_prefix("//! ").is_none_or(|purpose| purpose.len() <= 10) {
+                faults
+                    .push(format!("{path} does not begin with a `//!` line that says its purpose"));
+            }
+        }
+    }
+    assert_eq!(faults, [""; 0]);
+}

@@ -1,0 +1,262 @@
+//! What a newcomer finds at the root: the files that must be there, true to the code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use turnwheel::settings::table::{self, ReadBy, SetBy};
+
+use super::{files, is_rust, read, root};
+
+const FILES: &[&str] = &[
+    ".ci/run",
+    ".funcignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "docs/architecture.md",
+    "docs/settings.md",
+    "host.json",
+    "infra/README.md",
+    "local.settings.sample.json",
+    "src/lib.rs",
+    "src/main.rs",
+    "tests/it/main.rs",
+];
+
+const FUNCTIONS: &[&str] = &[
+    "api",
+    "approve",
+    "health",
+    "notify",
+    "notify-poison",
+    "prompt",
+    "sweep",
+    "turn",
+    "turn-poison",
+];
+
+/// Names of the functions that are there.
+fn functions() -> Vec<String> {
+    let files = files("functions", |path| path.ends_with("/function.json"));
+    let mut names: Vec<String> =
+        files.iter().filter_map(|path| path.split('/').nth(1)).map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+fn json(path: &str) -> Value {
+    serde_json::from_str(&read(path))
+        .unwrap_or_else(|error| Value::from(format!("{path}: {error}")))
+}
+
+/// Texts that people read, and code.
+fn texts() -> Vec<String> {
+    let is_text = |path: &str| {
+        is_rust(path)
+            || [".md", ".json", ".toml", ".yml", ".bicep", ".sh"]
+                .iter()
+                .any(|end| path.ends_with(end))
+    };
+    let folders = ["src", "tests", "functions", "agents", "docs", "infra", "examples", "benches"];
+    let mut texts: Vec<String> = folders.iter().flat_map(|folder| files(folder, is_text)).collect();
+    texts.extend(FILES.iter().filter(|path| !path.contains('/')).map(|path| (*path).to_owned()));
+    texts.push(".ci/run".to_owned());
+    texts
+}
+
+#[test]
+fn the_root_has_what_a_newcomer_looks_for() {
+    let missing: Vec<&&str> = FILES.iter().filter(|path| !root().join(path).is_file()).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+    assert_eq!(functions(), FUNCTIONS);
+    assert!(!files("agents", |path| path.ends_with(".agent.md")).is_empty(), "no agents");
+}
+
+#[test]
+fn every_function_has_somebody_who_answers() {
+    let answering: String =
+        files("src/http", is_rust).iter().map(|path| read(path)).collect::<String>()
+            + &read("src/http.rs");
+    for name in functions() {
+        let bindings = json(&format!("functions/{name}/function.json"));
+        let trigger =
+            bindings["bindings"].as_array().into_iter().flatten().find(|binding| {
+                binding["type"].as_str().is_some_and(|kind| kind.ends_with("Trigger"))
+            });
+        let trigger = trigger.unwrap_or(&Value::Null);
+        // A proxied request arrives under its own path, everything else under the function's name.
+        let wanted = match trigger["route"].as_str().and_then(|route| route.split('/').next()) {
+            Some(route) if !route.starts_with('{') => route.to_owned(),
+            Some(_) => "/api".to_owned(),
+            None => format!("\"{name}\""),
+        };
+        assert!(trigger["type"].is_string(), "{name} has no trigger");
+        assert!(answering.contains(&wanted), "nothing in src/http answers `{wanted}` of {name}");
+    }
+}
+
+/// `${NAME}` of the agent files.
+fn settings_of_agents() -> BTreeSet<String> {
+    let name = regex::Regex::new(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}").expect("a good pattern");
+    let files = files("agents", |path| path.ends_with(".agent.md"));
+    files
+        .iter()
+        .flat_map(|path| {
+            let text = read(path);
+            name.captures_iter(&text).map(|found| found[1].to_owned()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn the_sample_has_each_setting_and_no_other() {
+    let sample = json("local.settings.sample.json");
+    assert_eq!(sample["IsEncrypted"], false);
+    let values = sample["Values"].as_object().expect("`Values`");
+    let mut wanted: BTreeMap<String, String> = table::ROWS
+        .iter()
+        .filter(|row| row.set_by == SetBy::You)
+        .map(|row| (row.name.to_owned(), row.sample.to_owned()))
+        .collect();
+    wanted.extend(settings_of_agents().into_iter().map(|name| (name, String::new())));
+    let found: BTreeMap<String, String> = values
+        .iter()
+        .map(|(name, value)| (name.clone(), value.as_str().unwrap_or("not a text").to_owned()))
+        .collect();
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn the_page_of_settings_is_the_table() {
+    let mut page = "# Settings\n\nApp settings in Azure, environment variables or `local.settings.json` elsewhere. An empty value counts as absent.\nAll mistakes are told at once, at start and by `turnwheel doctor`.\n".to_owned();
+    let sections = [
+        (SetBy::You, "Yours", "Each is in `local.settings.sample.json`."),
+        (SetBy::Platform, "Set by Azure or the Functions host", "Read, never to be set."),
+        (SetBy::Tests, "For crash tests", "Refused in Azure."),
+        (
+            SetBy::Later,
+            "Of later releases",
+            "A mistake when set: nobody should believe that they work already.",
+        ),
+    ];
+    for (set_by, title, text) in sections {
+        let _ = write!(
+            page,
+            "\n## {title}\n\n{text}\n\n| setting | what it is | when absent | example |\n|---|---|---|---|\n"
+        );
+        for row in table::ROWS.iter().filter(|row| row.set_by == set_by) {
+            let host = if row.read_by == ReadBy::FunctionsHost {
+                " Read by the Functions host."
+            } else {
+                ""
+            };
+            let secret = if row.is_secret { " Secret." } else { "" };
+            let example =
+                if row.example.is_empty() { String::new() } else { format!("`{}`", row.example) };
+            let absent = row.default.unwrap_or_default();
+            let _ = writeln!(
+                page,
+                "| `{}` | {}{host}{secret} | {absent} | {example} |",
+                row.name, row.purpose
+            );
+        }
+    }
+    assert_eq!(read("docs/settings.md"), page, "docs/settings.md is not as settings::table has it");
+}
+
+#[test]
+fn the_readme_begins_with_the_two_commands_and_a_tour() {
+    let readme = read("README.md");
+    for command in ["cargo run -- dev", "cargo test"] {
+        assert!(readme.contains(command), "README.md does not mention `{command}`");
+    }
+    let tour: Vec<&str> = readme.split("```sh tour\n").skip(1).collect();
+    assert!(!tour.is_empty(), "README.md has no ```sh tour blocks");
+    for block in tour {
+        let block = block.split("```").next().unwrap_or_default();
+        let strays = block
+            .match_indices("://")
+            .filter(|(at, _)| !block.split_at(at + 3).1.starts_with("127.0.0.1:7071"));
+        assert_eq!(strays.count(), 0, "the tour leaves this machine:\n{block}");
+    }
+}
+
+#[test]
+fn tests_that_the_documents_name_exist() {
+    let named = regex::Regex::new(r"(?m)— tests?: (.+)$").unwrap();
+    let name = regex::Regex::new(r"`(?:\w+::)*(\w+)`").unwrap();
+    let code: String = ["src", "tests"]
+        .iter()
+        .flat_map(|folder| files(folder, is_rust))
+        .map(|path| read(&path))
+        .collect();
+    let page = read("docs/architecture.md");
+    let mut count = 0;
+    for names in named.captures_iter(&page) {
+        for test in name.captures_iter(&names[1]) {
+            count += 1;
+            assert!(code.contains(&format!("fn {}(", &test[1])), "there is no test `{}`", &test[1]);
+        }
+    }
+    assert!(count > 0, "docs/architecture.md names no test");
+}
+
+#[test]
+fn encryption_is_rustls_alone() {
+    let lock = read("Cargo.lock");
+    for name in ["openssl", "openssl-sys", "native-tls"] {
+        assert!(
+            !lock.contains(&format!("name = \"{name}\"")),
+            "{name} came in: `cargo tree -i {name}`"
+        );
+    }
+}
+
+#[test]
+fn nothing_tells_of_the_machine_it_was_written_on() {
+    // In pieces, so that this file may hold them.
+    let words = [
+        ["/wo", "rk/"],
+        ["/ho", "me/"],
+        ["/Us", "ers/"],
+        ["/ro", "ot/"],
+        ["co-auth", "ored-by"],
+        ["generated", " with ["],
+        ["claude", " code"],
+    ]
+    .map(|pieces| pieces.concat());
+    let mut found = Vec::new();
+    for path in texts() {
+        for (number, line) in read(&path).lines().enumerate() {
+            let line = line.to_lowercase();
+            for word in &words {
+                let at = line.find(&word.to_lowercase());
+                let before = at.and_then(|at| line.split_at(at).0.chars().next_back());
+                // A part of a longer path is somebody else's folder.
+                let is_part = word.starts_with('/')
+                    && before.is_some_and(|c| c.is_alphanumeric() || ".})".contains(c));
+                if at.is_some() && !is_part {
+                    found.push(format!("{path}:{}: {word}", number + 1));
+                }
+            }
+        }
+    }
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn contributing_is_one_screen() {
+    assert!(read("CONTRIBUTING.md").lines().count() <= 60);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_definition_of_green_can_be_run() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(root().join(".ci/run")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o111, 0o111, "chmod +x .ci/run");
+}

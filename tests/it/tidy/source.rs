@@ -1,0 +1,221 @@
+//! A Rust file as the house rules see it: code without comments, texts and tests.
+
+use std::collections::BTreeSet;
+
+pub(super) struct Source {
+    /// Relative to the project, with `/`.
+    pub(super) path: String,
+    /// Line by line where it was; comments, the insides of texts and `#[cfg(test)]` items are spaces.
+    pub(super) code: String,
+    /// Files that are tests, because their `mod` line is.
+    test_files: Vec<String>,
+}
+
+impl Source {
+    pub(super) fn new(path: &str, text: &str) -> Self {
+        let (code, test_modules) = without_tests(&without_texts(text));
+        let folder = match path {
+            "src/lib.rs" | "src/main.rs" => "src",
+            path => path.strip_suffix(".rs").unwrap_or(path),
+        };
+        let test_files = test_modules.iter().map(|name| format!("{folder}/{name}")).collect();
+        Self { path: path.to_owned(), code, test_files }
+    }
+
+    /// The module below the crate's root: `store` for `src/store/memory.rs`.
+    pub(super) fn module(&self) -> String {
+        let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        let first = path.split('/').next().unwrap_or_default();
+        first.strip_suffix(".rs").unwrap_or(first).to_owned()
+    }
+
+    /// Modules of the crate that this file names by `crate::`.
+    pub(super) fn modules_used(&self) -> BTreeSet<String> {
+        let mut used = BTreeSet::new();
+        for (at, _) in self.code.match_indices("crate::") {
+            let rest = self.code.get(at + "crate::".len()..).unwrap_or_default();
+            match rest.strip_prefix('{') {
+                None => used.insert(word(rest)),
+                Some(group) => {
+                    used.extend(parts(group));
+                    true
+                }
+            };
+        }
+        used.remove("");
+        used
+    }
+}
+
+/// Files that are not tests, nor below one.
+pub(super) fn without_test_files(sources: Vec<Source>) -> Vec<Source> {
+    let tests: Vec<String> = sources.iter().flat_map(|source| source.test_files.clone()).collect();
+    let is_test = |path: &str| {
+        tests.iter().any(|test| {
+            path.strip_prefix(test.as_str())
+                .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        })
+    };
+    sources.into_iter().filter(|source| !is_test(&source.path)).collect()
+}
+
+/// The identifier a text begins with.
+fn word(text: &str) -> String {
+    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
+/// The first word of each part of `a::B, c::{D, E}, f}`.
+fn parts(group: &str) -> Vec<String> {
+    let mut depth = 0_u32;
+    let mut starts = vec![0];
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => starts.push(at + 1),
+            _ => {}
+        }
+    }
+    starts.into_iter().map(|at| word(group.get(at..).unwrap_or_default())).collect()
+}
+
+/// Comments and the insides of texts become spaces; line ends stay.
+fn without_texts(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let at = |index: usize| chars.get(index).copied().unwrap_or('\0');
+    let mut code = String::with_capacity(text.len());
+    let mut index = 0;
+    let blank = |code: &mut String, c: char| code.push(if c == '\n' { '\n' } else { ' ' });
+    while index < chars.len() {
+        let end = match (at(index), at(index + 1)) {
+            ('/', '/') => line_end(&chars, index),
+            ('/', '*') => comment_end(&chars, index),
+            ('"', _) => text_end(&chars, index),
+            ('r', '"' | '#') if !is_word(index.checked_sub(1).map_or(' ', at)) => {
+                raw_end(&chars, index)
+            }
+            ('\'', next) if at(index + 2) == '\'' || next == '\\' => char_end(&chars, index),
+            _ => index,
+        };
+        if end == index {
+            code.push(at(index));
+            index += 1;
+        }
+        while index < end {
+            blank(&mut code, at(index));
+            index += 1;
+        }
+    }
+    code
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn line_end(chars: &[char], start: usize) -> usize {
+    (start..chars.len()).find(|index| chars.get(*index) == Some(&'\n')).unwrap_or(chars.len())
+}
+
+fn comment_end(chars: &[char], start: usize) -> usize {
+    let mut depth = 0_u32;
+    let mut index = start;
+    while index < chars.len() {
+        match (chars.get(index), chars.get(index + 1)) {
+            (Some('/'), Some('*')) => (depth, index) = (depth + 1, index + 2),
+            (Some('*'), Some('/')) => (depth, index) = (depth - 1, index + 2),
+            _ => index += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    index.min(chars.len())
+}
+
+fn text_end(chars: &[char], start: usize) -> usize {
+    let mut index = start + 1;
+    while let Some(c) = chars.get(index) {
+        match c {
+            '\\' => index += 2,
+            '"' => return index + 1,
+            _ => index += 1,
+        }
+    }
+    chars.len()
+}
+
+/// `start` when it is no raw text, such as `r#type`.
+fn raw_end(chars: &[char], start: usize) -> usize {
+    let hashes = chars.iter().skip(start + 1).take_while(|c| **c == '#').count();
+    if chars.get(start + 1 + hashes) != Some(&'"') {
+        return start;
+    }
+    let mut index = start + 2 + hashes;
+    while index < chars.len() {
+        let closes = chars.get(index) == Some(&'"')
+            && chars.iter().skip(index + 1).take(hashes).filter(|c| **c == '#').count() == hashes;
+        index += 1;
+        if closes {
+            return index + hashes;
+        }
+    }
+    chars.len()
+}
+
+fn char_end(chars: &[char], start: usize) -> usize {
+    let from = if chars.get(start + 1) == Some(&'\\') { start + 3 } else { start + 2 };
+    (from..chars.len())
+        .find(|index| chars.get(*index) == Some(&'\''))
+        .map_or(chars.len(), |index| index + 1)
+}
+
+/// `#[cfg(test)]` items become spaces; answers the names of `mod name;` among them.
+fn without_tests(code: &str) -> (String, Vec<String>) {
+    const MARK: &str = "#[cfg(test)]";
+    let mut kept = String::with_capacity(code.len());
+    let mut modules = Vec::new();
+    let mut rest = code;
+    while let Some(at) = rest.find(MARK) {
+        let (before, item) = rest.split_at(at);
+        kept.push_str(before);
+        let (item, after) = item.split_at(item_end(item));
+        if let Some((_, name)) = item.strip_suffix(';').and_then(|item| item.rsplit_once("mod ")) {
+            modules.push(name.trim().to_owned());
+        }
+        kept.extend(item.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        rest = after;
+    }
+    kept.push_str(rest);
+    (kept, modules)
+}
+
+/// After the `;` or the last brace of the item that begins here.
+fn item_end(item: &str) -> usize {
+    let mut depth = 0_u32;
+    for (at, c) in item.char_indices() {
+        match c {
+            ';' if depth == 0 => return at + 1,
+            '{' => depth += 1,
+            '}' if depth <= 1 => return at + 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    item.len()
+}
+
+#[test]
+fn texts_comments_and_tests_are_not_code() {
+    let text = "a \"b\\\"c\" 'd' '\\'' r#\"e\"f\"# r#type /* g /* h */ i */ &'j k // l\nm\n#[cfg(test)]\nmod n;\n#[cfg(test)]\nmod o { p {} }\nq";
+    let source = Source::new("src/x.rs", text);
+    let words: Vec<&str> = source.code.split_whitespace().collect();
+    assert_eq!(words, ["a", "r#type", "&'j", "k", "m", "q"]);
+    assert_eq!(source.code.lines().count(), text.lines().count());
+    let files = ["src/x.rs", "src/x/n.rs", "src/x/n/deep.rs", "src/x/name.rs"];
+    let sources = files.map(|path| Source::new(path, if path == "src/x.rs" { text } else { "" }));
+    let kept = without_test_files(sources.into());
+    let kept: Vec<&str> = kept.iter().map(|source| source.path.as_str()).collect();
+    assert_eq!(kept, ["src/x.rs", "src/x/name.rs"]);
+}

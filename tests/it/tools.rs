@@ -1,0 +1,36 @@
+//! Validation as the sources' own code does it.
+
+use serde_json::Value;
+use turnwheel::agent::raw::RawJson;
+use turnwheel::tools::validate::Checker;
+
+use crate::support::shared::shared;
+
+#[test]
+fn arguments_that_do_not_fit_are_answered_as_the_origin_answers() {
+    let Some(path) = shared("conformance/cases.json") else { return };
+    let cases: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let case = find(&cases, "L07").expect("the case is there");
+    let tool = &case["given"]["tools"][0];
+    let call = &case["given"]["model_script"][0]["calls"][0];
+    let expected = case["expect"]["source"]["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|event| event["type"] == "tool_execution_end")
+        .unwrap();
+    let problem = Checker::new(&tool["parameters"])
+        .unwrap()
+        .check(tool["name"].as_str().unwrap(), &RawJson::of(&call["arguments"]))
+        .unwrap_err();
+    assert_eq!(problem, expected["text"]);
+}
+
+fn find<'a>(value: &'a Value, id: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(members) if members.get("id").is_some_and(|found| found == id) => Some(value),
+        Value::Object(members) => members.values().find_map(|member| find(member, id)),
+        Value::Array(items) => items.iter().find_map(|item| find(item, id)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
