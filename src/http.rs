@@ -1,3 +1,127 @@
 //! Every public route, the Functions host's envelopes, and one mapping from errors to problems.
 
+mod approvals;
+mod artifacts;
+mod body;
+mod conversations;
+pub mod events;
 pub mod functions;
+mod health;
+mod idempotency;
+mod links;
+mod lists;
+pub mod openapi;
+pub mod owner;
+mod page;
+mod precondition;
+pub mod problem;
+mod prompts;
+mod reach;
+pub mod token;
+mod wait;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, ETAG, LOCATION};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use serde::Serialize;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::agent::raw::RawJson;
+use crate::settings::links::Auth;
+use crate::turn::World;
+use crate::turn::admission::Answer;
+use token::SigningKeys;
+
+/// What every route shares.
+pub struct Api {
+    pub world: World,
+    pub auth: Auth,
+    /// Whether the platform's sign-in stands in front: only then is its header believed.
+    pub is_sign_in_on: bool,
+    pub keys: SigningKeys,
+    health: health::Health,
+}
+
+impl Api {
+    pub fn new(world: World, auth: Auth, is_sign_in_on: bool, keys: SigningKeys) -> Self {
+        Self { world, auth, is_sign_in_on, keys, health: health::Health::default() }
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("auth", &self.auth).finish_non_exhaustive()
+    }
+}
+
+pub(crate) type Shared = Arc<Api>;
+
+/// What a request says beside its body.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self { uri: parts.uri.clone(), headers: parts.headers.clone() })
+    }
+}
+
+/// Every route under `/api`; whatever goes wrong in it is answered as a problem.
+pub fn router(api: Arc<Api>) -> Router {
+    let (router, _) = openapi::described().split_for_parts();
+    router
+        .fallback(|| async { problem::Problem::not_found("route") })
+        .method_not_allowed_fallback(|| async {
+            problem::Problem::new(
+                problem::METHOD_NOT_ALLOWED,
+                "this route is there, and does not take that method",
+            )
+        })
+        .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish))
+        .with_state(api)
+}
+
+/// JSON as it is, without a second reading.
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    raw(status, &RawJson::of(body))
+}
+
+fn raw(status: StatusCode, body: &RawJson) -> Response {
+    let mut response = Response::new(Body::from(body.text().to_owned()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// What was accepted, as the client hears it.
+fn answered(answer: Answer) -> Response {
+    let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+    let mut response =
+        answer.body.map_or_else(|| status.into_response(), |body| raw(status, &body));
+    let headers = response.headers_mut();
+    let location = answer.location.map(|location| format!("/api/{location}"));
+    if let Some(value) = location.and_then(|location| HeaderValue::from_str(&location).ok()) {
+        headers.insert(LOCATION, value);
+    }
+    if let Some(value) = answer.etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        headers.insert(ETAG, value);
+    }
+    if answer.is_replayed {
+        headers.insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    response
+}

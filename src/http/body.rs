@@ -15,7 +15,7 @@ use crate::turn::admission::idempotency::canonical_hash;
 use crate::turn::views::pointer_of;
 
 /// Bytes of one request.
-pub const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
 
 /// A JSON body and what it is compared by.
 #[derive(Debug)]
@@ -55,7 +55,10 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Probl
 }
 
 fn too_large() -> Problem {
-    Problem::new(problem::PAYLOAD_TOO_LARGE, "a body may be 10 MB long: add large content in parts, as artifacts")
+    Problem::new(
+        problem::PAYLOAD_TOO_LARGE,
+        "a body may be 10 MB long: add large content in parts, as artifacts",
+    )
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
@@ -114,13 +117,23 @@ mod tests {
 
     fn fault(text: &str) -> String {
         let problem = parse::<NewConversation>(text.as_bytes()).unwrap_err();
-        format!("{problem:?}").split("faults: ").nth(1).unwrap().split(']').next().unwrap().to_owned()
+        format!("{problem:?}")
+            .split("faults: ")
+            .nth(1)
+            .unwrap()
+            .split(']')
+            .next()
+            .unwrap()
+            .to_owned()
     }
 
     #[test]
     fn an_unknown_field_is_named_and_pointed_at() {
         let told = fault(r#"{"agnet":"x"}"#);
-        assert!(told.contains(r#"pointer: "/agnet""#) && told.contains("unknown field `agnet`"), "{told}");
+        assert!(
+            told.contains(r#"pointer: "/agnet""#) && told.contains("unknown field `agnet`"),
+            "{told}"
+        );
         let told = fault(r#"{"settings":{"retry":{"maxRetry":1}}}"#);
         assert!(told.contains(r#"pointer: "/settings/retry/maxRetry""#), "{told}");
     }
@@ -128,7 +141,10 @@ mod tests {
     #[test]
     fn a_wrong_type_is_pointed_at_without_a_position() {
         let told = fault(r#"{"metadata":{"a/b":1}}"#);
-        assert!(told.contains(r#"pointer: "/metadata/a~1b""#) && !told.contains("at line"), "{told}");
+        assert!(
+            told.contains(r#"pointer: "/metadata/a~1b""#) && !told.contains("at line"),
+            "{told}"
+        );
     }
 
     #[test]

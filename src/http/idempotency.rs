@@ -47,7 +47,11 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         None => text.to_owned(),
     };
     let is_visible = key.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
-    if is_visible && (1..=KEY_MAX).contains(&key.len()) { Ok(Some(format!("key:{key}"))) } else { Err(wrong()) }
+    if is_visible && (1..=KEY_MAX).contains(&key.len()) {
+        Ok(Some(format!("key:{key}")))
+    } else {
+        Err(wrong())
+    }
 }
 
 /// RFC 8941 strings escape only quotes and backslashes.
@@ -76,7 +80,12 @@ mod tests {
 
     #[test]
     fn quoted_and_bare_keys_mean_the_same() {
-        for (given, expected) in [("abc", "key:abc"), (r#""abc""#, "key:abc"), (r#""a\"b""#, r#"key:a"b"#), (" x ", "key:x")] {
+        for (given, expected) in [
+            ("abc", "key:abc"),
+            (r#""abc""#, "key:abc"),
+            (r#""a\"b""#, r#"key:a"b"#),
+            (" x ", "key:x"),
+        ] {
             assert_eq!(read(given).unwrap().as_deref(), Some(expected));
         }
         assert_eq!(key(&HeaderMap::new()).unwrap(), None);

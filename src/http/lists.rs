@@ -41,7 +41,9 @@ impl Params {
             Ok(_) | Err(_) if max == u64::MAX => {
                 Err(wrong(name, &format!("`{name}` is a whole number from {min}")))
             }
-            Ok(_) | Err(_) => Err(wrong(name, &format!("`{name}` is a whole number, {min} to {max}"))),
+            Ok(_) | Err(_) => {
+                Err(wrong(name, &format!("`{name}` is a whole number, {min} to {max}")))
+            }
         }
     }
 
@@ -105,8 +107,7 @@ pub(crate) fn page<T: Serialize>(
     let Some(position) = next else { return Json(json!({"items": items})).into_response() };
     let continuation = seal(position, query);
     let link = next_link(uri, &continuation);
-    let mut response =
-        Json(json!({"items": items, "continuation": continuation})).into_response();
+    let mut response = Json(json!({"items": items, "continuation": continuation})).into_response();
     if let Ok(value) = HeaderValue::from_str(&link) {
         response.headers_mut().insert(LINK, value);
     }
@@ -142,7 +143,10 @@ mod tests {
     #[test]
     fn limits_are_one_to_a_hundred_and_said_so() {
         let limit = |query: &str| Params::of(&format!("/x?{query}").parse().unwrap()).limit();
-        assert_eq!((limit("").unwrap(), limit("limit=1").unwrap(), limit("limit=100").unwrap()), (20, 1, 100));
+        assert_eq!(
+            (limit("").unwrap(), limit("limit=1").unwrap(), limit("limit=100").unwrap()),
+            (20, 1, 100)
+        );
         for bad in ["limit=0", "limit=101", "limit=x", "limit=-1", "limit="] {
             assert!(limit(bad).unwrap_err().detail.contains("1 to 100"), "{bad}");
         }
@@ -151,6 +155,9 @@ mod tests {
     #[test]
     fn the_next_link_keeps_the_query_and_no_key() {
         let uri: Uri = "/api/conversations?limit=2&code=secret&continuation=old".parse().unwrap();
-        assert_eq!(next_link(&uri, "new"), "</api/conversations?limit=2&continuation=new>; rel=\"next\"");
+        assert_eq!(
+            next_link(&uri, "new"),
+            "</api/conversations?limit=2&continuation=new>; rel=\"next\""
+        );
     }
 }

@@ -9,20 +9,10 @@ use serde::Deserialize;
 use crate::http::Shared;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain};
+use crate::settings::links::Auth;
 use crate::tools::sha256_hex;
 use crate::turn::admission::Owner;
 use crate::turn::admission::decide::Decider;
-
-/// `TURNWHEEL_AUTH`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auth {
-    /// The host has checked a function key; there is one owner.
-    Keys,
-    /// The platform has signed somebody in; `is_on`: its sign-in stands in front, so its header can be believed.
-    EasyAuth { is_on: bool },
-    /// A gateway in front says who it is.
-    Header,
-}
 
 /// Reads its tenant's conversations; neither prompts nor decides.
 pub const OPERATOR: &str = "Turnwheel.Operator";
@@ -53,18 +43,23 @@ impl FromRequestParts<Shared> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Shared) -> Result<Self, Problem> {
-        caller(api.auth, &parts.headers)
+        caller(api.auth, api.is_sign_in_on, &parts.headers)
     }
 }
 
-pub(crate) fn caller(auth: Auth, headers: &HeaderMap) -> Result<Caller, Problem> {
+pub(crate) fn caller(
+    auth: Auth,
+    is_sign_in_on: bool,
+    headers: &HeaderMap,
+) -> Result<Caller, Problem> {
     match auth {
         Auth::Keys => Ok(named("default".to_owned(), "default".to_owned(), Vec::new())),
-        Auth::EasyAuth { is_on: false } => Err(Problem::new(
+        // Without the platform's sign-in in front, anybody can send its header.
+        Auth::SignIn if !is_sign_in_on => Err(Problem::new(
             problem::UNAUTHORIZED,
             "TURNWHEEL_AUTH is `easyauth` and the platform's sign-in is off: switch it on",
         )),
-        Auth::EasyAuth { is_on: true } => principal(headers),
+        Auth::SignIn => principal(headers),
         Auth::Header => {
             let tenant = header_id(headers, "turnwheel-tenant")?;
             let user = header_id(headers, "turnwheel-user")?;
@@ -160,7 +155,9 @@ mod tests {
     use super::*;
 
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
-        list.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap())).collect()
+        list.iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
     }
 
     fn signed_in(claims: &str) -> HeaderMap {
@@ -170,39 +167,57 @@ mod tests {
 
     #[test]
     fn with_keys_there_is_one_owner_whatever_the_headers_say() {
-        let caller = caller(Auth::Keys, &headers(&[("turnwheel-user", "mallory"), ("turnwheel-roles", OPERATOR)])).unwrap();
+        let caller = caller(
+            Auth::Keys,
+            true,
+            &headers(&[("turnwheel-user", "mallory"), ("turnwheel-roles", OPERATOR)]),
+        )
+        .unwrap();
         assert_eq!(caller, named("default".into(), "default".into(), vec![]));
     }
 
     #[test]
     fn a_gateway_names_tenant_user_and_roles() {
-        let named_by = headers(&[("turnwheel-tenant", "acme"), ("turnwheel-user", "ann"), ("turnwheel-roles", "a, Turnwheel.Operator")]);
-        let found = caller(Auth::Header, &named_by).unwrap();
+        let named_by = headers(&[
+            ("turnwheel-tenant", "acme"),
+            ("turnwheel-user", "ann"),
+            ("turnwheel-roles", "a, Turnwheel.Operator"),
+        ]);
+        let found = caller(Auth::Header, true, &named_by).unwrap();
         assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("acme", "ann"));
         assert!(found.is_operator());
         for bad in ["a/b", "..", "a b", ""] {
-            assert!(caller(Auth::Header, &headers(&[("turnwheel-user", bad)])).is_err(), "{bad:?}");
+            assert!(
+                caller(Auth::Header, true, &headers(&[("turnwheel-user", bad)])).is_err(),
+                "{bad:?}"
+            );
         }
     }
 
     #[test]
     fn the_platforms_sign_in_is_believed_only_when_it_is_on() {
-        let someone = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"s"},{"typ":"oid","val":"o1"},{"typ":"r","val":"Clerk"}]"#);
-        let found = caller(Auth::EasyAuth { is_on: true }, &someone).unwrap();
+        let someone = signed_in(
+            r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"s"},{"typ":"oid","val":"o1"},{"typ":"r","val":"Clerk"}]"#,
+        );
+        let found = caller(Auth::SignIn, true, &someone).unwrap();
         assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("t1", "o1"));
         assert_eq!(found.roles, ["Clerk"]);
-        let refused = caller(Auth::EasyAuth { is_on: false }, &someone).unwrap_err();
+        let refused = caller(Auth::SignIn, false, &someone).unwrap_err();
         assert_eq!(refused.kind, problem::UNAUTHORIZED);
         for nobody in [HeaderMap::new(), headers(&[(PRINCIPAL, "!")]), signed_in("[]")] {
-            assert_eq!(caller(Auth::EasyAuth { is_on: true }, &nobody).unwrap_err().kind, problem::UNAUTHORIZED);
+            assert_eq!(
+                caller(Auth::SignIn, true, &nobody).unwrap_err().kind,
+                problem::UNAUTHORIZED
+            );
         }
     }
 
     #[test]
     fn a_subject_that_is_no_key_is_still_always_the_same_owner() {
-        let someone = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"auth0|abc/def"}]"#);
-        let found = caller(Auth::EasyAuth { is_on: true }, &someone).unwrap();
+        let someone =
+            signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"auth0|abc/def"}]"#);
+        let found = caller(Auth::SignIn, true, &someone).unwrap();
         assert!(is_plain(found.owner.user.as_str()));
-        assert_eq!(found, caller(Auth::EasyAuth { is_on: true }, &someone).unwrap());
+        assert_eq!(found, caller(Auth::SignIn, true, &someone).unwrap());
     }
 }

@@ -268,7 +268,9 @@ mod tests {
                 approvers: vec!["link".to_owned()],
                 not_requester: false,
             },
-            arguments: Some(RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap()),
+            arguments: Some(
+                RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap(),
+            ),
             decision: None,
         }
     }

@@ -11,9 +11,9 @@ pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
     if values.peek().is_none() {
         return true;
     }
-    values.filter_map(|value| value.to_str().ok()).any(|text| {
-        text.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag)
-    })
+    values
+        .filter_map(|value| value.to_str().ok())
+        .any(|text| text.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag))
 }
 
 /// Which bytes a download is of.
@@ -71,7 +71,14 @@ mod tests {
 
     #[test]
     fn a_change_passes_only_with_the_version_it_was_made_for() {
-        for (given, passes) in [("\"a-2\"", true), ("*", true), ("\"x\", \"a-2\"", true), ("\"a-1\"", false), ("W/\"a-2\"", false), ("", false)] {
+        for (given, passes) in [
+            ("\"a-2\"", true),
+            ("*", true),
+            ("\"x\", \"a-2\"", true),
+            ("\"a-1\"", false),
+            ("W/\"a-2\"", false),
+            ("", false),
+        ] {
             assert_eq!(is_wanted(&headers(&[(IF_MATCH, given)]), "\"a-2\""), passes, "{given}");
         }
         assert!(is_wanted(&HeaderMap::new(), "\"a-2\""));
@@ -96,7 +103,13 @@ mod tests {
             assert_eq!(wanted(&headers(&[(RANGE, given)]), "\"e\"", 10), expected, "{given}");
         }
         assert_eq!(wanted(&headers(&[(RANGE, "bytes=-5")]), "\"e\"", 0), Wanted::Nothing);
-        assert_eq!(wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"old\"")]), "\"e\"", 10), Wanted::Whole);
-        assert_eq!(wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"e\"")]), "\"e\"", 10), Wanted::Part(0..2));
+        assert_eq!(
+            wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"old\"")]), "\"e\"", 10),
+            Wanted::Whole
+        );
+        assert_eq!(
+            wanted(&headers(&[(RANGE, "bytes=0-1"), (IF_RANGE, "\"e\"")]), "\"e\"", 10),
+            Wanted::Part(0..2)
+        );
     }
 }

@@ -56,6 +56,12 @@ const RETRY_AFTER_SECONDS: u64 = 2;
 pub struct Problem {
     pub kind: Kind,
     pub detail: String,
+    more: Box<More>,
+}
+
+/// What few problems have; apart, so that every result stays small.
+#[derive(Clone, Debug, Default)]
+struct More {
     faults: Vec<Fault>,
     members: Map<String, Value>,
     headers: HeaderMap,
@@ -65,14 +71,7 @@ pub struct Problem {
 
 impl Problem {
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-            faults: Vec::new(),
-            members: Map::new(),
-            headers: HeaderMap::new(),
-            cause: None,
-        }
+        Self { kind, detail: detail.into(), more: Box::default() }
     }
 
     pub fn bad_request(detail: impl Into<String>) -> Self {
@@ -85,20 +84,20 @@ impl Problem {
 
     #[must_use]
     pub fn with_faults(mut self, faults: Vec<Fault>) -> Self {
-        self.faults = faults;
+        self.more.faults = faults;
         self
     }
 
     #[must_use]
     fn with_member(mut self, name: &str, value: Value) -> Self {
-        self.members.insert(name.to_owned(), value);
+        self.more.members.insert(name.to_owned(), value);
         self
     }
 
     #[must_use]
     pub fn with_header(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(name, value);
+            self.more.headers.insert(name, value);
         }
         self
     }
@@ -110,7 +109,7 @@ impl Problem {
 
     #[must_use]
     fn because(mut self, cause: String) -> Self {
-        self.cause = Some(cause);
+        self.more.cause = Some(cause);
         self
     }
 
@@ -125,22 +124,23 @@ impl Problem {
         let Some(members) = body.as_object_mut() else { return body };
         members.extend(instance.map(|instance| ("instance".to_owned(), json!(instance))));
         members.extend(trace_id.map(|id| ("traceId".to_owned(), json!(id))));
-        if !self.faults.is_empty() {
+        if !self.more.faults.is_empty() {
             let faults: Vec<Value> = self
+                .more
                 .faults
                 .iter()
                 .map(|fault| json!({"pointer": fault.pointer, "detail": fault.detail}))
                 .collect();
             members.insert("errors".to_owned(), Value::Array(faults));
         }
-        members.extend(self.members.clone());
+        members.extend(self.more.members.clone());
         body
     }
 
     fn response(&self, body: &Value) -> Response {
         let mut response = Response::new(Body::from(body.to_string()));
         *response.status_mut() = self.kind.status;
-        response.headers_mut().extend(self.headers.clone());
+        response.headers_mut().extend(self.more.headers.clone());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
         response
     }
@@ -224,7 +224,7 @@ pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Ne
     let mut response = next.run(request).await;
     if let Some(problem) = problem_of(&response) {
         let status = problem.kind.status.as_u16();
-        if let Some(cause) = &problem.cause {
+        if let Some(cause) = &problem.more.cause {
             tracing::error!(%method, path = %instance, status, trace.id = %trace_id, error = %cause, "{}", problem.detail);
         } else {
             tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, "{}", problem.detail);
@@ -254,7 +254,9 @@ fn problem_of(response: &Response) -> Option<Problem> {
         StatusCode::NOT_FOUND => (NOT_FOUND, "there is no such route"),
         StatusCode::PAYLOAD_TOO_LARGE => (PAYLOAD_TOO_LARGE, "a body may be 10 MB long"),
         StatusCode::UNSUPPORTED_MEDIA_TYPE => (UNSUPPORTED_MEDIA_TYPE, "send application/json"),
-        status if status.is_client_error() => (BAD_REQUEST, "the path or the headers cannot be read"),
+        status if status.is_client_error() => {
+            (BAD_REQUEST, "the path or the headers cannot be read")
+        }
         _ => (INTERNAL, "something went wrong: try again, and tell an operator the trace id"),
     };
     Some(Problem::new(kind, detail))
@@ -290,7 +292,10 @@ mod tests {
     fn a_token_never_becomes_an_instance() {
         assert_eq!(instance_of("/api/approvals/abc.def"), "/api/approvals/…");
         assert_eq!(instance_of("/api/approvals"), "/api/approvals");
-        assert_eq!(instance_of("/api/conversations/c/approvals/r"), "/api/conversations/c/approvals/r");
+        assert_eq!(
+            instance_of("/api/conversations/c/approvals/r"),
+            "/api/conversations/c/approvals/r"
+        );
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Answer {
     pub body: Option<RawJson>,
     /// Below the API's root, without a slash in front.
     pub location: Option<String>,
+    /// The conversation's, when the answer shows one as it is now.
+    pub etag: Option<String>,
     /// Whether an earlier request with the same key was answered with it.
     pub is_replayed: bool,
 }

@@ -51,6 +51,7 @@ pub async fn add_artifact(
         status: 201,
         body: Some(RawJson::of(&artifact_view(&facts))),
         location: Some(format!("conversations/{}/artifacts/{}", key.conversation_id, facts.id)),
+        etag: None,
         is_replayed: false,
     };
     if idempotency.is_repeatable {

@@ -25,6 +25,7 @@ use crate::turn::admission::write::{
 };
 use crate::turn::admission::{Answer, Fault, Owner, Refusal};
 use crate::turn::views::conversation::fresh_view;
+use crate::turn::views::etag_of;
 use crate::turn::{World, record};
 
 /// Characters of a conversation's id.
@@ -78,6 +79,7 @@ pub async fn create_conversation(
         status: 201,
         body: Some(RawJson::of(&fresh_view(&head))),
         location: Some(format!("conversations/{id}")),
+        etag: Some(etag_of(&head)),
         is_replayed: false,
     };
     let receipt = receipt_document(idempotency, &key, &answer, head.created_at);
@@ -90,12 +92,11 @@ pub async fn create_conversation(
         match write_surely(world, &key, writes).await? {
             Written::Won(_) => return Ok(answer),
             Written::Lost => {
-                match conclude(world, &key, &head.commit_id, &answer, idempotency).await? {
-                    Some(settled) => return Ok(settled),
-                    None => {
-                        tracing::debug!(conversation.id = %key, "takes over an import that stopped")
-                    }
+                let settled = conclude(world, &key, &head.commit_id, &answer, idempotency).await?;
+                if let Some(settled) = settled {
+                    return Ok(settled);
                 }
+                tracing::debug!(conversation.id = %key, "takes over an import that stopped");
             }
         }
     }

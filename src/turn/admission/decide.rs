@@ -188,7 +188,7 @@ fn conclude(approval: &Approval, first: &Decision, second: &Decision) -> Result<
 
 fn settled(approval: &Approval, decision: &Decision, is_replayed: bool) -> Answer {
     let body = RawJson::of(&approval.settled_view(decision));
-    Answer { status: 200, body: Some(body), location: None, is_replayed }
+    Answer { status: 200, body: Some(body), location: None, etag: None, is_replayed }
 }
 
 fn verdict(kind: RequestKind, text: &str) -> Result<Verdict, Refusal> {

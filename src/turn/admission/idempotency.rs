@@ -131,6 +131,7 @@ impl Earlier {
             status: admission.status,
             body: admission.answer.clone(),
             location: admission.location.clone(),
+            etag: None,
             is_replayed: true,
         })
     }
@@ -215,6 +216,7 @@ mod tests {
             status: 202,
             body: Some(RawJson::of(&json!({"a": 1.50}))),
             location: Some("x".to_owned()),
+            etag: None,
             is_replayed: false,
         };
         let item = InboxItem {

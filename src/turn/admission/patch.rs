@@ -77,7 +77,13 @@ async fn attempt(
     changed.updated_at = now;
     changed.commit_id = CommitId::new(world.ids.fresh());
     let body = RawJson::of(&conversation_view(world, &changed).await?);
-    let answer = Answer { status: 200, body: Some(body), location: None, is_replayed: false };
+    let answer = Answer {
+        status: 200,
+        body: Some(body),
+        location: None,
+        etag: Some(etag_of(&changed)),
+        is_replayed: false,
+    };
     let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
     writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))));
     writes.push(Write::Create(receipt_document(idempotency, &key, &answer, now)));

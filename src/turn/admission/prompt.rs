@@ -218,6 +218,7 @@ fn accepted(key: &ConversationKey, item: &InboxItem, disposition: Disposition) -
         status: 202,
         body: Some(RawJson::of(&body)),
         location: Some(location),
+        etag: None,
         is_replayed: false,
     }
 }

@@ -145,15 +145,14 @@ pub async fn approval(
     let key = head.key();
     let open = head.requests.iter().find(|request| &request.id == id).cloned();
     let mut on_record = None;
-    let request = match open {
-        Some(request) => request,
-        None => {
-            let entries = load::all_entries(world, head).await?;
-            let asked = entries.iter().rev().find_map(|entry| asked_in(entry, id));
-            on_record = entries.iter().rev().find_map(|entry| decided_in(entry, id));
-            let Some(request) = asked else { return Ok(None) };
-            request
-        }
+    let request = if let Some(request) = open {
+        request
+    } else {
+        let entries = load::all_entries(world, head).await?;
+        let asked = entries.iter().rev().find_map(|entry| asked_in(entry, id));
+        on_record = entries.iter().rev().find_map(|entry| decided_in(entry, id));
+        let Some(request) = asked else { return Ok(None) };
+        request
     };
     let decision = match decided(world, &key, id).await? {
         Some(decision) => Some(decision),

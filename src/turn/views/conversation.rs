@@ -74,6 +74,16 @@ pub(crate) fn fresh_view(head: &Head) -> ConversationView {
     whole(head, head.state(), prompt_summaries(head, head.state()), &[])
 }
 
+/// The view for lists: without a look into the inbox, so a state may be older by one turn.
+///
+/// # Errors
+/// As the store's.
+pub async fn listed_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
+    let pending = pending(world, head).await?;
+    let state = seen_state(head, &pending);
+    Ok(whole(head, state, prompt_summaries(head, state), &pending))
+}
+
 /// The view, with what waits in the inbox.
 ///
 /// # Errors

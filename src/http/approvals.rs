@@ -1,0 +1,66 @@
+//! Approvals: what the caller may decide, and deciding it.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::Uri;
+
+use crate::http::body::Json;
+use crate::http::lists::{Params, page};
+use crate::http::owner::Caller;
+use crate::http::problem::Problem;
+use crate::http::{Shared, answered, reach};
+use crate::turn::admission::decide::{Said, decide};
+use crate::turn::views::approvals::{Approval, ApprovalView, SettledView, decidable};
+
+type Answered = Result<Response, Problem>;
+
+/// What the caller may decide, oldest first.
+#[utoipa::path(
+    get, path = "/approvals", tag = "approvals",
+    params(("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
+    responses((status = 200, body = crate::http::openapi::Approvals))
+)]
+pub(crate) async fn list(State(api): State<Shared>, caller: Caller, uri: Uri) -> Answered {
+    let params = Params::of(&uri);
+    let owner = &caller.owner;
+    let binding = format!("approvals {}/{}", owner.tenant, owner.user);
+    let (from, limit) = (params.position(&binding)?, params.limit()?);
+    let all = if caller.is_operator() && caller.roles.len() == 1 {
+        Vec::new()
+    } else {
+        decidable(&api.world, &owner.tenant, &owner.user, &caller.roles).await?
+    };
+    let items: Vec<ApprovalView> = all.iter().skip(from).take(limit).map(Approval::view).collect();
+    let next = (from + limit < all.len()).then(|| (from + limit).to_string());
+    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// Decide; the same decision again is the same answer.
+#[utoipa::path(
+    post, path = "/conversations/{id}/approvals/{approvalId}", tag = "approvals", request_body = Said,
+    params(
+        ("id" = String, Path),
+        ("approvalId" = String, Path, description = "the approval's id, its tool call id, or the part of that before `|`"),
+        ("userId" = Option<String>, Query, description = "whose conversation it is, when it is another's"),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    responses(
+        (status = 200, body = SettledView),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-decided`: what, by whom, when"),
+        (status = 410, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`approval-expired`"),
+    )
+)]
+pub(crate) async fn settle(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, approval_id)): Path<(String, String)>,
+    uri: Uri,
+    Json { value, .. }: Json<Said>,
+) -> Answered {
+    if caller.is_operator() && caller.roles.len() == 1 {
+        reach::refuse_operator(&caller)?;
+    }
+    let key = reach::to_decide(&api, &caller, (&id, &uri)).await?;
+    let answer = decide(&api.world, &key, &approval_id, value, &caller.decider()).await?;
+    Ok(answered(answer))
+}

@@ -1,0 +1,187 @@
+//! Artifacts: list, add, download whole or in part.
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ETAG,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+
+use crate::artifacts::{ArtifactFacts, Shelf};
+use crate::http::idempotency::idempotency;
+use crate::http::lists::{Params, page};
+use crate::http::owner::Caller;
+use crate::http::precondition::{Wanted, wanted};
+use crate::http::problem::{self, Problem};
+use crate::http::{Asked, Shared, answered, body, reach};
+use crate::ids::ArtifactId;
+use crate::tools::sha256_hex;
+use crate::turn::admission::Refusal;
+use crate::turn::admission::artifact::{NewArtifact, add_artifact};
+use crate::turn::views::{ArtifactView, artifact_view};
+
+type Answered = Result<Response, Problem>;
+
+const NAME_BYTES_MAX: usize = 512;
+const UNTYPED: &str = "application/octet-stream";
+
+/// The conversation's artifacts, oldest first.
+#[utoipa::path(
+    get, path = "/conversations/{id}/artifacts", tag = "artifacts",
+    params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
+    responses((status = 200, body = crate::http::openapi::Artifacts))
+)]
+pub(crate) async fn list(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let params = Params::of(&uri);
+    let binding = format!("artifacts {key} {}", head.incarnation);
+    let (from, limit) = (params.position(&binding)?, params.limit()?);
+    let shelf = Shelf { key, incarnation: head.incarnation };
+    let all = api.world.artifacts.list(&shelf).await.map_err(Refusal::from)?;
+    let items: Vec<ArtifactView> = all.iter().skip(from).take(limit).map(artifact_view).collect();
+    let next = (from + limit < all.len()).then(|| (from + limit).to_string());
+    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// Add an artifact: the body is its bytes, 10 MB at most.
+#[utoipa::path(
+    post, path = "/conversations/{id}/artifacts", tag = "artifacts",
+    params(
+        ("id" = String, Path), ("name" = Option<String>, Query, description = "a file name, for people"),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 201, body = ArtifactView, headers(("Location" = String))))
+)]
+pub(crate) async fn add(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Asked { uri, headers }: Asked,
+    body: Body,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let params = Params::of(&uri);
+    let name = params.get("name").filter(|name| !name.is_empty());
+    if name.is_some_and(|name| name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control)) {
+        return Err(Problem::bad_request("`name` is at most 512 bytes without control characters"));
+    }
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let mime_type = given.filter(|given| given.len() <= 255).unwrap_or(UNTYPED);
+    let bytes = body::read(&headers, body).await?;
+    let said = format!("{}\n{mime_type}\n{}", name.unwrap_or_default(), sha256_hex(&bytes));
+    let hash = sha256_hex(said.as_bytes());
+    let route = "POST /conversations/{id}/artifacts";
+    let idempotency = idempotency(&api, &headers, route, hash)?;
+    let artifact =
+        NewArtifact { name: name.map(ToOwned::to_owned), mime_type: mime_type.to_owned(), bytes };
+    Ok(answered(add_artifact(&api.world, &key, artifact, &idempotency).await?))
+}
+
+/// An artifact's bytes.
+#[utoipa::path(
+    get, path = "/conversations/{id}/artifacts/{artifactId}", tag = "artifacts",
+    params(
+        ("id" = String, Path), ("artifactId" = String, Path),
+        ("Range" = Option<String>, Header, description = "one range of bytes"),
+    ),
+    responses(
+        (status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 206), (status = 416),
+    )
+)]
+pub(crate) async fn read(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, artifact_id)): Path<(String, String)>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Answered {
+    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let artifact_id = ArtifactId::new(artifact_id);
+    let Some((_, sha256)) = artifact_id.parts() else {
+        return Err(Problem::not_found("artifact"));
+    };
+    let etag = format!("\"{sha256}\"");
+    let shelf = Shelf { key, incarnation: head.incarnation };
+    let facts = api.world.artifacts.facts(&shelf, &artifact_id).await.map_err(Refusal::from)?;
+    let (status, range) = match wanted(&headers, &etag, facts.size) {
+        Wanted::Whole => (StatusCode::OK, None),
+        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, Some(range)),
+        Wanted::Nothing => {
+            let there_is = format!("bytes */{}", facts.size);
+            return Err(Problem::new(
+                problem::RANGE_NOT_SATISFIABLE,
+                format!("the artifact has {} bytes", facts.size),
+            )
+            .with_header(CONTENT_RANGE, &there_is));
+        }
+    };
+    let bytes = api
+        .world
+        .artifacts
+        .get(&shelf, &artifact_id, range.clone())
+        .await
+        .map_err(Refusal::from)?;
+    let content_range = range.map(|range| {
+        format!("bytes {}-{}/{}", range.start, range.end.saturating_sub(1), facts.size)
+    });
+    let length = bytes.len().to_string();
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    set(&mut response, CONTENT_LENGTH, &length);
+    set(&mut response, ETAG, &etag);
+    describe(&mut response, &facts);
+    if let Some(content_range) = content_range {
+        set(&mut response, CONTENT_RANGE, &content_range);
+    }
+    Ok(response)
+}
+
+/// What the bytes are. A browser saves them and never shows them: what a tool or a stranger made must not act as us.
+fn describe(response: &mut Response, facts: &ArtifactFacts) {
+    set(response, CONTENT_TYPE, UNTYPED);
+    set(response, CONTENT_TYPE, &facts.mime_type);
+    set(response, ACCEPT_RANGES, "bytes");
+    set(response, CACHE_CONTROL, "private, max-age=31536000, immutable");
+    set(response, CONTENT_DISPOSITION, &disposition(facts.name.as_deref()));
+}
+
+/// A value that cannot be a header leaves the one before.
+fn set(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// RFC 6266, with the name as RFC 8187 has it: any name is safe there.
+fn disposition(name: Option<&str>) -> String {
+    let Some(last) =
+        name.and_then(|name| name.rsplit(['/', '\\']).next()).filter(|last| !last.is_empty())
+    else {
+        return "attachment".to_owned();
+    };
+    let encoded = percent_encoding::utf8_percent_encode(last, percent_encoding::NON_ALPHANUMERIC);
+    format!("attachment; filename*=UTF-8''{encoded}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_breaks_out_of_its_header() {
+        assert_eq!(disposition(None), "attachment");
+        assert_eq!(
+            disposition(Some("a/b/ré\"port\r\n.csv")),
+            "attachment; filename*=UTF-8''r%C3%A9%22port%0D%0A%2Ecsv"
+        );
+        assert_eq!(disposition(Some("dir/")), "attachment");
+    }
+}

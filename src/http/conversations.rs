@@ -1,0 +1,197 @@
+//! Conversations: create, list, read, change, delete; their messages and entries.
+
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use http::header::ETAG;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use serde_json::{Map, Value};
+
+use crate::http::body::Json;
+use crate::http::idempotency::idempotency;
+use crate::http::lists::{Params, page};
+use crate::http::owner::Caller;
+use crate::http::problem::Problem;
+use crate::http::{Shared, answered, json, precondition, reach};
+use crate::ids::{UserId, is_plain};
+use crate::store::HeadQuery;
+use crate::turn::admission::conversation::{NewConversation, create_conversation};
+use crate::turn::admission::delete::delete_conversation;
+use crate::turn::admission::patch::patch_conversation;
+use crate::turn::record;
+use crate::turn::views::conversation::{
+    ConversationView, conversation_view, entry_view, listed_view, messages,
+};
+use crate::turn::views::{etag_of, load};
+
+type Answered = Result<Response, Problem>;
+
+/// Create a conversation, empty or with the messages it begins with.
+#[utoipa::path(
+    post, path = "/conversations", tag = "conversations", request_body = NewConversation,
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters")),
+    responses(
+        (status = 201, body = ConversationView, headers(("Location" = String), ("ETag" = String))),
+        (status = "4XX", body = crate::http::openapi::Problem, content_type = "application/problem+json"),
+        (status = "5XX", body = crate::http::openapi::Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<Shared>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json { value, hash }: Json<NewConversation>,
+) -> Answered {
+    reach::refuse_operator(&caller)?;
+    let idempotency = idempotency(&api, &headers, "POST /conversations", hash)?;
+    let answer = create_conversation(&api.world, &caller.owner, value, &idempotency).await?;
+    Ok(answered(answer))
+}
+
+/// The caller's conversations, newest first; an operator's list is the tenant's.
+#[utoipa::path(
+    get, path = "/conversations", tag = "conversations",
+    params(
+        ("limit" = Option<u32>, Query, description = "1 to 100; 20 when absent"),
+        ("continuation" = Option<String>, Query, description = "where an earlier page ended"),
+        ("userId" = Option<String>, Query, description = "for operators: whose"),
+    ),
+    responses((status = 200, body = crate::http::openapi::Conversations))
+)]
+pub(crate) async fn list(State(api): State<Shared>, caller: Caller, uri: Uri) -> Answered {
+    let params = Params::of(&uri);
+    let user = match params.get("userId").filter(|_| caller.is_operator()) {
+        Some(user) if is_plain(user) => Some(UserId::new(user)),
+        Some(_) => return Err(Problem::bad_request("`userId` is no user's id")),
+        None => (!caller.is_operator()).then(|| caller.owner.user.clone()),
+    };
+    let whose = user.as_ref().map(UserId::as_str).unwrap_or_default();
+    let binding = format!("conversations {}/{whose}", caller.owner.tenant);
+    let query = HeadQuery {
+        tenant: caller.owner.tenant.clone(),
+        limit: params.limit()?,
+        continuation: params.continuation(&binding)?,
+        state: None,
+        user,
+    };
+    let found = api.world.store.heads(&query).await.map_err(reach::store_problem)?;
+    let mut items = Vec::with_capacity(found.items.len());
+    for stored in &found.items {
+        let head = record::read_head(stored).map_err(reach::store_problem)?;
+        items.push(listed_view(&api.world, &head).await?);
+    }
+    Ok(page(&items, found.continuation.as_deref(), (&uri, &binding)))
+}
+
+/// A conversation as it is now.
+#[utoipa::path(
+    get, path = "/conversations/{id}", tag = "conversations",
+    params(("id" = String, Path)),
+    responses((status = 200, body = ConversationView, headers(("ETag" = String))))
+)]
+pub(crate) async fn read(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let (_, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let view = conversation_view(&api.world, &head).await?;
+    let mut response = json(StatusCode::OK, &view);
+    if let Ok(etag) = HeaderValue::from_str(&etag_of(&head)) {
+        response.headers_mut().insert(ETAG, etag);
+    }
+    Ok(response)
+}
+
+/// Change settings, metadata or name by a merge patch.
+#[utoipa::path(
+    patch, path = "/conversations/{id}", tag = "conversations",
+    params(
+        ("id" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "the ETag that is to be changed"),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    request_body = crate::http::openapi::ConversationPatch,
+    responses((status = 200, body = ConversationView, headers(("ETag" = String))))
+)]
+pub(crate) async fn change(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<Map<String, Value>>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let idempotency = idempotency(&api, &headers, "PATCH /conversations/{id}", hash)?;
+    let is_wanted = |etag: &str| precondition::is_wanted(&headers, etag);
+    let answer = patch_conversation(&api.world, &key, &value, &idempotency, is_wanted).await?;
+    Ok(answered(answer))
+}
+
+/// Delete a conversation and everything in it.
+#[utoipa::path(
+    delete, path = "/conversations/{id}", tag = "conversations",
+    params(("id" = String, Path)),
+    responses((status = 204), (status = 409, description = "a write is under way: `effect-in-flight`"))
+)]
+pub(crate) async fn delete(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    delete_conversation(&api.world, &key).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Messages on the path to the leaf, oldest first.
+#[utoipa::path(
+    get, path = "/conversations/{id}/messages", tag = "conversations",
+    params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
+    responses((status = 200, body = crate::http::openapi::Objects))
+)]
+pub(crate) async fn list_messages(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let params = Params::of(&uri);
+    let binding = format!("messages {key} {}", head.incarnation);
+    let (from, limit) = (params.position(&binding)?, params.limit()?);
+    let all = messages(&api.world, &head).await?;
+    let items: Vec<&Value> = all.iter().skip(from).take(limit).collect();
+    let next = (from + limit < all.len()).then(|| (from + limit).to_string());
+    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// Entries of all branches, in the order in which they were written.
+#[utoipa::path(
+    get, path = "/conversations/{id}/entries", tag = "conversations",
+    params(
+        ("id" = String, Path), ("afterSeq" = Option<u64>, Query), ("limit" = Option<u32>, Query),
+        ("continuation" = Option<String>, Query),
+    ),
+    responses((status = 200, body = crate::http::openapi::Objects))
+)]
+pub(crate) async fn list_entries(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let params = Params::of(&uri);
+    let binding = format!("entries {key} {}", head.incarnation);
+    let limit = params.limit()? as u64;
+    let after = match params.continuation(&binding)? {
+        Some(position) => position.parse().unwrap_or(0),
+        None => params.number("afterSeq", 0, u64::MAX)?.unwrap_or(0),
+    };
+    let to = head.seq.min(after.saturating_add(limit));
+    let entries = load::entries(&api.world, &key, after.saturating_add(1), to).await?;
+    let items: Vec<Value> = entries.iter().map(|entry| entry_view(entry)).collect();
+    let next = (to < head.seq).then(|| to.to_string());
+    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}

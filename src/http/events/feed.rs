@@ -1,0 +1,377 @@
+//! A feed: one reader's place in the events of one conversation, and what it was told live already.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::agent::event::{Event, EventBody};
+use crate::http::events::fill::Filler;
+use crate::http::events::{frame, is_settled};
+use crate::ids::{ConversationKey, EntryId, PromptId};
+use crate::live::{LiveAnswer, LiveEvent, LiveReader, Snapshot};
+use crate::store::{Freshness, Kind, Partition, Selection, StoreError, events_id};
+use crate::turn::World;
+use crate::turn::admission::Refusal;
+use crate::turn::record::{self, EventsBody};
+use crate::turn::views::load;
+
+/// How often the store is looked at when nobody tells anything.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often it is made sure that the conversation is still there.
+const LOOK_AT_HEAD_EVERY: Duration = Duration::from_secs(5);
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+/// A stream is a running invocation: it ends long before the host would end the process.
+const ENDS_AFTER: Duration = Duration::from_secs(200);
+/// Documents of events read at once.
+const PAGE: usize = 32;
+/// Events that one commit tells at most; how far back the first look begins to find the document that holds a number.
+const EVENTS_OF_COMMIT_MAX: u64 = 1_000;
+
+/// When a feed ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// After the event of that number.
+    Past(u64),
+    /// When nothing runs any more.
+    Settled,
+    /// When the reader goes, or the time is over.
+    Closed,
+}
+
+pub struct Feed {
+    world: World,
+    key: ConversationKey,
+    partition: Partition,
+    /// Number of the last event that was told.
+    after: u64,
+    until: Until,
+    /// Whether `after` is the end of a document, so that the next one begins right behind it.
+    is_aligned: bool,
+    filler: Filler,
+    frames: VecDeque<String>,
+    reader: Box<dyn LiveReader>,
+    /// What was under way when the reader came, until the past has been told.
+    snapshot: Option<Snapshot>,
+    told: Told,
+    began_at: Instant,
+    last_frame_at: Instant,
+    look_at: Instant,
+    head_seen_at: Instant,
+    is_over: bool,
+}
+
+/// What was told live: its durable copy only moves the number on.
+#[derive(Debug, Default)]
+struct Told {
+    turns: HashSet<(PromptId, u64)>,
+    starts: HashSet<EntryId>,
+    resets: HashMap<EntryId, u32>,
+    /// Answers whose end was told: deltas that come later are late.
+    ended: HashSet<EntryId>,
+    /// The answer under way.
+    current: Option<LiveAnswer>,
+    /// Whether deltas may have been missed.
+    has_gap: bool,
+}
+
+impl fmt::Debug for Feed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed")
+            .field("key", &self.key)
+            .field("after", &self.after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Feed {
+    /// Begins behind the event of that number; 0: from the beginning.
+    pub fn new(world: World, key: ConversationKey, after: u64, until: Until) -> Self {
+        let now = Instant::now();
+        // Heard from now on; the past is read after that, so nothing falls between.
+        let (snapshot, reader) = world.live.subscribe(&key);
+        Self {
+            partition: Partition::Conversation(key.clone()),
+            filler: Filler::new(world.clone(), key.clone()),
+            world,
+            key,
+            after,
+            until,
+            is_aligned: after == 0,
+            frames: VecDeque::from([frame::retry()]),
+            reader,
+            snapshot,
+            told: Told::default(),
+            began_at: now,
+            last_frame_at: now,
+            look_at: now,
+            head_seen_at: now,
+            is_over: false,
+        }
+    }
+
+    /// The next frame; `None`: the stream ends.
+    pub async fn next(&mut self) -> Option<String> {
+        loop {
+            if let Some(frame) = self.frames.pop_front() {
+                self.last_frame_at = Instant::now();
+                return Some(frame);
+            }
+            if self.is_over {
+                return None;
+            }
+            if let Err(refusal) = Box::pin(self.advance()).await {
+                // The reader connects again and goes on behind the last number it has.
+                tracing::warn!(conversation.id = %self.key, error = %refusal, "a stream of events ends early");
+                self.is_over = true;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), Refusal> {
+        let now = Instant::now();
+        if now >= self.look_at {
+            if self.look().await? {
+                return Ok(());
+            }
+            self.look_at = Instant::now() + LOOK_EVERY;
+            self.caught_up().await?;
+            if self.is_over || !self.frames.is_empty() {
+                return Ok(());
+            }
+        }
+        if now >= self.began_at + ENDS_AFTER {
+            self.is_over = true;
+            return Ok(());
+        }
+        if now >= self.last_frame_at + COMMENT_EVERY {
+            self.frames.push_back(frame::comment());
+            return Ok(());
+        }
+        let wake_at =
+            self.look_at.min(self.last_frame_at + COMMENT_EVERY).min(self.began_at + ENDS_AFTER);
+        if let Ok(event) = tokio::time::timeout_at(wake_at, self.reader.next()).await {
+            self.hear(event);
+        }
+        Ok(())
+    }
+
+    /// Tells durable events that are new; whether there were any.
+    async fn look(&mut self) -> Result<bool, Refusal> {
+        if matches!(self.until, Until::Past(last) if self.after >= last) {
+            return Ok(false);
+        }
+        let next = self.after + 1;
+        let selection = if self.is_aligned {
+            Selection {
+                from_id: Some(events_id(next)),
+                limit: PAGE,
+                ..Selection::all(Kind::Events)
+            }
+        } else {
+            let from = next.saturating_sub(EVENTS_OF_COMMIT_MAX).max(1);
+            Selection {
+                from_id: Some(events_id(from)),
+                to_id: Some(events_id(next)),
+                ..Selection::all(Kind::Events)
+            }
+        };
+        let found = self.world.store.select(&self.partition, &selection, Freshness::Latest).await?;
+        let was_aligned = self.is_aligned;
+        self.is_aligned = true;
+        let mut is_new = false;
+        for stored in &found {
+            let body: EventsBody = record::read(&stored.document)?;
+            for event in body.events.iter().filter(|event| event.n >= next) {
+                self.tell(event).await?;
+                is_new = true;
+            }
+        }
+        Ok(is_new || !was_aligned)
+    }
+
+    async fn tell(&mut self, event: &Event) -> Result<(), Refusal> {
+        if event.n <= self.after || matches!(self.until, Until::Past(last) if event.n > last) {
+            return Ok(());
+        }
+        if event.n != self.after + 1 {
+            let what = format!("event {} of {} is missing", self.after + 1, self.key);
+            return Err(Refusal::Corrupt(StoreError::Corrupt(what)));
+        }
+        let text = if self.told.has_told(event) {
+            frame::id_only(event.n)
+        } else {
+            frame::event(Some(event.n), &event.body.name(), &self.filler.data(event).await?)
+        };
+        self.after = event.n;
+        self.frames.push_back(text);
+        Ok(())
+    }
+
+    /// The past has been told.
+    async fn caught_up(&mut self) -> Result<(), Refusal> {
+        if let Some(snapshot) = self.snapshot.take() {
+            self.show(&snapshot);
+        }
+        if std::mem::take(&mut self.told.has_gap) && self.told.current.is_some() {
+            let (snapshot, reader) = self.world.live.subscribe(&self.key);
+            self.reader = reader;
+            if let Some(snapshot) = snapshot {
+                self.show(&snapshot);
+            }
+        }
+        match self.until {
+            Until::Past(_) => self.is_over = true,
+            Until::Settled | Until::Closed => {
+                let is_due = Instant::now() >= self.head_seen_at + LOOK_AT_HEAD_EVERY;
+                let wants_end = self.until == Until::Settled && self.after > 0;
+                if is_due || wants_end {
+                    self.head_seen_at = Instant::now();
+                    self.look_at_head(wants_end).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_at_head(&mut self, wants_end: bool) -> Result<(), Refusal> {
+        let Some((head, _)) = load::find_head(&self.world, &self.key).await? else {
+            self.is_over = true;
+            return Ok(());
+        };
+        let has_all = head.event_seq == self.after;
+        self.is_over = wants_end && has_all && is_settled(&self.world, &head).await?;
+        Ok(())
+    }
+
+    fn hear(&mut self, event: LiveEvent) {
+        match event {
+            LiveEvent::Committed { event_seq } => {
+                // Also told in place of deltas that this reader was too slow for.
+                self.told.has_gap |= self.told.current.is_some();
+                if event_seq > self.after || self.told.has_gap {
+                    self.look_at = Instant::now();
+                }
+            }
+            LiveEvent::AnswerStarted(answer) => self.begin(&answer),
+            LiveEvent::Delta { message_id, event } => {
+                let Some(current) =
+                    self.told.current.as_ref().filter(|answer| answer.message_id == message_id)
+                else {
+                    return;
+                };
+                let data = json!({"messageId": message_id, "assistantMessageEvent": event});
+                let (prompt_id, turn) = (current.prompt_id.clone(), current.turn);
+                self.push("message_update", (&prompt_id, turn), data);
+            }
+            LiveEvent::Reset { message_id } => {
+                let Some(current) =
+                    self.told.current.as_ref().filter(|answer| answer.message_id == message_id)
+                else {
+                    return;
+                };
+                let (prompt_id, turn) = (current.prompt_id.clone(), current.turn);
+                *self.told.resets.entry(message_id.clone()).or_default() += 1;
+                self.push("message_reset", (&prompt_id, turn), json!({"messageId": message_id}));
+            }
+            LiveEvent::ToolUpdate(update) => {
+                let data = serde_json::to_value(&update).unwrap_or_default();
+                self.push("tool_execution_update", (&update.prompt_id, update.turn), data);
+            }
+        }
+    }
+
+    /// Tells that an answer begins, unless the record has told it already.
+    fn begin(&mut self, answer: &LiveAnswer) {
+        if self.told.ended.contains(&answer.message_id) {
+            return;
+        }
+        let at = (&answer.prompt_id, answer.turn);
+        let turn = (answer.prompt_id.clone(), answer.turn);
+        if answer.begins_turn && self.told.turns.insert(turn) {
+            self.push("turn_start", at, json!({}));
+        }
+        let is_first = self.told.starts.insert(answer.message_id.clone());
+        if is_first || self.told.resets.contains_key(&answer.message_id) {
+            let message =
+                json!({"role": "assistant", "content": [], "timestamp": self.world.clock.now()});
+            self.push(
+                "message_start",
+                at,
+                json!({"messageId": answer.message_id, "message": message}),
+            );
+        }
+        self.told.current = Some(answer.clone());
+    }
+
+    /// What an answer holds so far: replace, then append.
+    fn show(&mut self, snapshot: &Snapshot) {
+        let answer = &snapshot.answer;
+        if self.told.ended.contains(&answer.message_id) {
+            return;
+        }
+        self.begin(answer);
+        let data = json!({"messageId": answer.message_id, "content": snapshot.content});
+        self.push("message_snapshot", (&answer.prompt_id, answer.turn), data);
+    }
+
+    /// A live event: without a number.
+    fn push(&mut self, name: &str, (prompt_id, turn): (&PromptId, u64), members: Value) {
+        let mut data = json!({
+            "type": name, "promptId": prompt_id, "turn": turn, "at": self.world.clock.now().to_string(),
+        });
+        if let (Some(data), Value::Object(members)) = (data.as_object_mut(), members) {
+            for (name, value) in members {
+                data.entry(name).or_insert(value);
+            }
+        }
+        self.frames.push_back(frame::event(None, name, &data));
+    }
+}
+
+impl Told {
+    /// Whether a durable event was told live; and what it says about the answer under way.
+    fn has_told(&mut self, event: &Event) -> bool {
+        match &event.body {
+            EventBody::TurnStart(_) => event
+                .prompt_id
+                .as_ref()
+                .is_some_and(|prompt_id| self.turns.contains(&(prompt_id.clone(), event.turn))),
+            EventBody::MessageStart(message) => self.starts.contains(&message.message_id),
+            EventBody::MessageEnd(message) => {
+                self.ended.insert(message.message_id.clone());
+                if self
+                    .current
+                    .as_ref()
+                    .is_some_and(|answer| answer.message_id == message.message_id)
+                {
+                    self.current = None;
+                }
+                false
+            }
+            EventBody::MessageReset(reset) => match self.resets.get_mut(&reset.message_id) {
+                Some(count) if *count > 0 => {
+                    *count -= 1;
+                    true
+                }
+                Some(_) | None => false,
+            },
+            EventBody::AgentStart(_)
+            | EventBody::AgentEnd(_)
+            | EventBody::AgentSettled(_)
+            | EventBody::TurnEnd(_)
+            | EventBody::ToolExecutionStart(_)
+            | EventBody::ToolExecutionEnd(_)
+            | EventBody::PromptCreated(_)
+            | EventBody::PromptOutput(_)
+            | EventBody::PromptOutputUpdated(_)
+            | EventBody::PromptApprovalRequested(_)
+            | EventBody::PromptApprovalSettled(_)
+            | EventBody::PromptCompleted(_)
+            | EventBody::PromptError(_)
+            | EventBody::Other(_) => false,
+        }
+    }
+}

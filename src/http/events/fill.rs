@@ -1,0 +1,258 @@
+//! Filling: a stored event holds references; here it gets what the entries hold.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::agent::entry::{CallRef, Entry, EntryBody};
+use crate::agent::event::{Event, EventBody, MessageRef, OutputRef, RequestRef};
+use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
+use crate::agent::view::{Origin, outputs};
+use crate::ids::ConversationKey;
+use crate::turn::World;
+use crate::turn::admission::Refusal;
+use crate::turn::views::approvals::{approval, call_arguments};
+use crate::turn::views::load;
+
+/// Entries that one reader keeps.
+const KEPT_MAX: usize = 2_000;
+
+/// What a reader of events has read of the conversation.
+#[derive(Debug)]
+pub(super) struct Filler {
+    world: World,
+    key: ConversationKey,
+    entries: BTreeMap<u64, Arc<Entry>>,
+}
+
+impl Filler {
+    pub(super) fn new(world: World, key: ConversationKey) -> Self {
+        Self { world, key, entries: BTreeMap::new() }
+    }
+
+    /// The event's `data`.
+    pub(super) async fn data(&mut self, event: &Event) -> Result<Value, Refusal> {
+        self.load_for(event).await?;
+        let mut data = base(event);
+        let members = match &event.body {
+            EventBody::AgentStart(_)
+            | EventBody::AgentSettled(_)
+            | EventBody::TurnStart(_)
+            | EventBody::PromptCreated(_) => json!({}),
+            EventBody::AgentEnd(end) => {
+                json!({"messages": self.messages(event, end.from_seq, end.to_seq)})
+            }
+            EventBody::TurnEnd(end) => json!({
+                "message": self.message(end.message),
+                "toolResults": end.tool_results.iter().map(|seq| self.message(*seq)).collect::<Vec<_>>(),
+            }),
+            EventBody::MessageStart(message) | EventBody::MessageEnd(message) => {
+                self.message_data(message)
+            }
+            EventBody::MessageReset(reset) => json!({"messageId": reset.message_id}),
+            EventBody::ToolExecutionStart(start) => json!({
+                "toolCallId": start.tool_call_id, "toolName": start.tool_name,
+                "args": self.arguments(start.call),
+            }),
+            EventBody::ToolExecutionEnd(end) => json!({
+                "toolCallId": end.tool_call_id, "toolName": end.tool_name,
+                "result": self.result(end.result), "isError": end.is_error,
+            }),
+            EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
+                json!({"output": self.output(event, output)})
+            }
+            EventBody::PromptApprovalRequested(request)
+            | EventBody::PromptApprovalSettled(request) => {
+                self.approval(&event.body, request).await?
+            }
+            EventBody::PromptCompleted(_) | EventBody::PromptError(_) => self.ending(event),
+            EventBody::Other(raw) => raw.value(),
+        };
+        if let Value::Object(members) = members {
+            for (name, value) in members {
+                data.entry(name).or_insert(value);
+            }
+        }
+        Ok(Value::Object(data))
+    }
+
+    /// What the event's references need.
+    async fn load_for(&mut self, event: &Event) -> Result<(), Refusal> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut one = |seq: u64| ranges.push((seq, seq));
+        match &event.body {
+            EventBody::AgentEnd(end) => ranges.push((end.from_seq, end.to_seq)),
+            EventBody::TurnEnd(end) => {
+                one(end.message);
+                end.tool_results.iter().copied().for_each(one);
+            }
+            EventBody::MessageStart(message) | EventBody::MessageEnd(message) => one(message.seq),
+            EventBody::ToolExecutionStart(start) => one(start.call.answer),
+            EventBody::ToolExecutionEnd(end) => one(end.result),
+            EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
+                let from = output.call.map_or(output.seq, |call| call.answer.min(output.seq));
+                ranges.push((from, output.seq));
+            }
+            EventBody::PromptCompleted(_) | EventBody::PromptError(_) => {
+                let (head, _) = load::head(&self.world, &self.key).await?;
+                let span =
+                    head.prompts.iter().find(|span| Some(&span.id) == event.prompt_id.as_ref());
+                ranges.extend(span.and_then(|span| span.to_seq).map(|seq| (seq, seq)));
+            }
+            EventBody::AgentStart(_)
+            | EventBody::AgentSettled(_)
+            | EventBody::TurnStart(_)
+            | EventBody::MessageReset(_)
+            | EventBody::PromptCreated(_)
+            | EventBody::PromptApprovalRequested(_)
+            | EventBody::PromptApprovalSettled(_)
+            | EventBody::Other(_) => {}
+        }
+        for (from, to) in ranges {
+            self.load(from, to).await?;
+        }
+        Ok(())
+    }
+
+    async fn load(&mut self, from: u64, to: u64) -> Result<(), Refusal> {
+        let has = self.entries.range(from..=to).count() as u64;
+        if from == 0 || to < from || has == to - from + 1 {
+            return Ok(());
+        }
+        if self.entries.len() > KEPT_MAX {
+            self.entries.clear();
+        }
+        for entry in load::entries(&self.world, &self.key, from, to).await? {
+            self.entries.insert(entry.base.seq, entry);
+        }
+        Ok(())
+    }
+
+    fn message_at(&self, seq: u64) -> Option<&Message> {
+        self.entries.get(&seq)?.body.message()
+    }
+
+    fn message(&self, seq: u64) -> Value {
+        self.message_at(seq).map_or(Value::Null, as_value)
+    }
+
+    fn message_data(&self, message: &MessageRef) -> Value {
+        json!({"messageId": message.message_id, "message": self.message(message.seq)})
+    }
+
+    fn messages(&self, event: &Event, from: u64, to: u64) -> Vec<Value> {
+        self.entries
+            .range(from..=to.max(from))
+            .filter(|(_, entry)| entry.base.prompt_id == event.prompt_id)
+            .filter_map(|(_, entry)| entry.body.message())
+            .map(as_value)
+            .collect()
+    }
+
+    fn arguments(&self, call: CallRef) -> Value {
+        let answer = self.entries.get(&call.answer);
+        answer
+            .and_then(|answer| call_arguments(answer, call.index))
+            .map_or(Value::Null, |raw| raw.value())
+    }
+
+    /// What the sources call a tool's result: what the model reads, and details for programs.
+    fn result(&self, seq: u64) -> Value {
+        let Some(Message::ToolResult(result)) = self.message_at(seq) else { return Value::Null };
+        json!({"content": result.content, "details": result.details})
+    }
+
+    /// The item as it was at the time of the event.
+    fn output(&self, event: &Event, reference: &OutputRef) -> Value {
+        let Some(prompt_id) = &event.prompt_id else { return Value::Null };
+        let origin = match (reference.block, reference.call) {
+            (Some(block), _) => Origin::Text { seq: reference.seq, block },
+            (None, Some(call)) => Origin::Call(call),
+            (None, None) => Origin::Side { seq: reference.seq },
+        };
+        // Only what made the item: its view of a long prompt is not built anew for each event.
+        let from = reference.call.map_or(reference.seq, |call| call.answer.min(reference.seq));
+        let entries: Vec<Arc<Entry>> = self
+            .entries
+            .range(from..=reference.seq)
+            .filter(|(seq, entry)| **seq == from || concerns(entry, reference))
+            .map(|(_, entry)| Arc::clone(entry))
+            .collect();
+        outputs(prompt_id, &entries)
+            .into_iter()
+            .find(|(found, _)| *found == origin)
+            .map_or(Value::Null, |(_, output)| as_value(&output))
+    }
+
+    async fn approval(&self, body: &EventBody, reference: &RequestRef) -> Result<Value, Refusal> {
+        let (head, _) = load::head(&self.world, &self.key).await?;
+        let Some(found) = approval(&self.world, &head, &reference.request_id).await? else {
+            return Ok(json!({"approval": null}));
+        };
+        let is_settled = matches!(body, EventBody::PromptApprovalSettled(_));
+        let view = match found.decision.as_ref().filter(|_| is_settled) {
+            Some(decision) => as_value(&found.settled_view(decision)),
+            None => as_value(&found.view()),
+        };
+        Ok(json!({"approval": view}))
+    }
+
+    fn ending(&self, event: &Event) -> Value {
+        let ended = self.entries.values().find_map(|entry| {
+            let EntryBody::PromptEnd(end) = &entry.body else { return None };
+            (entry.base.prompt_id == event.prompt_id).then_some(end)
+        });
+        ended.map_or(json!({}), |end| {
+            let mut members = json!({"state": end.state, "stopReason": end.stop_reason});
+            if let (Some(error), Some(members)) = (&end.error, members.as_object_mut()) {
+                members.insert("error".to_owned(), as_value(error));
+            }
+            members
+        })
+    }
+}
+
+/// Whether an entry is about the call, or is the entry, that an output event names.
+fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
+    if entry.base.seq == reference.seq {
+        return true;
+    }
+    let call = match &entry.body {
+        EntryBody::Message(message) => message.call,
+        EntryBody::ToolStarted(started) => Some(started.call),
+        EntryBody::Request(request) => request.request.call,
+        EntryBody::ThinkingLevelChange(_)
+        | EntryBody::ModelChange(_)
+        | EntryBody::Compaction(_)
+        | EntryBody::BranchSummary(_)
+        | EntryBody::Custom(_)
+        | EntryBody::CustomMessage(_)
+        | EntryBody::Label(_)
+        | EntryBody::SessionInfo(_)
+        | EntryBody::Prompt(_)
+        | EntryBody::PromptEnd(_)
+        | EntryBody::Decision(_)
+        | EntryBody::Output(_)
+        | EntryBody::Protocol(_)
+        | EntryBody::Other(_) => None,
+    };
+    call.is_some() && call == reference.call
+}
+
+/// What every event says.
+fn base(event: &Event) -> Map<String, Value> {
+    let mut data = Map::new();
+    data.insert("type".to_owned(), Value::String(event.body.name()));
+    if let Some(prompt_id) = &event.prompt_id {
+        data.insert("promptId".to_owned(), json!(prompt_id));
+    }
+    data.insert("turn".to_owned(), json!(event.turn));
+    data.insert("at".to_owned(), Value::String(event.at.to_string()));
+    data
+}
+
+fn as_value(shown: &impl serde::Serialize) -> Value {
+    RawJson::of(shown).value()
+}

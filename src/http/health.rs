@@ -1,0 +1,142 @@
+//! Health: whether store and queues answer, asked at most every 30 s; and the agents there are.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::Mutex;
+use utoipa::ToSchema;
+
+use crate::agents::Agent;
+use crate::http::owner::Caller;
+use crate::http::problem::{Problem, chain};
+use crate::http::{Api, Shared};
+use crate::ids::TenantId;
+use crate::queue::TURNS;
+use crate::store::{Freshness, Partition};
+use crate::turn::World;
+
+/// How old an answer may be.
+const FRESH_FOR: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The last look, and when it was; the lock makes many askers look once.
+#[derive(Default)]
+pub(crate) struct Health(Mutex<Option<(Duration, bool)>>);
+
+impl Health {
+    async fn is_well(&self, world: &World) -> bool {
+        let mut last = self.0.lock().await;
+        let now = world.clock.monotonic();
+        if let Some((at, is_well)) = *last
+            && now.saturating_sub(at) < FRESH_FOR
+        {
+            return is_well;
+        }
+        let is_well = look(world).await;
+        *last = Some((now, is_well));
+        is_well
+    }
+}
+
+async fn look(world: &World) -> bool {
+    let partition = Partition::Scope(TenantId::new("health"));
+    let store =
+        tokio::time::timeout(PATIENCE, world.store.read(&partition, "health", Freshness::Any));
+    let queue = tokio::time::timeout(PATIENCE, world.queue.length(TURNS));
+    let (store, queue) = tokio::join!(store, queue);
+    let store = match store {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(chain(&error)),
+        Err(_) => Some("no answer".to_owned()),
+    };
+    let queue = match queue {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(chain(&error)),
+        Err(_) => Some("no answer".to_owned()),
+    };
+    for (what, fault) in [("store", &store), ("queue", &queue)] {
+        if let Some(fault) = fault {
+            tracing::error!("the {what} is not well: {fault}");
+        }
+    }
+    store.is_none() && queue.is_none()
+}
+
+/// Whether the service works: for load balancers, so it says no more than that.
+#[utoipa::path(
+    get, path = "/health", tag = "service",
+    responses((status = 200, description = "`{\"status\":\"ok\"}`"), (status = 503, description = "`{\"status\":\"unavailable\"}`"))
+)]
+pub(crate) async fn health(State(api): State<Shared>) -> Response {
+    let is_well = api.health.is_well(&api.world).await;
+    let (status, word) = if is_well {
+        (StatusCode::OK, "ok")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+    };
+    let mut response = (status, axum::Json(json!({"status": word}))).into_response();
+    response.headers_mut().insert(CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    if !is_well {
+        response.headers_mut().insert(RETRY_AFTER, http::HeaderValue::from_static("30"));
+    }
+    response
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AgentView {
+    name: String,
+    description: String,
+    /// As the agent's file has it; absent: the app's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    tools: Vec<String>,
+    /// Hash of the file; each answer records it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
+    available: bool,
+    /// Why it is not available.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// The agents of the app, by name.
+#[utoipa::path(
+    get, path = "/agents", tag = "service",
+    responses((status = 200, body = crate::http::openapi::Agents))
+)]
+pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Response, Problem> {
+    let catalog = &api.world.agents;
+    let mut items: Vec<AgentView> =
+        catalog.agents.values().map(|agent| agent_view(&api, agent)).collect();
+    items.extend(catalog.broken.values().map(|broken| AgentView {
+        name: broken.name.clone(),
+        description: String::new(),
+        model: None,
+        tools: Vec::new(),
+        revision: None,
+        available: false,
+        problem: Some(broken.problem.clone()),
+    }));
+    items.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(axum::Json(json!({"items": items})).into_response())
+}
+
+fn agent_view(api: &Api, agent: &Agent) -> AgentView {
+    let model = agent.settings.model.clone();
+    let problem = model.as_deref().and_then(|model| api.world.model.record(model).err());
+    AgentView {
+        name: agent.name.clone(),
+        description: agent.description.clone(),
+        model,
+        tools: agent.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
+        revision: Some(agent.revision.clone()),
+        available: problem.is_none(),
+        problem,
+    }
+}

@@ -1,0 +1,187 @@
+//! Approval links: the token in the address is the only credential. Looking never decides.
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+
+use crate::agent::raw::RawJson;
+use crate::agent::request::RequestKind;
+use crate::http::page::{Showing, page, seal};
+use crate::http::problem::{self, Problem};
+use crate::http::{Api, Shared, answered, body, json};
+use crate::turn::admission::Refusal;
+use crate::turn::admission::decide::{Decider, Said, decide};
+use crate::turn::views::approvals::{Approval, SettledView, approval};
+use crate::turn::views::load;
+
+/// The approval behind a link, as a page or as JSON.
+#[utoipa::path(
+    get, path = "/approvals/{token}", tag = "approvals",
+    params(("token" = String, Path, description = "signed; the only credential")),
+    responses((status = 200, content((SettledView = "application/json"), (String = "text/html"))), (status = 404))
+)]
+pub(crate) async fn look(
+    State(api): State<Shared>,
+    Path(token): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    seal(shown(&api, &token, wants_page(&headers)).await.unwrap_or_else(Problem::into_response))
+}
+
+/// Decide by a link: a form of its page, or JSON.
+#[utoipa::path(
+    post, path = "/approvals/{token}", tag = "approvals",
+    params(("token" = String, Path, description = "signed; the only credential")),
+    request_body(content((Said = "application/json"), (Said = "application/x-www-form-urlencoded"))),
+    responses((status = 200, content((SettledView = "application/json"), (String = "text/html"))), (status = 404), (status = 409), (status = 410))
+)]
+pub(crate) async fn settle(
+    State(api): State<Shared>,
+    Path(token): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let is_page = wants_page(&headers);
+    let outcome = settled(&api, &token, (&headers, body), is_page).await;
+    seal(outcome.unwrap_or_else(Problem::into_response))
+}
+
+/// Browsers say that they want HTML; whoever says nothing is a program.
+fn wants_page(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accept.split(',').any(|kind| {
+        let mut parts = kind.split(';').map(str::trim);
+        let is_html = matches!(parts.next(), Some("text/html" | "application/xhtml+xml"));
+        is_html && !parts.any(|part| matches!(part, "q=0" | "q=0.0"))
+    })
+}
+
+/// Forged, of a conversation that is gone, or not decided by links: all the same to who holds it.
+async fn behind(api: &Api, token: &str) -> Result<Approval, Problem> {
+    let gone = || Problem::not_found("approval");
+    let claims = api.keys.verify(token).ok_or_else(gone)?;
+    let (head, _) = load::find_head(&api.world, &claims.key).await?.ok_or_else(gone)?;
+    let found = approval(&api.world, &head, &claims.request_id).await?.ok_or_else(gone)?;
+    // Another conversation of that id may ask something under the same request id: the time tells them apart.
+    let is_same = found.request.expires_at.is_none_or(|at| at == claims.expires_at);
+    let is_for_links = found.request.approvers.iter().any(|approver| approver == "link");
+    if !is_same || !is_for_links {
+        return Err(gone());
+    }
+    if found.request.expires_at.is_none() && claims.expires_at <= api.world.clock.now() {
+        return Err(Problem::new(problem::APPROVAL_EXPIRED, "the link expired: ask for a new one"));
+    }
+    Ok(found)
+}
+
+async fn shown(api: &Api, token: &str, is_page: bool) -> Result<Response, Problem> {
+    let found = behind(api, token).await?;
+    Ok(show(api, &found, is_page, StatusCode::OK))
+}
+
+fn is_expired(api: &Api, approval: &Approval) -> bool {
+    let now = api.world.clock.now();
+    approval.decision.is_none() && approval.request.expires_at.is_some_and(|at| at <= now)
+}
+
+fn show(api: &Api, approval: &Approval, is_page: bool, status: StatusCode) -> Response {
+    if !is_page {
+        return match &approval.decision {
+            Some(decision) => json(status, &approval.settled_view(decision)),
+            None => json(status, &approval.view()),
+        };
+    }
+    match &approval.decision {
+        Some(decision) => page(status, &Showing::Settled(approval, decision)),
+        None if is_expired(api, approval) => page(status, &Showing::Expired(approval)),
+        None => page(status, &Showing::Open(approval)),
+    }
+}
+
+async fn settled(
+    api: &Api,
+    token: &str,
+    (headers, body): (&HeaderMap, Body),
+    is_page: bool,
+) -> Result<Response, Problem> {
+    let found = behind(api, token).await?;
+    let said = said(headers, body, &found).await?;
+    let id = found.request.id.as_str();
+    match decide(&api.world, &found.key, id, said, &Decider::Link).await {
+        Ok(_) if is_page => Ok(show(api, &behind(api, token).await?, true, StatusCode::OK)),
+        Ok(answer) => Ok(answered(answer)),
+        Err(refusal) if is_page => refused(api, token, &found, refusal).await,
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+/// A person is shown what there is now, with the status that a program would have got.
+async fn refused(
+    api: &Api,
+    token: &str,
+    found: &Approval,
+    refusal: Refusal,
+) -> Result<Response, Problem> {
+    if matches!(refusal, Refusal::AlreadyDecided(_) | Refusal::Expired { .. }) {
+        let status = Problem::from(refusal).kind.status;
+        return Ok(show(api, &behind(api, token).await?, true, status));
+    }
+    if matches!(refusal, Refusal::Invalid(_)) {
+        let why = refusal.to_string();
+        return Ok(page(StatusCode::BAD_REQUEST, &Showing::Refused(found, &why)));
+    }
+    Err(refusal.into())
+}
+
+/// What the form or the JSON body says.
+async fn said(headers: &HeaderMap, body: Body, approval: &Approval) -> Result<Said, Problem> {
+    let bytes = body::read(headers, body).await?;
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" {
+        return Ok(body::parse::<Said>(&bytes)?.value);
+    }
+    if essence != "application/x-www-form-urlencoded" {
+        return Err(Problem::new(
+            problem::UNSUPPORTED_MEDIA_TYPE,
+            "send the decision as application/json or as a form",
+        ));
+    }
+    let mut said = Said { decision: String::new(), reason: None, value: None };
+    for (name, value) in url::form_urlencoded::parse(&bytes) {
+        match name.as_ref() {
+            "decision" => said.decision = value.into_owned(),
+            "reason" => {
+                said.reason = Some(value.into_owned()).filter(|text| !text.trim().is_empty())
+            }
+            "value" if !value.trim().is_empty() => said.value = Some(typed(&value, approval)),
+            _ => {}
+        }
+    }
+    // The field stands on the page for every button; with these it means nothing.
+    if matches!(said.decision.as_str(), "did_not_happen" | "again" | "reject") {
+        said.value = None;
+    }
+    Ok(said)
+}
+
+/// A person types text; where JSON is expected and it is JSON, it is that.
+fn typed(text: &str, approval: &Approval) -> RawJson {
+    let wants_text = approval
+        .request
+        .schema
+        .as_ref()
+        .and_then(|schema| schema.value().get("type").cloned())
+        .is_some_and(|kind| kind == "string");
+    let is_open =
+        approval.request.kind == RequestKind::Question && approval.request.schema.is_none();
+    if !wants_text
+        && !is_open
+        && let Ok(json) = RawJson::from_text(text.trim())
+    {
+        return json;
+    }
+    RawJson::of(&text)
+}

@@ -1,0 +1,158 @@
+//! Prompts: accept one, list them, wait for one.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, Uri};
+
+use crate::agent::entry::{PromptState, Source};
+use crate::http::body::Json;
+use crate::http::idempotency::idempotency;
+use crate::http::lists::{Params, page};
+use crate::http::owner::Caller;
+use crate::http::problem::Problem;
+use crate::http::{Api, Asked, Shared, answered, json, reach, wait};
+use crate::ids::{ConversationKey, PromptId};
+use crate::turn::admission::Answer;
+use crate::turn::admission::prompt::{
+    Accepted, FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt,
+    begin_conversation,
+};
+use crate::turn::views::prompts;
+
+type Answered = Result<Response, Problem>;
+
+/// Seconds of `?wait=`.
+const WAIT_MAX: u64 = 60;
+
+fn wait_of(uri: &Uri) -> Result<Option<Duration>, Problem> {
+    Ok(Params::of(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
+}
+
+fn sender(headers: &HeaderMap) -> Sender {
+    let traceparent = headers.get("traceparent").and_then(|value| value.to_str().ok());
+    Sender {
+        source: Source::User,
+        traceparent: traceparent.filter(|text| text.len() <= 128).map(ToOwned::to_owned),
+        when_busy: WhenBusy::Refuse,
+    }
+}
+
+/// Prompt a conversation.
+#[utoipa::path(
+    post, path = "/conversations/{id}/prompts", tag = "prompts", request_body = PromptRequest,
+    params(
+        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    responses(
+        (status = 202, body = Accepted, headers(("Location" = String))),
+        (status = 200, body = crate::http::openapi::Prompt, description = "it left `running` in time"),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-processing`"),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Asked { uri, headers }: Asked,
+    Json { value, hash }: Json<PromptRequest>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let wait = wait_of(&uri)?;
+    let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
+    let answer = accept_prompt(&api.world, &key, value, &idempotency, &sender(&headers)).await?;
+    let prompt_id = PromptId::of(&idempotency.input_id(&key));
+    awaited(&api, &key, &prompt_id, (answer, wait)).await
+}
+
+/// Prompt a new conversation.
+#[utoipa::path(
+    post, path = "/prompts", tag = "prompts", request_body = FirstPromptRequest,
+    params(
+        ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
+        ("Idempotency-Key" = Option<String>, Header),
+    ),
+    responses(
+        (status = 202, body = Accepted, headers(("Location" = String))),
+        (status = 200, body = crate::http::openapi::Prompt, description = "it left `running` in time"),
+    )
+)]
+pub(crate) async fn begin(
+    State(api): State<Shared>,
+    caller: Caller,
+    uri: Uri,
+    headers: HeaderMap,
+    Json { value, hash }: Json<FirstPromptRequest>,
+) -> Answered {
+    reach::refuse_operator(&caller)?;
+    let wait = wait_of(&uri)?;
+    let idempotency = idempotency(&api, &headers, "POST /prompts", hash)?;
+    let id = value.conversation_id.clone();
+    let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
+    let world = &api.world;
+    let answer =
+        begin_conversation(world, &caller.owner, value, &idempotency, &sender(&headers)).await?;
+    let key = caller.owner.key(&id);
+    let prompt_id = PromptId::of(&idempotency.input_id(&key));
+    awaited(&api, &key, &prompt_id, (answer, wait)).await
+}
+
+/// The prompt itself, if it leaves `running` in time; else what was accepted.
+async fn awaited(
+    api: &Api,
+    key: &ConversationKey,
+    prompt_id: &PromptId,
+    (answer, wait): (Answer, Option<Duration>),
+) -> Answered {
+    let Some(wait) = wait else { return Ok(answered(answer)) };
+    let view = wait::prompt(&api.world, key, prompt_id, wait).await?;
+    if view.state == PromptState::Running {
+        return Ok(answered(answer));
+    }
+    let body = crate::agent::raw::RawJson::of(&view);
+    Ok(answered(Answer { status: StatusCode::OK.as_u16(), body: Some(body), ..answer }))
+}
+
+/// The conversation's prompts, oldest first.
+#[utoipa::path(
+    get, path = "/conversations/{id}/prompts", tag = "prompts",
+    params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
+    responses((status = 200, body = crate::http::openapi::Prompts))
+)]
+pub(crate) async fn list(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Answered {
+    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let params = Params::of(&uri);
+    let binding = format!("prompts {key} {}", head.incarnation);
+    let (after, limit) = (params.position(&binding)?, params.limit()?);
+    let (items, next) = prompts::prompts(&api.world, &head, after, limit).await?;
+    let next = next.map(|next| next.to_string());
+    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// A prompt: what went in and everything that came out.
+#[utoipa::path(
+    get, path = "/conversations/{id}/prompts/{promptId}", tag = "prompts",
+    params(
+        ("id" = String, Path), ("promptId" = String, Path),
+        ("wait" = Option<u32>, Query, description = "seconds, at most 60; ends when it leaves `running`"),
+    ),
+    responses((status = 200, body = crate::http::openapi::Prompt))
+)]
+pub(crate) async fn read(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, prompt_id)): Path<(String, String)>,
+    uri: Uri,
+) -> Answered {
+    let wait = wait_of(&uri)?.unwrap_or_default();
+    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let view = wait::prompt(&api.world, &key, &PromptId::new(prompt_id), wait).await?;
+    Ok(json(StatusCode::OK, &view))
+}

@@ -1,0 +1,49 @@
+//! Waiting: for a prompt to leave `running`, told by who works on it here, or seen by looking again and again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::agent::entry::PromptState;
+use crate::agent::head::Head;
+use crate::agent::view::PromptView;
+use crate::ids::{ConversationKey, PromptId};
+use crate::live::LiveEvent;
+use crate::turn::World;
+use crate::turn::admission::Refusal;
+use crate::turn::views::{load, prompts};
+
+/// How often the store is looked at when nobody tells anything.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The prompt as it is when it no longer runs, or when the time is over.
+pub(crate) async fn prompt(
+    world: &World,
+    key: &ConversationKey,
+    id: &PromptId,
+    wait: Duration,
+) -> Result<PromptView, Refusal> {
+    let ends_at = Instant::now() + wait;
+    let (_, mut reader) = world.live.subscribe(key);
+    let (head, _) = load::head(world, key).await?;
+    let mut view = prompts::prompt(world, &head, id).await?;
+    while view.state == PromptState::Running && Instant::now() < ends_at {
+        let look_at = ends_at.min(Instant::now() + LOOK_EVERY);
+        // Deltas say nothing about the end: only a commit, or the time, is worth a look.
+        let _ = tokio::time::timeout_at(look_at, async {
+            while !matches!(reader.next().await, LiveEvent::Committed { .. }) {}
+        })
+        .await;
+        let (head, _) = load::head(world, key).await?;
+        if may_have_ended(&head, id) {
+            view = prompts::prompt(world, &head, id).await?;
+        }
+    }
+    Ok(view)
+}
+
+/// Whether it is worth reading the entries: a look while it certainly runs reads the head alone.
+fn may_have_ended(head: &Head, id: &PromptId) -> bool {
+    let is_running_here = head.prompt.as_ref().is_some_and(|run| &run.id == id);
+    !is_running_here || !head.requests.is_empty()
+}
