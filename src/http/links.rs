@@ -154,7 +154,7 @@ async fn said(headers: &HeaderMap, body: Body, approval: &Approval) -> Result<Sa
         match name.as_ref() {
             "decision" => said.decision = value.into_owned(),
             "reason" => {
-                said.reason = Some(value.into_owned()).filter(|text| !text.trim().is_empty())
+                said.reason = Some(value.into_owned()).filter(|text| !text.trim().is_empty());
             }
             "value" if !value.trim().is_empty() => said.value = Some(typed(&value, approval)),
             _ => {}

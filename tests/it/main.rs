@@ -8,6 +8,7 @@
 
 mod host_contract;
 mod http_tools;
+mod kill;
 mod payments;
 mod support;
 mod tidy;
