@@ -139,7 +139,7 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
             halted += 1;
             assert_eq!(ending.prompt["state"], "completed", "{at}: {}", ending.prompt);
             if ending.was_asked_for_outcome {
-                assert!(WRITE_UNDER_WAY.contains(boundary), "{at} asked for an outcome");
+                assert!(WRITE_UNDER_WAY.contains(&boundary), "{at} asked for an outcome");
                 continue;
             }
             assert_eq!(paid, 1, "{at}");

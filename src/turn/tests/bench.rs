@@ -404,7 +404,7 @@ impl Bench {
                 }
                 EntryBody::Request(_) => value = json!({"request": value["request"]["reason"]}),
                 EntryBody::Decision(_) => {
-                    value = json!({"decision": value["decision"]["decision"]})
+                    value = json!({"decision": value["decision"]["decision"]});
                 }
                 _ => {}
             }
