@@ -11,7 +11,7 @@ use crate::support::normal::normal;
 use crate::support::process::Dev;
 
 /// Boundaries at which a write is under way: its outcome may be unknown, and a person says what happened.
-const WRITE_UNDER_WAY: [&str; 3] = ["tool.before", "tool.after", "result.before"];
+const WRITE_UNDER_WAY: [&str; 4] = ["take-in.after", "tool.before", "tool.after", "result.before"];
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
