@@ -19,6 +19,7 @@ use crate::artifacts::embedded::EmbeddedArtifacts;
 use crate::clock::{Clock, SystemClock};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::api::Api;
+use crate::http::token::SigningKeys;
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
 use crate::live::embedded::EmbeddedLive;
 use crate::payments::PaymentsServer;
@@ -132,9 +133,9 @@ impl App {
         .await?;
         let address = format!("http://{}", host.address());
         store.set_lock_note(&address).map_err(io("write into the data folder"))?;
-        let keys = signing_keys(settings, &options.data)?;
+        let keys = SigningKeys::new(signing_keys(settings, &options.data)?);
         let public_url = settings.public_url.clone().unwrap_or_else(|| address.clone());
-        let links = link_maker(keys.clone(), public_url.clone());
+        let links = link_maker(keys.clone(), public_url);
         let names = loaded.catalog.agents.keys().cloned().collect();
         let world = Arc::new(World {
             store: Arc::new(store),
@@ -152,7 +153,7 @@ impl App {
             probe: probe(settings, &options.data),
             limits: Limits::default(),
         });
-        let api = Api::new(Arc::clone(&world), settings, keys, public_url);
+        let api = Api::new(Arc::clone(&world), settings, keys);
         let functions = Arc::new(Handlers { world: Arc::clone(&world) });
         let router = crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)));
         Ok(Running { host, handler: Handler { listener, router }, world, agents: names, payments: prepared.payments })
@@ -262,10 +263,9 @@ fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::write(file, bytes)
 }
 
-fn link_maker(keys: Vec<Vec<u8>>, public_url: String) -> LinkMaker {
-    Arc::new(move |key: &ConversationKey, request: &RequestId| {
-        let token = crate::http::token::sign(&keys, key, request)?;
-        Some(format!("{public_url}/api/approvals/{token}"))
+fn link_maker(keys: SigningKeys, public_url: String) -> LinkMaker {
+    Arc::new(move |key: &ConversationKey, request: &RequestId, expires_at| {
+        keys.link(&public_url, key, (request, expires_at))
     })
 }
 

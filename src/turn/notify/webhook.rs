@@ -13,15 +13,16 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::agent::notice::Notice;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp, parse_iso};
 use crate::ids::{ConversationKey, RequestId};
 use crate::turn::notify::{Herald, Told};
 
 /// How long a receiver may take.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Makes the address at which a request can be decided by whoever holds the link.
-pub type LinkMaker = Arc<dyn Fn(&ConversationKey, &RequestId) -> Option<String> + Send + Sync>;
+/// Makes the address at which a request can be decided by whoever holds the link, until it expires.
+pub type LinkMaker =
+    Arc<dyn Fn(&ConversationKey, &RequestId, Option<Timestamp>) -> Option<String> + Send + Sync>;
 
 pub struct Webhook {
     url: reqwest::Url,
@@ -91,7 +92,8 @@ impl Herald for Webhook {
 pub fn body_of(key: &ConversationKey, notice: &Notice, links: &LinkMaker) -> Value {
     let mut data = notice.data.value();
     let request = data.get("requestId").and_then(Value::as_str).map(RequestId::new);
-    if let Some(url) = request.and_then(|request| links(key, &request))
+    let expires_at = data.pointer("/approval/expiresAt").and_then(Value::as_str).and_then(parse_iso);
+    if let Some(url) = request.and_then(|request| links(key, &request, expires_at))
         && let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
     {
         approval.insert("url".to_owned(), Value::from(url));
