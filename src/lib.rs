@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod agents;
+pub mod app;
 pub mod artifacts;
 pub mod clock;
 pub mod doctor;
@@ -19,3 +20,5 @@ pub mod store;
 pub mod telemetry;
 pub mod tools;
 pub mod turn;
+
+pub use app::App;

@@ -69,6 +69,45 @@ pub trait Probe: Send + Sync + fmt::Debug {
     async fn reached(&self, boundary: &'static str);
 }
 
+/// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
+pub const BOUNDARIES: [&str; 35] = [
+    "admission.accept",
+    "admission.accepted",
+    "admission.nudge",
+    "claim.before",
+    "claim.after",
+    "inbox.after",
+    "take-in.before",
+    "take-in.after",
+    "model.before",
+    "model.after",
+    "answer.before",
+    "answer.after",
+    "nudge.before",
+    "nudge.after",
+    "release.before",
+    "release.after",
+    "look.after",
+    "notice.before",
+    "notice.after",
+    "admission.decide",
+    "admission.decided",
+    "tool.before",
+    "tool.after",
+    "result.before",
+    "result.after",
+    "renew.before",
+    "renew.after",
+    "expiry.before",
+    "expiry.after",
+    "admission.import",
+    "admission.input-kept",
+    "admission.artifact-kept",
+    "admission.patch",
+    "admission.delete",
+    "admission.purged",
+];
+
 /// Production: boundaries are only names.
 #[derive(Debug, Default)]
 pub struct NoProbe;

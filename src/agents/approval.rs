@@ -8,7 +8,7 @@ use crate::agents::http_tool::{EXPIRY_MAX, template};
 use crate::agents::mistakes::{Findings, suggestion};
 use crate::agents::yaml::{Member, Node, Yaml};
 use crate::tools::http::Approval;
-use crate::tools::http::template::{Piece, Template};
+use crate::tools::http::template::{Flaw, Piece, Template};
 
 const KEYS: [&str; 5] = ["when", "reason", "approvers", "notRequester", "expiresAfter"];
 const EXPIRY_DEFAULT: Duration = Duration::from_hours(7 * 24);
@@ -37,8 +37,9 @@ pub(super) fn read(
             }
             "reason" => {
                 let no_setting = |_: &str| {
-                    Err("`reason` is read by people: it may hold arguments and no app setting"
-                        .to_owned())
+                    let reason =
+                        "`reason` is read by people: it may hold arguments and no app setting";
+                    Err(Flaw::Other(reason.to_owned()))
                 };
                 let parsed = fields::text(field, findings).and_then(|text| {
                     template(text, field.value.at, &no_setting, declared, findings)

@@ -15,7 +15,7 @@ use crate::agents::{approval, fields};
 use crate::tools::http::HttpTool;
 use crate::tools::http::address::UrlTemplate;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
-use crate::tools::http::template::Template;
+use crate::tools::http::template::{Flaw, Lookup, Template};
 use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition};
 
 const KEYS: [&str; 12] = [
@@ -189,16 +189,16 @@ impl Texts<'_> {
         let setting = |name: &str| {
             let upper = name.to_ascii_uppercase();
             if FORBIDDEN.iter().any(|prefix| upper.starts_with(prefix)) {
-                return Err(format!(
+                return Err(Flaw::Other(format!(
                     "the app setting {name} belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own"
-                ));
+                )));
             }
             match (self.sources.app_settings)(name) {
                 Some(value) if !value.is_empty() => Ok(value),
-                Some(_) => Err(format!("the app setting {name} is empty: give it a value")),
-                None => {
-                    Err(format!("the app setting {name} is not set: add it to the app's settings"))
+                Some(_) => {
+                    Err(Flaw::Other(format!("the app setting {name} is empty: give it a value")))
                 }
+                None => Err(Flaw::MissingSetting(name.to_owned())),
             }
         };
         template(text, at, &setting, self.declared, findings)
@@ -209,15 +209,18 @@ impl Texts<'_> {
 pub(super) fn template(
     text: &str,
     at: At,
-    settings: &dyn Fn(&str) -> Result<String, String>,
+    settings: Lookup<'_>,
     declared: &[String],
     findings: &mut Findings,
 ) -> Option<Template> {
     let template = match Template::parse(text, settings) {
         Ok(template) => template,
         Err(wrong) => {
-            for reason in wrong {
-                findings.add(at, reason);
+            for flaw in wrong {
+                match flaw {
+                    Flaw::Other(reason) => findings.add(at, reason),
+                    Flaw::MissingSetting(name) => findings.add_missing_setting(at, &name),
+                }
             }
             return None;
         }

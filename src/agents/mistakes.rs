@@ -15,6 +15,9 @@ pub struct Mistake {
     pub column: u64,
     /// One sentence; never the value of an app setting.
     pub reason: String,
+    /// Set when only this app setting is missing: nothing is wrong with the file, and where it is packaged the setting
+    /// need not be known.
+    pub missing_setting: Option<String>,
 }
 
 impl fmt::Display for Mistake {
@@ -36,11 +39,21 @@ impl Findings {
     }
 
     pub(super) fn add(&mut self, at: At, reason: impl Into<String>) {
+        self.push(at, reason.into(), None);
+    }
+
+    pub(super) fn add_missing_setting(&mut self, at: At, name: &str) {
+        let reason = format!("the app setting {name} is not set: add it to the app's settings");
+        self.push(at, reason, Some(name.to_owned()));
+    }
+
+    fn push(&mut self, at: At, reason: String, missing_setting: Option<String>) {
         self.found.push(Mistake {
             file: self.file.clone(),
             line: at.line,
             column: at.column,
-            reason: reason.into(),
+            reason,
+            missing_setting,
         });
     }
 

@@ -26,14 +26,16 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
     let code = match arguments.command {
         None => serve(app),
         Some(Command::Dev { port, data, agents }) => dev(app, port, data, agents),
-        Some(Command::Package { out, binary, force }) => package(&app, &out, binary.as_deref(), force),
+        Some(Command::Package { out, binary, force }) => {
+            package(&app, &out, binary.as_deref(), force)
+        }
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
     ExitCode::from(code)
 }
 
 /// To a person: log lines are for those who run the service.
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -59,10 +61,13 @@ fn dev(app: App, port: u16, data: PathBuf, agents: Option<PathBuf>) -> u8 {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
-    if let Err(error) = telemetry::start(&settings.log, telemetry::Style::dev(), Arc::new(SystemClock::default())) {
+    if let Err(error) =
+        telemetry::start(&settings.log, telemetry::Style::dev(), Arc::new(SystemClock::default()))
+    {
         return complain(&error);
     }
-    let settings = Settings { auth: settings.auth.or(Some(Auth::Header)), ..settings };
+    let mut settings = settings;
+    settings.auth = settings.auth.or(Some(Auth::Header));
     let options = ServiceOptions { root: PathBuf::from("."), data, agents, port, handler_port: 0 };
     block_on(work(app, settings, options, true))
 }
@@ -149,8 +154,13 @@ async fn stop_signal() {
 fn greet(running: &service::Running, is_scripted: bool) {
     let address = running.address();
     let agents = running.agents();
-    let agent = if agents.iter().any(|name| name == "payments-clerk") { "payments-clerk" } else { agents.first().map_or("", String::as_str) };
-    let model = if is_scripted { "the scripted demo model: no key, no network" } else { "Azure OpenAI" };
+    let agent = if agents.iter().any(|name| name == "payments-clerk") {
+        "payments-clerk"
+    } else {
+        agents.first().map_or("", String::as_str)
+    };
+    let model =
+        if is_scripted { "the scripted demo model: no key, no network" } else { "Azure OpenAI" };
     say(&format!(
         "\n  Turnwheel is at http://{address}\n  agents: {}\n  model:  {model}\n\n  Try it:\n\n    curl -s 'http://{address}/api/prompts?wait=20' -H 'content-type: application/json' \\\n      -d '{{\"agent\":\"{agent}\",\"input\":\"Pay 40 to Ada\"}}'\n\n  What it can do: http://{address}/api/openapi.json · Ctrl-C stops it; nothing is lost.\n",
         if agents.is_empty() { "none".to_owned() } else { agents.join(", ") },
@@ -185,7 +195,9 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 
         auth: settings.auth.unwrap_or(Auth::Keys),
         is_forced,
     };
-    let check = |folder: &Path| crate::host::check_package(folder).iter().map(ToString::to_string).collect();
+    let check = |folder: &Path| {
+        crate::host::check_package(folder).iter().map(ToString::to_string).collect()
+    };
     let packaged = Script::read(root)
         .map_err(package::PackageError::from)
         .and_then(|script| package::package(&order, &script, &mistakes, check));
@@ -208,7 +220,8 @@ fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
         handler_port: 0,
     };
     // What `dev` brings along is set in Azure; here only its absence would be told.
-    let settings = settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
+    let settings =
+        settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
     match service::load_agents(app, &settings, &options) {
         Ok(_) => Vec::new(),
         Err(StartError::Agents(mistakes)) => mistakes,
@@ -252,12 +265,17 @@ fn model_check(settings: &Settings, is_offline: bool) -> Check {
     let asked = block_on_value(ask(&*model, &record));
     match asked.and_then(|answer| answer.message.error_message) {
         None => Check::ok(Area::Model, "normal", format!("{} answers", record.id)),
-        Some(error) => Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id)),
+        Some(error) => {
+            Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id))
+        }
     }
 }
 
 /// The smallest question there is.
-async fn ask(model: &dyn crate::model::Model, record: &crate::model::ModelRecord) -> crate::model::Answer {
+async fn ask(
+    model: &dyn crate::model::Model,
+    record: &crate::model::ModelRecord,
+) -> crate::model::Answer {
     use crate::agent::content::Content;
     use crate::agent::message::{Message, UserMessage};
     struct Deaf;
@@ -293,13 +311,19 @@ fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
 fn store_check() -> Check {
     let folder = Path::new(".turnwheel");
     if !folder.exists() {
-        return Check::skipped(Area::Store, "embedded", "there is none yet: `turnwheel dev` makes it");
+        return Check::skipped(
+            Area::Store,
+            "embedded",
+            "there is none yet: `turnwheel dev` makes it",
+        );
     }
     match crate::store::embedded::EmbeddedStore::open(folder) {
         Ok(_) => Check::ok(Area::Store, "embedded", format!("{} opens", folder.display())),
-        Err(crate::store::embedded::OpenError::InUse { .. }) => {
-            Check::ok(Area::Store, "embedded", format!("{} is in use by a running `turnwheel dev`", folder.display()))
-        }
+        Err(crate::store::embedded::OpenError::InUse { .. }) => Check::ok(
+            Area::Store,
+            "embedded",
+            format!("{} is in use by a running `turnwheel dev`", folder.display()),
+        ),
         Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
     }
 }

@@ -31,7 +31,8 @@ impl Functions for Handlers {
     }
 
     async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        let accepted = accept_queued(&self.world, &message, &meta.message_id.unwrap_or_default()).await;
+        let accepted =
+            accept_queued(&self.world, &message, &meta.message_id.unwrap_or_default()).await;
         accepted.map(|_| ()).map_err(|error| failure(&error))
     }
 

@@ -27,7 +27,9 @@ impl HaltProbe {
 #[async_trait]
 impl Probe for HaltProbe {
     async fn reached(&self, boundary: &'static str) {
-        if boundary != self.at.boundary || self.reached.fetch_add(1, Ordering::SeqCst) + 1 != self.at.occurrence.get() {
+        if boundary != self.at.boundary
+            || self.reached.fetch_add(1, Ordering::SeqCst) + 1 != self.at.occurrence.get()
+        {
             return;
         }
         // Without the file the test would wait for ever; nothing better can be done about it here.

@@ -14,19 +14,26 @@ use crate::settings::model::{AzureOpenAi, Provider};
 /// Every mistake, each a sentence.
 pub(super) fn model_of(settings: &Settings) -> Result<Arc<dyn Model>, Vec<String>> {
     match &settings.model.provider {
-        Provider::Unset | Provider::Scripted => Ok(Arc::new(ScriptedModel::default())),
+        Provider::Unset | Provider::Scripted => Ok(Arc::new(ScriptedModel)),
         Provider::Azure(azure) => {
             let credential = match &azure.api_key {
                 Some(_) => None,
-                None => Some(entra_credential(&identity(settings)).map_err(|mistake| vec![mistake])?),
+                None => {
+                    Some(entra_credential(&identity(settings)).map_err(|mistake| vec![mistake])?)
+                }
             };
-            AzureResponses::new(config(settings, azure), credential).map(|model| Arc::new(model) as Arc<dyn Model>)
+            AzureResponses::new(&config(settings, azure), credential)
+                .map(|model| Arc::new(model) as Arc<dyn Model>)
         }
     }
 }
 
 fn identity(settings: &Settings) -> Identity {
-    if settings.is_in_azure { Identity::Managed { client_id: None } } else { Identity::DeveloperTools }
+    if settings.is_in_azure {
+        Identity::Managed { client_id: None }
+    } else {
+        Identity::DeveloperTools
+    }
 }
 
 fn config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig {

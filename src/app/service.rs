@@ -15,20 +15,21 @@ use crate::app::App;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
-use crate::artifacts::embedded::EmbeddedArtifacts;
-use crate::clock::{Clock, SystemClock};
+use crate::artifacts::EmbeddedArtifacts;
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
-use crate::http::api::Api;
-use crate::http::token::SigningKeys;
+use crate::http::Api;
+use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
-use crate::live::embedded::EmbeddedLive;
+use crate::live::EmbeddedLive;
 use crate::payments::PaymentsServer;
-use crate::queue::embedded::EmbeddedQueue;
-use crate::queue::{self, Queue};
+use crate::queue::{self, EmbeddedQueue, Queue};
 use crate::settings::Settings;
+use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::store::embedded::{EmbeddedStore, OpenError};
-use crate::tools::http::client::{AddressRules, HttpClient};
+use crate::tools::http::addresses::AddressRules;
+use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
@@ -63,7 +64,7 @@ pub enum StartError {
 }
 
 fn lines(mistakes: &[String]) -> String {
-    mistakes.iter().map(|mistake| format!("\n  {mistake}")).collect()
+    mistakes.iter().fold(String::new(), |text, mistake| text + "\n  " + mistake)
 }
 
 impl From<Vec<Mistake>> for StartError {
@@ -72,7 +73,9 @@ impl From<Vec<Mistake>> for StartError {
     }
 }
 
-fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(doing: &'static str) -> impl FnOnce(E) -> StartError {
+fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    doing: &'static str,
+) -> impl FnOnce(E) -> StartError {
     move |source| StartError::Io { doing, source: source.into() }
 }
 
@@ -104,7 +107,11 @@ impl App {
     ///
     /// # Errors
     /// Show it and exit: each says what to do.
-    pub async fn start(self, settings: Settings, options: ServiceOptions) -> Result<Running, StartError> {
+    pub async fn start(
+        self,
+        settings: Settings,
+        options: ServiceOptions,
+    ) -> Result<Running, StartError> {
         let prepared = bring_payments(settings).await?;
         let settings = &prepared.settings;
         if !self.mistakes.is_empty() {
@@ -121,7 +128,8 @@ impl App {
         let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
         let host = host::start(HostOptions {
             port: options.port,
-            root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
+            root: ScriptRoot::find(&options.root)
+                .map_err(|problem| HostError::Files(vec![problem]))?,
             handler: authority.parse().map_err(io("name the handler"))?,
             queues: Arc::clone(&queue),
             clock: Arc::clone(&clock),
@@ -133,30 +141,40 @@ impl App {
         .await?;
         let address = format!("http://{}", host.address());
         store.set_lock_note(&address).map_err(io("write into the data folder"))?;
-        let keys = SigningKeys::new(signing_keys(settings, &options.data)?);
+        let keys = signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().unwrap_or_else(|| address.clone());
         let links = link_maker(keys.clone(), public_url);
         let names = loaded.catalog.agents.keys().cloned().collect();
         let world = Arc::new(World {
             store: Arc::new(store),
             queue,
-            artifacts: Arc::new(EmbeddedArtifacts::open(&options.data).await.map_err(io("open the artifacts"))?),
+            artifacts: Arc::new(
+                EmbeddedArtifacts::open(&options.data).await.map_err(io("open the artifacts"))?,
+            ),
             live: Arc::new(EmbeddedLive::default()),
             model,
             agents: Arc::new(loaded.catalog),
             extensions: self.extensions,
             entries: Arc::new(EntryMemory::default()),
-            herald: Some(herald(settings, &clock, links)?),
+            herald: herald(settings, &clock, links)?,
             clock,
             worker: WorkerId::new(ids.fresh()),
             ids,
             probe: probe(settings, &options.data),
             limits: Limits::default(),
         });
-        let api = Api::new(Arc::clone(&world), settings, keys);
+        let auth = settings.auth.unwrap_or(Auth::Keys);
+        let api = Api::new(World::clone(&world), auth, settings.is_sign_in_on, keys);
         let functions = Arc::new(Handlers { world: Arc::clone(&world) });
-        let router = crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)));
-        Ok(Running { host, handler: Handler { listener, router }, world, agents: names, payments: prepared.payments })
+        let router = crate::http::functions::functions_router(functions)
+            .merge(crate::http::router(Arc::new(api)));
+        Ok(Running {
+            host,
+            handler: Handler { listener, router },
+            world,
+            agents: names,
+            payments: prepared.payments,
+        })
     }
 }
 
@@ -181,7 +199,9 @@ impl Running {
         let mut tasks = JoinSet::new();
         let ended = handler_stop.clone();
         tasks.spawn(async move {
-            axum::serve(handler.listener, handler.router).with_graceful_shutdown(ended.cancelled_owned()).await
+            axum::serve(handler.listener, handler.router)
+                .with_graceful_shutdown(ended.cancelled_owned())
+                .await
         });
         recount::start_up(&world).await.map_err(io("read what is owed"))?;
         let outcome = host.run(stop).await;
@@ -197,16 +217,22 @@ async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
     if settings.app_setting("PAYMENTS_URL").is_some() || settings.is_in_azure {
         return Ok(Prepared { settings, payments: None });
     }
-    let server = PaymentsServer::start().await.map_err(io("start the example's payments server"))?;
-    let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url().to_owned());
+    let server =
+        PaymentsServer::start().await.map_err(io("start the example's payments server"))?;
+    let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
     Ok(Prepared { settings, payments: Some(server) })
 }
 
 /// Reads the agent files with the app's tools; a mistake in any stops the start.
-pub(super) fn load_agents(app: &App, settings: &Settings, options: &ServiceOptions) -> Result<Loaded, StartError> {
+pub(super) fn load_agents(
+    app: &App,
+    settings: &Settings,
+    options: &ServiceOptions,
+) -> Result<Loaded, StartError> {
     let folder = options.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
-    let rules = AddressRules::new(&settings.http_tools_allow, !settings.is_in_azure)
-        .map_err(|mistakes| StartError::Settings(vec![mistakes.to_string()]))?;
+    let rules =
+        AddressRules::parse(&settings.http_tools_allow.join(",")).map_err(StartError::Settings)?;
+    let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
     let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
     let mut tools: agents::ToolSet = BTreeMap::new();
     for tool in builtins().into_iter().chain(app.tools.iter().cloned()) {
@@ -225,35 +251,48 @@ pub(super) fn load_agents(app: &App, settings: &Settings, options: &ServiceOptio
 }
 
 /// Doorbells ring in memory; users' only copies are kept on disk.
-async fn open_queue(data: &Path, clock: &Arc<dyn Clock>, ids: &Arc<dyn Ids>) -> Result<Arc<dyn Queue>, StartError> {
+async fn open_queue(
+    data: &Path,
+    clock: &Arc<dyn Clock>,
+    ids: &Arc<dyn Ids>,
+) -> Result<Arc<dyn Queue>, StartError> {
     let poison = queue::poison_of(queue::PROMPTS);
     let kept = [queue::PROMPTS, poison.as_str()];
     let opened =
-        EmbeddedQueue::open(&data.join("queue.sqlite"), &kept, Arc::clone(clock), Arc::clone(ids)).await;
+        EmbeddedQueue::open(&data.join("queue.sqlite"), &kept, Arc::clone(clock), Arc::clone(ids))
+            .await;
     Ok(Arc::new(opened.map_err(io("open the queues"))?))
 }
 
 /// The settings' keys; without any, one that is made once and kept beside the data.
-fn signing_keys(settings: &Settings, data: &Path) -> Result<Vec<Vec<u8>>, StartError> {
-    if !settings.signing_keys.is_empty() {
-        return Ok(settings.signing_keys.iter().map(|key| key.reveal().clone()).collect());
-    }
+fn signing_keys(settings: &Settings, data: &Path) -> Result<SigningKeys, StartError> {
+    let keys: Vec<Vec<u8>> = settings.signing_keys.iter().map(|key| key.reveal().clone()).collect();
+    let keys = if keys.is_empty() { vec![own_signing_key(data)?] } else { keys };
+    SigningKeys::new(keys).map_err(io("use the signing keys"))
+}
+
+fn own_signing_key(data: &Path) -> Result<Vec<u8>, StartError> {
     let file = data.join("signing.key");
-    if let Ok(key) = std::fs::read(&file)
-        && key.len() >= 32
-    {
-        return Ok(vec![key]);
+    match std::fs::read(&file) {
+        Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(key),
+        _ => {
+            let key = crate::ids::secret_bytes(KEY_BYTES_MIN).map_err(io("make a signing key"))?;
+            write_secret(&file, &key).map_err(io("keep the signing key"))?;
+            Ok(key)
+        }
     }
-    let key = crate::ids::secret_bytes(32).map_err(io("make a signing key"))?;
-    write_secret(&file, &key).map_err(io("keep the signing key"))?;
-    Ok(vec![key])
 }
 
 #[cfg(unix)]
 fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -264,19 +303,26 @@ fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 fn link_maker(keys: SigningKeys, public_url: String) -> LinkMaker {
-    Arc::new(move |key: &ConversationKey, request: &RequestId, expires_at| {
-        keys.link(&public_url, key, (request, expires_at))
+    Arc::new(move |key: &ConversationKey, request: &RequestId, expires_at: Timestamp| {
+        let claims = LinkClaims { key: key.clone(), request_id: request.clone(), expires_at };
+        keys.link(&public_url, &claims)
     })
 }
 
-fn herald(settings: &Settings, clock: &Arc<dyn Clock>, links: LinkMaker) -> Result<Arc<dyn Herald>, StartError> {
+/// The webhook; on a developer's machine without one, the console, where the links are needed.
+fn herald(
+    settings: &Settings,
+    clock: &Arc<dyn Clock>,
+    links: LinkMaker,
+) -> Result<Option<Arc<dyn Herald>>, StartError> {
     let Some(webhook) = &settings.webhook else {
-        let print = Arc::new(|text: &str| tracing::info!("{text}"));
-        return Ok(Arc::new(Console::new(links, print)));
+        let console: Arc<dyn Herald> =
+            Arc::new(Console::new(links, Arc::new(super::commands::say)));
+        return Ok(Some(console).filter(|_| !settings.is_in_azure));
     };
     let secrets = webhook.secrets.iter().map(|secret| secret.reveal().clone()).collect();
     let webhook = Webhook::new(webhook.url.reveal().clone(), secrets, Arc::clone(clock), links);
-    Ok(Arc::new(webhook.map_err(io("set up TLS"))?))
+    Ok(Some(Arc::new(webhook.map_err(io("set up TLS"))?)))
 }
 
 fn probe(settings: &Settings, data: &Path) -> Arc<dyn Probe> {

@@ -19,6 +19,8 @@ use super::envelope::TimerStatus;
 use super::{Function, Shared, Trigger, envelope, timer};
 use crate::queue::{MESSAGE_BYTES_MAX, QueueError, Received, poison_of};
 
+/// Room for a message that is escaped as JSON.
+const BODY_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
 /// Runs by hand at a time.
 const RUNNING_MAX: usize = 16;
 
@@ -44,7 +46,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/admin/host/ping", get(ping).post(ping))
         .route("/admin/queues/{queue}", get(length))
         .route("/admin/queues/{queue}/messages", post(put))
-        .layer(DefaultBodyLimit::max(MESSAGE_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
 async fn home(State(host): State<Arc<Shared>>) -> String {
@@ -181,19 +183,19 @@ async fn put(
     if let Some(refusal) = refuse_queue(&host, &queue) {
         return refusal;
     }
-    let Ok(body) = body else {
+    let too_large = || {
         let text = format!("A message has at most {MESSAGE_BYTES_MAX} bytes.");
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, &text);
+        refuse(StatusCode::PAYLOAD_TOO_LARGE, &text)
+    };
+    let Some(body) = body.ok().filter(|body| body.len() <= MESSAGE_BYTES_MAX) else {
+        return too_large();
     };
     let Ok(text) = String::from_utf8(body.into()) else {
         return refuse(StatusCode::BAD_REQUEST, "A message is UTF-8 text.");
     };
     match host.queues.send(&queue, text, Duration::ZERO).await {
         Ok(()) => (StatusCode::CREATED, Json(json!({ "queue": queue }))).into_response(),
-        Err(QueueError::TooLarge(_)) => {
-            let text = format!("A message has at most {MESSAGE_BYTES_MAX} bytes.");
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, &text)
-        }
+        Err(QueueError::TooLarge(_)) => too_large(),
         Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
     }
 }

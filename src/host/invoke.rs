@@ -68,6 +68,11 @@ pub enum InvocationError {
         .0.as_secs()
     )]
     TimedOut(Duration),
+    #[error(
+        "the answer said nothing for {} s: the Functions host cuts it then; send a comment line in between",
+        .0.as_secs()
+    )]
+    Idle(Duration),
 }
 
 /// Speaks to the handler. Cheap to clone.
@@ -143,12 +148,19 @@ impl Handler {
     }
 
     pub(crate) fn note(&self, function: &str, invocation_id: &str, error: &InvocationError) {
-        tracing::error!(faas.name = %function, faas.invocation_id = %invocation_id, "{function} failed: {error}");
+        let mut text = format!("{function}: {error}");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        tracing::error!(faas.name = %function, faas.invocation_id = %invocation_id, "{text}");
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         if errors.len() == ERRORS_MAX {
             errors.pop_front();
         }
-        errors.push_back(format!("{function}: {error}"));
+        errors.push_back(text);
     }
 
     /// The last failures, oldest first.

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream};
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
-use http_body_util::Limited;
+use http_body_util::{LengthLimitError, Limited};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -49,8 +49,7 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
     let too_large =
         |length: &u64| usize::try_from(*length).map_or(true, |length| length > BODY_BYTES_MAX);
     if content_length(request.headers()).as_ref().is_some_and(too_large) {
-        let text = format!("The Functions host takes bodies of at most {BODY_BYTES_MAX} bytes.\n");
-        return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
+        return refuse_size();
     }
     let name = function.name.clone();
     let id = envelope::guid(host.ids.as_ref());
@@ -65,12 +64,13 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
             let run = Run { host, name, id, deadline };
             incoming(answer, run)
         }
+        Ok(Err(error)) if is_too_large(&error) => refuse_size(),
         Ok(Err(error)) => {
             host.handler.note(&name, &id, &error);
             (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response()
         }
         Err(_) => {
-            let error = InvocationError::TimedOut(timeout.unwrap_or(IDLE_MAX).min(IDLE_MAX));
+            let error = too_late(timeout.filter(|_| first == deadline));
             host.handler.note(&name, &id, &error);
             (StatusCode::GATEWAY_TIMEOUT, format!("{error}\n")).into_response()
         }
@@ -87,6 +87,28 @@ fn route<'a>(host: &'a Shared, method: &Method, path: &str) -> Option<&'a Functi
         }
         Trigger::Queue { .. } | Trigger::Timer { .. } => false,
     })
+}
+
+fn refuse_size() -> Response {
+    let text = format!("The Functions host takes bodies of at most {BODY_BYTES_MAX} bytes.\n");
+    (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
+}
+
+/// An upload without a length is found out only while it is sent.
+fn is_too_large(error: &InvocationError) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if cause.is::<LengthLimitError>() {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
+}
+
+/// `timeout`: the function's, if that is what ended it.
+fn too_late(timeout: Option<Duration>) -> InvocationError {
+    timeout.map_or(InvocationError::Idle(IDLE_MAX), InvocationError::TimedOut)
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
@@ -168,8 +190,7 @@ async fn next_bytes(mut answer: Answer) -> Option<(Result<Bytes, axum::Error>, A
         Ok(Some(Ok(bytes))) => Ok(bytes),
         Ok(Some(Err(error))) => Err(error),
         Err(_) => {
-            let timeout = host.config.function_timeout.filter(|_| until == *deadline);
-            let error = InvocationError::TimedOut(timeout.unwrap_or(IDLE_MAX));
+            let error = too_late(host.config.function_timeout.filter(|_| until == *deadline));
             host.handler.note(name, id, &error);
             Err(axum::Error::new(error))
         }

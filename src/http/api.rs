@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use crate::http::health::Health;
 use crate::http::token::SigningKeys;
-use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::turn::World;
 
 pub struct Api {
-    pub world: Arc<World>,
+    pub world: World,
     pub auth: Auth,
     /// Whether the platform's sign-in stands in front: only then is its header believed.
     pub is_sign_in_on: bool,
@@ -19,19 +18,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// As the settings have it; without `TURNWHEEL_AUTH`, function keys.
-    pub fn new(world: Arc<World>, settings: &Settings, keys: SigningKeys) -> Self {
-        Self::known_by(world, settings.auth.unwrap_or(Auth::Keys), keys)
-            .with_sign_in(settings.is_sign_in_on)
-    }
-
-    pub fn known_by(world: Arc<World>, auth: Auth, keys: SigningKeys) -> Self {
-        Self { world, auth, is_sign_in_on: false, keys, health: Health::default() }
-    }
-
-    #[must_use]
-    pub fn with_sign_in(self, is_sign_in_on: bool) -> Self {
-        Self { is_sign_in_on, ..self }
+    pub fn new(world: World, auth: Auth, is_sign_in_on: bool, keys: SigningKeys) -> Self {
+        Self { world, auth, is_sign_in_on, keys, health: Health::default() }
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) async fn stream(
     if until == Until::Settled && is_over && is_settled(&api.world, &head).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let feed = Feed::new(World::clone(&api.world), key, after, until);
+    let feed = Feed::new(api.world.clone(), key, after, until);
     Ok(response(feed))
 }
 

@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, RequestId, TenantId, UserId};
 
 /// Bytes of a signing key, at least.
-const KEY_BYTES_MIN: usize = crate::settings::links::SIGNING_KEY_MIN;
+pub const KEY_BYTES_MIN: usize = 32;
 const TOKEN_BYTES_MAX: usize = 2_048;
 /// Tells these signatures from any other made with the same key.
 const PURPOSE: &[u8] = b"turnwheel approval link 1\n";
@@ -26,6 +26,11 @@ impl fmt::Debug for SigningKeys {
     }
 }
 
+/// A signing key that is none.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a signing key is {KEY_BYTES_MIN} bytes or more, this one is {0}")]
+pub struct ShortKey(usize);
+
 /// What a link is good for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkClaims {
@@ -36,9 +41,13 @@ pub struct LinkClaims {
 }
 
 impl SigningKeys {
-    /// The settings have checked them; a key that is too short all the same neither signs nor verifies.
-    pub fn new(keys: Vec<Vec<u8>>) -> Self {
-        Self(keys.into_iter().filter(|key| key.len() >= KEY_BYTES_MIN).collect())
+    /// # Errors
+    /// A key is too short to be safe.
+    pub fn new(keys: Vec<Vec<u8>>) -> Result<Self, ShortKey> {
+        match keys.iter().find(|key| key.len() < KEY_BYTES_MIN) {
+            Some(short) => Err(ShortKey(short.len())),
+            None => Ok(Self(keys)),
+        }
     }
 
     /// `payload.signature`, both base64url; `None` when there is no key to sign with.
@@ -82,17 +91,9 @@ impl SigningKeys {
         Some(LinkClaims { key, request_id, expires_at })
     }
 
-    /// The address that a person opens: `{public url}/api/approvals/{token}`. A request that never expires has a link
-    /// that does not either; the request's own state decides what it can still do.
-    pub fn link(
-        &self,
-        public_url: &str,
-        key: &ConversationKey,
-        (request_id, expires_at): (&RequestId, Option<Timestamp>),
-    ) -> Option<String> {
-        let expires_at = expires_at.unwrap_or(Timestamp(u64::MAX));
-        let claims = LinkClaims { key: key.clone(), request_id: request_id.clone(), expires_at };
-        let token = self.sign(&claims)?;
+    /// The address that a person opens: `{public url}/api/approvals/{token}`.
+    pub fn link(&self, public_url: &str, claims: &LinkClaims) -> Option<String> {
+        let token = self.sign(claims)?;
         Some(format!("{}/api/approvals/{token}", public_url.trim_end_matches('/')))
     }
 }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     fn keys(letters: &[u8]) -> SigningKeys {
-        SigningKeys::new(letters.iter().map(|letter| vec![*letter; 32]).collect())
+        SigningKeys::new(letters.iter().map(|letter| vec![*letter; 32]).collect()).unwrap()
     }
 
     fn claims() -> LinkClaims {
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn short_keys_are_refused_and_keys_are_never_printed() {
-        assert_eq!(SigningKeys::new(vec![vec![1; 31]]).sign(&claims()), None);
+        assert_eq!(SigningKeys::new(vec![vec![1; 31]]).unwrap_err(), ShortKey(31));
         assert_eq!(format!("{:?}", keys(b"ab")), "SigningKeys(2)");
     }
 }

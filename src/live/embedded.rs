@@ -14,7 +14,7 @@ use async_trait::async_trait;
 
 use self::mailbox::Mailbox;
 use super::under_way::UnderWay;
-use super::{Live, LiveEvent, LiveReader, Snapshot};
+use super::{Live, LiveAnswer, LiveEvent, LiveReader, Snapshot};
 use crate::ids::{ConversationKey, EntryId};
 
 /// Conversations without a reader that are remembered. An answer whose worker has died without a word is forgotten when
@@ -54,41 +54,50 @@ struct Answer {
 
 impl Hub {
     fn publish(&mut self, key: &ConversationKey, event: LiveEvent) {
-        if let LiveEvent::AnswerStarted(_) = event {
-            self.make_place(key);
+        if let LiveEvent::AnswerStarted(answer) = &event {
+            self.begin(key, answer.clone());
         }
         let Some(conversation) = self.conversations.get_mut(key) else { return };
-        if let LiveEvent::AnswerStarted(answer) = &event {
-            self.answers_begun += 1;
-            let under_way = UnderWay::new(answer.clone());
-            conversation.answer =
-                Some(Answer { under_way, begun: self.answers_begun, is_doubtful: false });
-        } else if !conversation.take_in(&event) {
-            return;
+        if conversation.take_in(&event) {
+            conversation.tell(event);
+            self.forget_idle(key);
         }
-        conversation.tell(event);
-        self.forget_idle(key);
     }
 
-    /// So that an answer that begins unheard is known to those who join later.
-    fn make_place(&mut self, key: &ConversationKey) {
-        if self.conversations.contains_key(key) {
+    /// Known from here on, heard or not, to those who join later.
+    fn begin(&mut self, key: &ConversationKey, answer: LiveAnswer) {
+        if !self.conversations.contains_key(key) {
+            self.make_room();
+        }
+        self.answers_begun += 1;
+        let begun = self.answers_begun;
+        let under_way = UnderWay::new(answer);
+        self.conversation(key).answer = Some(Answer { under_way, begun, is_doubtful: false });
+    }
+
+    /// Forgets the oldest answer that nobody hears when there are too many.
+    fn make_room(&mut self) {
+        if self.unheard < UNHEARD_MAX {
             return;
         }
-        if self.unheard >= UNHEARD_MAX {
-            let oldest = self
-                .conversations
-                .iter()
-                .filter(|(_, conversation)| conversation.readers.is_empty())
-                .min_by_key(|(_, conversation)| conversation.answer.as_ref().map(|it| it.begun))
-                .map(|(key, _)| key.clone());
-            if let Some(oldest) = oldest {
-                self.conversations.remove(&oldest);
-                self.unheard -= 1;
-            }
+        let oldest = self
+            .conversations
+            .iter()
+            .filter(|(_, conversation)| conversation.readers.is_empty())
+            .min_by_key(|(_, conversation)| conversation.answer.as_ref().map(|it| it.begun))
+            .map(|(key, _)| key.clone());
+        if let Some(oldest) = oldest {
+            self.conversations.remove(&oldest);
+            self.unheard -= 1;
         }
-        self.conversations.insert(key.clone(), Conversation::default());
-        self.unheard += 1;
+    }
+
+    /// Counted as unheard when it is new.
+    fn conversation(&mut self, key: &ConversationKey) -> &mut Conversation {
+        if !self.conversations.contains_key(key) {
+            self.unheard += 1;
+        }
+        self.conversations.entry(key.clone()).or_default()
     }
 
     fn forget_idle(&mut self, key: &ConversationKey) {
@@ -103,11 +112,7 @@ impl Hub {
     }
 
     fn subscribe(&mut self, key: &ConversationKey) -> (Option<Snapshot>, Arc<Mailbox>) {
-        self.make_place(key);
-        let conversation = self.conversations.entry(key.clone()).or_default();
-        if conversation.readers.is_empty() {
-            self.unheard -= 1;
-        }
+        let conversation = self.conversation(key);
         let (snapshot, unseen) = match &conversation.answer {
             Some(answer) if answer.is_doubtful => (None, Some(answer.message_id().clone())),
             Some(answer) => (Some(answer.under_way.snapshot()), None),
@@ -115,6 +120,9 @@ impl Hub {
         };
         let mailbox = Arc::new(Mailbox::new(unseen));
         conversation.readers.push(Arc::clone(&mailbox));
+        if conversation.readers.len() == 1 {
+            self.unheard -= 1;
+        }
         (snapshot, mailbox)
     }
 

@@ -175,7 +175,7 @@ fn clock() -> Arc<ManualClock> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(200) })]
 
     #[test]
     fn the_simulated_queue_without_faults(acts in prop::collection::vec(act(), 0..60)) {
@@ -192,7 +192,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::with_cases(24) })]
 
     #[test]
     fn the_doorbells_of_dev(acts in prop::collection::vec(act(), 0..60)) {

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -12,13 +13,12 @@ use serde_json::json;
 
 use crate::agent::content::{Block, Image, joined_text};
 use crate::agent::entry::{FileOutput, Output};
-use crate::agent::message::WorkspaceFile;
 use crate::agent::raw::{Extra, RawJson};
 use crate::artifacts::ArtifactFacts;
 use crate::tools::workspace::{
-    Files, LINES_MAX, OWN_FOLDER, TEXT_BYTES_MAX, head, image_type, shown_size,
+    Files, LINES_MAX, TEXT_BYTES_MAX, builtin, head, image_type, shown_size,
 };
-use crate::tools::{ToolContext, ToolResult};
+use crate::tools::{RunTool, ToolContext, ToolResult};
 
 /// Notices of tools that cut their output themselves do not make it too long.
 const NOTICE_BYTES: usize = 4 * 1024;
@@ -39,6 +39,16 @@ pub enum ReadOn {
     /// The agent has the built-in `read`.
     WithRead,
     WithNothing,
+}
+
+impl ReadOn {
+    /// By the tools that the model is offered.
+    pub fn among(tools: &[Arc<dyn RunTool>]) -> Self {
+        let read = builtin("read");
+        let has_read = read
+            .is_some_and(|read| tools.iter().any(|tool| tool.definition() == read.definition()));
+        if has_read { Self::WithRead } else { Self::WithNothing }
+    }
 }
 
 /// The result within its bounds. Nothing is cut silently: what is left out is named, and kept where the store answers.
@@ -84,7 +94,10 @@ async fn cap_text(mut result: ToolResult, context: &ToolContext, read_on: ReadOn
         Err(problem) => format!("The rest could not be kept: {problem}."),
         Ok(facts) => {
             let sentence = format!("Full output: artifact {} ({size} bytes).", facts.id);
-            let path = put_into_workspace(&mut result, context, &facts);
+            let changes = std::mem::take(&mut result.workspace);
+            let mut files = Files::with(Arc::clone(&context.workspace), changes);
+            let path = files.put_output(&context.effect_id, facts.id, facts.size);
+            result.workspace = files.take_changes();
             match (path, read_on, head.lines_count) {
                 (Some(path), ReadOn::WithRead, 0) => {
                     let column = head.text.len() + 1;
@@ -121,18 +134,13 @@ fn lines_count(blocks: &[Block]) -> usize {
     joined_text(blocks).split('\n').count()
 }
 
-/// Where the tool `read` finds it; `None` when the workspace is full.
-fn put_into_workspace(
-    result: &mut ToolResult,
-    context: &ToolContext,
-    facts: &ArtifactFacts,
-) -> Option<String> {
-    let path = format!("{OWN_FOLDER}/outputs/{}.txt", context.effect_id);
-    let files = Files::with(std::sync::Arc::clone(&context.workspace), result.workspace.clone());
-    files.has_room(&path, facts.size).ok()?;
-    let file = WorkspaceFile { artifact_id: facts.id.clone(), size: facts.size };
-    result.workspace.insert(path.clone(), Some(file));
-    Some(path)
+/// What watchers are told while a call runs: nothing of it is kept, so too much of it is only named.
+pub(crate) fn cap_progress(partial: &ToolResult) -> Option<ToolResult> {
+    let whole = joined_text(&partial.content);
+    let head = head(&whole, LINES_MAX, TEXT_BYTES_MAX);
+    let is_heavy = RawJson::of(&partial.content).text().len() > DATA_BYTES_MAX;
+    (head.is_cut || is_heavy)
+        .then(|| ToolResult::text(format!("{}\n\n[The rest comes with the result.]", head.text)))
 }
 
 /// A picture that a model cannot take would make every later request fail: it becomes a file or a sentence.

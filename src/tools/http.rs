@@ -129,7 +129,10 @@ impl HttpTool {
         }
         if status.is_server_error() {
             return match self.definition.effect {
-                Effect::Write => Next::Done(ToolOutcome::Unknown { reason }),
+                // It stands in a request for a person, which is small and one line.
+                Effect::Write => {
+                    Next::Done(ToolOutcome::Unknown { reason: plain_line(&reason, REASON_LETTERS) })
+                }
                 Effect::Read | Effect::Idempotent => Next::Again { reason, after },
             };
         }
@@ -217,6 +220,9 @@ impl RunTool for HttpTool {
                     if number > 1 { format!(" (Tried {number} times.)") } else { String::new() };
                 return failed(&format!("{reason}{tried}"));
             }
+            let (tool, effect) = (&self.definition.name, &context.effect_id);
+            tracing::warn!(tool.name = %tool, effect.id = %effect, attempt = number,
+                "call {effect} of the tool {tool} failed on attempt {number} and is tried again");
             tokio::time::sleep(pause).await;
             number += 1;
         }

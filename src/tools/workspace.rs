@@ -20,7 +20,6 @@ use crate::tools::RunTool;
 use crate::tools::code::{Tool, code_tool};
 
 pub use files::{FILE_BYTES_MAX, FILES_MAX, Files, TOTAL_BYTES_MAX};
-pub(crate) use path::OWN_FOLDER;
 pub use path::{FolderPath, WorkspacePath};
 pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, head, image_type, shown_size};
 

@@ -223,9 +223,7 @@ impl Hold<'_> {
             self.renew_settled().await
         } else {
             match (&head.claim, self.is_counted) {
-                (Some(claim), true) => {
-                    claim.epoch == self.epoch && claim.worker == self.world.worker
-                }
+                (Some(claim), true) => claim.epoch == self.epoch && claim.worker == self.worker,
                 // Nothing of ours is committed yet: whoever came between may have claimed.
                 (Some(_), false) | (None, true) => false,
                 (None, false) => true,
@@ -245,8 +243,7 @@ impl Hold<'_> {
     async fn renew_settled(&mut self) -> bool {
         let now = self.world.clock.now();
         self.until = now.plus(CLAIM);
-        let request =
-            ClaimRequest { key: &self.key, worker: &self.world.worker, now, until: self.until };
+        let request = ClaimRequest { key: &self.key, worker: &self.worker, now, until: self.until };
         let is_mine = self.world.store.renew(request).await.is_ok();
         if is_mine {
             self.until_monotonic = self.world.clock.monotonic() + CLAIM;

@@ -12,7 +12,7 @@ use crate::agent::request::Effect;
 use crate::agent::settings::{Continuation, Settings};
 use crate::agent::step::{CLAIMS_MAX, Input, can_land, step};
 use crate::clock::Timestamp;
-use crate::ids::ConversationKey;
+use crate::ids::{ConversationKey, WorkerId};
 use crate::store::{
     BATCH_OPERATIONS_MAX, ClaimRequest, Claimed, ETag, Freshness, Kind, Partition, Selection,
     StoreError,
@@ -82,6 +82,8 @@ pub(super) struct Hold<'w> {
     pub(super) world: &'w World,
     pub(super) key: ConversationKey,
     pub(super) partition: Partition,
+    /// This delivery's own: two deliveries of one process are two workers to each other.
+    pub(super) worker: WorkerId,
     pub(super) head: Head,
     pub(super) etag: ETag,
     /// The answer whose calls are open.
@@ -108,7 +110,7 @@ async fn deliver(world: &World, key: &ConversationKey) -> Result<Round, TurnErro
     world.probe.reached("claim.after").await;
     let outcome = Box::pin(work(&mut hold)).await;
     world.probe.reached("release.before").await;
-    world.store.release(key, &world.worker).await;
+    world.store.release(key, &hold.worker).await;
     world.probe.reached("release.after").await;
     match outcome {
         Ok(Round::Done) if has_news(world, key).await? => Ok(Round::Again),
@@ -123,14 +125,15 @@ pub(super) async fn take<'w>(
 ) -> Result<Option<Hold<'w>>, TurnError> {
     let now = world.clock.now();
     let until = now.plus(CLAIM);
-    let request = ClaimRequest { key, worker: &world.worker, now, until };
+    let worker = WorkerId::new(format!("{}.{}", world.worker, world.ids.fresh()));
+    let request = ClaimRequest { key, worker: &worker, now, until };
     let claimed =
         world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
     let Claimed::Free { head: stored, is_settled } = claimed else { return Ok(None) };
     let head = match record::read_head(&stored) {
         Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
         unusable => {
-            world.store.release(key, &world.worker).await;
+            world.store.release(key, &worker).await;
             return unusable.map(|_| None).map_err(|source| store_error(key, "read", source));
         }
     };
@@ -139,6 +142,7 @@ pub(super) async fn take<'w>(
         world,
         key: key.clone(),
         partition: Partition::Conversation(key.clone()),
+        worker,
         epoch: head.epoch + 1,
         head,
         etag: stored.etag,
@@ -407,6 +411,6 @@ impl Hold<'_> {
 
     /// The claim as the head shows it while this delivery goes on.
     pub(super) fn claim(&self) -> Claim {
-        Claim { worker: self.world.worker.clone(), epoch: self.epoch, until: self.until }
+        Claim { worker: self.worker.clone(), epoch: self.epoch, until: self.until }
     }
 }

@@ -27,7 +27,7 @@ pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError
     } else {
         Ok(())
     };
-    world.store.release(key, &world.worker).await;
+    world.store.release(key, &hold.worker).await;
     counted
 }
 

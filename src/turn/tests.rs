@@ -1,6 +1,10 @@
 //! The real driver over memory ports: one seed decides what goes wrong.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it looks for")]
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    clippy::clone_on_ref_ptr,
+    reason = "a test names what it looks for"
+)]
 
 mod bench;
 mod simulation;

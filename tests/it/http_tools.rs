@@ -166,6 +166,16 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
 }
 
 #[tokio::test]
+async fn a_write_takes_a_fresh_connection_so_that_a_stale_one_asks_nobody() {
+    let server = Server::start(&[Reply::json("{}").kept_open()]);
+    let tool = tool(&pay("timeout: 1s"), &server);
+    for _ in 0..3 {
+        Bench::new().returned(&tool, &ada().to_string()).await;
+    }
+    assert_eq!(server.requests().len(), 3);
+}
+
+#[tokio::test]
 async fn a_write_that_was_never_sent_is_a_plain_error() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = format!("http://{}", free.local_addr().unwrap());

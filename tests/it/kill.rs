@@ -43,7 +43,11 @@ impl Story<'_> {
         let mut was_asked_for_outcome = false;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            assert!(Instant::now() < deadline, "the story did not end at {halt_at:?}: {}", dev.log());
+            assert!(
+                Instant::now() < deadline,
+                "the story did not end at {halt_at:?}: {}",
+                dev.log()
+            );
             if self.data.join("halted").exists() {
                 was_halted = true;
                 dev.kill();
@@ -64,7 +68,8 @@ impl Story<'_> {
         let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to Ada"});
         let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
-        let prompt = self.get(dev, &format!("/api/conversations/story/prompts/{prompt_id}?wait=1")).await?;
+        let prompt =
+            self.get(dev, &format!("/api/conversations/story/prompts/{prompt_id}?wait=1")).await?;
         match prompt["state"].as_str().unwrap() {
             "running" => None,
             "waiting_for_approval" => {
@@ -79,7 +84,8 @@ impl Story<'_> {
                     };
                     let id = approval["id"].as_str().unwrap();
                     let path = format!("/api/conversations/story/approvals/{id}");
-                    self.post(dev, &path, &format!("decide-{id}"), &json!({"decision": decision})).await?;
+                    self.post(dev, &path, &format!("decide-{id}"), &json!({"decision": decision}))
+                        .await?;
                 }
                 None
             }
@@ -88,7 +94,8 @@ impl Story<'_> {
     }
 
     async fn get(&self, dev: &Dev, path: &str) -> Option<Value> {
-        let answer = self.client.get(dev.url(path)).timeout(Duration::from_secs(3)).send().await.ok()?;
+        let answer =
+            self.client.get(dev.url(path)).timeout(Duration::from_secs(3)).send().await.ok()?;
         if answer.status().is_success() { answer.json().await.ok() } else { None }
     }
 
@@ -132,7 +139,7 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
             halted += 1;
             assert_eq!(ending.prompt["state"], "completed", "{at}: {}", ending.prompt);
             if ending.was_asked_for_outcome {
-                assert!(WRITE_UNDER_WAY.contains(boundary), "{at} asked for an outcome");
+                assert!(WRITE_UNDER_WAY.contains(&boundary), "{at} asked for an outcome");
                 continue;
             }
             assert_eq!(paid, 1, "{at}");

@@ -9,6 +9,8 @@
 mod edge;
 mod host_contract;
 mod http_tools;
+mod kill;
+mod payments;
 mod support;
 mod tidy;
 mod tools;

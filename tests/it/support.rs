@@ -1,3 +1,7 @@
 //! What several integration tests need.
 
+pub(crate) mod normal;
+pub(crate) mod process;
+pub(crate) mod service;
 pub(crate) mod shared;
+pub(crate) mod tools;

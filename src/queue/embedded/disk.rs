@@ -118,6 +118,7 @@ impl Disk {
 
 /// Exclusive: a second process is told at once instead of delivering the same prompts.
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(std::time::Duration::ZERO)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -167,6 +168,11 @@ fn signed(time: Timestamp) -> i64 {
 
 #[cfg(test)]
 impl Disk {
+    pub(super) fn pragma(&self, name: &str) -> String {
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, rusqlite::types::Value>(0);
+        format!("{:?}", self.connection().pragma_query_value(None, name, read).unwrap())
+    }
+
     /// Every write fails from now on.
     pub(super) fn break_it(&self) {
         self.connection().pragma_update(None, "query_only", "ON").unwrap();

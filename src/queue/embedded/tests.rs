@@ -96,6 +96,36 @@ async fn prompts_survive_a_restart_and_doorbells_do_not() {
     assert_eq!(texts, ["prompt 1", "prompt 2"]);
 }
 
+/// A test cannot cut the power; it can look that SQLite was told to sync each answer.
+#[tokio::test]
+async fn each_answer_is_synced() {
+    let queue = Place::new().open().await;
+    assert_eq!(queue.disk.pragma("synchronous"), "Integer(2)");
+    assert_eq!(queue.disk.pragma("journal_mode"), "Text(\"wal\")");
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_killed_process() {
+    let place = Place::new();
+    let queue = place.open().await;
+    for text in ["done", "owed"] {
+        queue.send(PROMPTS, text.to_owned(), NOW).await.unwrap();
+    }
+    let done = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
+    queue.delete(PROMPTS, &done.id, &done.pop_receipt).await.unwrap();
+    // What a killed process leaves: the files as they are, closed by nobody.
+    let after = Place::new();
+    let folder = after.file().parent().unwrap().to_owned();
+    std::fs::create_dir_all(&folder).unwrap();
+    for entry in std::fs::read_dir(place.file().parent().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    let all = after.open().await.receive(PROMPTS, 10, HIDE).await.unwrap();
+    let texts: Vec<_> = all.iter().map(|message| message.text.as_str()).collect();
+    assert_eq!(texts, ["owed"]);
+}
+
 #[tokio::test]
 async fn what_a_dead_process_held_is_visible_at_once_and_its_receives_count() {
     let place = Place::new();

@@ -144,6 +144,19 @@ async fn a_commit_that_fails_is_told_to_everyone_who_waits() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_was_left_open_is_closed_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let at = conversation(1);
+    // As a COMMIT leaves it that could not reach the disk.
+    store.writer.run(|connection| connection.execute_batch("BEGIN IMMEDIATE").unwrap());
+    let answer = store.write(&at, vec![entry(1, 1)]).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    store.write(&at, vec![entry(1, 1)]).await.unwrap();
+    assert_eq!(seqs(&store, &at).await, [entry_id(1)]);
+}
+
+#[tokio::test]
 async fn a_full_disk_refuses_and_then_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());

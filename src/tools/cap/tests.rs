@@ -1,13 +1,13 @@
 //! Stories of results that are too large: what the model reads, and that nothing is lost.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
 use super::*;
 use crate::agent::entry::WidgetOutput;
-use crate::ids::ArtifactId;
+use crate::agent::message::WorkspaceFile;
+use crate::ids::{ArtifactId, EffectId};
 use crate::tools::testing::Desk;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -83,6 +83,21 @@ async fn an_agent_without_read_is_told_the_artifact_only() {
     assert!(text.ends_with("(18000 bytes).]") && !text.contains("Use read"), "{text}");
 }
 
+#[test]
+fn reading_on_needs_the_built_in_read() {
+    assert_eq!(ReadOn::among(&crate::tools::workspace::builtins()), ReadOn::WithRead);
+    assert_eq!(ReadOn::among(&[builtin("write").unwrap()]), ReadOn::WithNothing);
+}
+
+#[test]
+fn progress_is_within_the_bounds_of_a_result() {
+    assert_eq!(cap_progress(&ToolResult::text("half way")), None);
+    let capped = cap_progress(&ToolResult::text("x\n".repeat(9_000))).unwrap();
+    assert!(joined_text(&capped.content).ends_with("\n\n[The rest comes with the result.]"));
+    let heavy = ToolResult { content: vec![image(&[0; 300_000])], ..ToolResult::default() };
+    assert!(cap_progress(&heavy).is_some());
+}
+
 #[tokio::test]
 async fn many_small_texts_count_together() {
     let context = Desk::new().context();
@@ -99,15 +114,27 @@ async fn many_small_texts_count_together() {
 }
 
 #[tokio::test]
-async fn a_full_workspace_still_gets_the_artifact() {
+async fn the_oldest_outputs_make_room_and_never_a_file_of_the_conversation() {
     let desk = Desk::new();
     let mut context = desk.context();
     let file = WorkspaceFile { artifact_id: ArtifactId::new("x"), size: 1 };
-    context.workspace =
-        Arc::new((0..1_000).map(|number| (format!("f{number}"), file.clone())).collect());
+    let output = |number| format!(".turnwheel/outputs/tw_c_0a1b2c3d_{number}_0.txt");
+    let names = (0..1_000).map(|number| format!("f{number}")).chain((1..=100).map(output));
+    context.workspace = Arc::new(names.map(|name| (name, file.clone())).collect());
+    context.effect_id = EffectId::new("tw_c_0a1b2c3d_101_0");
     let result = cap(ToolResult::text("x\n".repeat(9_000)), &context, ReadOn::WithRead).await;
+    let changes: Vec<_> =
+        result.workspace.iter().map(|(path, file)| (path.clone(), file.is_some())).collect();
+    assert_eq!(changes, [(output(101), true), (output(1), false)]);
+}
+
+#[tokio::test]
+async fn an_output_too_large_to_read_is_named_as_an_artifact() {
+    let desk = Desk::new();
+    let whole = "x\n".repeat(6_000_000);
+    let result = cap(ToolResult::text(whole), &desk.context(), ReadOn::WithRead).await;
     assert!(result.workspace.is_empty());
-    assert!(joined_text(&result.content).ends_with("(18000 bytes).]"));
+    assert!(joined_text(&result.content).ends_with("(12000000 bytes).]"));
     assert_eq!(desk.shelves.count(), 1);
 }
 

@@ -12,6 +12,7 @@ use crate::agent::entry::{FileOutput, Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, TenantId, UserId};
+use crate::tools::cap::cap_progress;
 use crate::tools::code::ToolError;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
@@ -115,9 +116,9 @@ impl CallContext {
         self.over.cancelled().await;
     }
 
-    /// Tells whoever watches how far it is; not kept.
+    /// Tells whoever watches how far it is: text within the bounds of a result; not kept.
     pub fn progress(&self, partial: &ToolResult) {
-        (self.context.progress)(partial);
+        (self.context.progress)(cap_progress(partial).as_ref().unwrap_or(partial));
     }
 
     /// The conversation's files. What this call writes is seen by itself at once, and by others with its result.

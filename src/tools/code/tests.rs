@@ -194,6 +194,7 @@ async fn work_that_was_moved_away_learns_that_the_call_is_over() {
     assert!(futures_util::poll!(&mut call).is_pending());
     assert!(!leaked.get().unwrap().is_cancelled());
     drop(call);
+    assert!(leaked.get().unwrap().is_cancelled());
     leaked.get().unwrap().cancelled().await;
     assert_eq!(leaked.get().unwrap().remaining(), Duration::from_mins(1));
     assert_eq!(leaked.get().unwrap().conversation().as_str(), "c");

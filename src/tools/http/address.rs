@@ -262,7 +262,7 @@ mod tests {
     fn template(text: &str) -> Result<UrlTemplate, String> {
         UrlTemplate::new(
             &Template::parse(text, &|_| Ok("https://base.example/v1".to_owned()))
-                .map_err(|wrong| wrong.join("; "))?,
+                .map_err(|wrong| format!("{wrong:?}"))?,
         )
     }
 

@@ -29,13 +29,21 @@ pub enum Piece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template(pub Vec<Piece>);
 
-/// How app settings are looked up; `Err` says why one may not be used.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+/// How app settings are looked up.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, Flaw>;
+
+/// What is wrong with a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    Other(String),
+    /// The text is fine; this app setting is not there.
+    MissingSetting(String),
+}
 
 impl Template {
     /// # Errors
     /// All that is wrong, a sentence each.
-    pub fn parse(text: &str, settings: Lookup<'_>) -> Result<Self, Vec<String>> {
+    pub fn parse(text: &str, settings: Lookup<'_>) -> Result<Self, Vec<Flaw>> {
         let mut reader = Reader { pieces: Vec::new(), text: String::new(), wrong: Vec::new() };
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}', '$']) {
@@ -82,10 +90,14 @@ impl Template {
 struct Reader {
     pieces: Vec<Piece>,
     text: String,
-    wrong: Vec<String>,
+    wrong: Vec<Flaw>,
 }
 
 impl Reader {
+    fn flaw(&mut self, reason: &str) {
+        self.wrong.push(Flaw::Other(reason.to_owned()));
+    }
+
     fn finish_text(&mut self) {
         if !self.text.is_empty() {
             self.pieces.push(Piece::Text(std::mem::take(&mut self.text)));
@@ -105,10 +117,7 @@ impl Reader {
         if let Some(inside) = from.strip_prefix("${") {
             let Some((name, rest)) = inside.split_once('}').filter(|(name, _)| is_name(name))
             else {
-                self.wrong.push(
-                    "`${` begins an app setting: write ${NAME}, of letters, digits and _"
-                        .to_owned(),
-                );
+                self.flaw("`${` begins an app setting: write ${NAME}, of letters, digits and _");
                 return after_closing(inside);
             };
             self.finish_text();
@@ -116,7 +125,7 @@ impl Reader {
                 Ok(value) => {
                     self.pieces.push(Piece::Setting(Secret { name: name.to_owned(), value }));
                 }
-                Err(reason) => self.wrong.push(reason),
+                Err(flaw) => self.wrong.push(flaw),
             }
             return rest;
         }
@@ -124,9 +133,7 @@ impl Reader {
             let Some((name, rest)) =
                 inside.split_once('}').filter(|(name, _)| is_argument_name(name))
             else {
-                self.wrong.push(
-                    "`{` begins an argument: write {name}, or {{ for the character".to_owned(),
-                );
+                self.flaw("`{` begins an argument: write {name}, or {{ for the character");
                 return after_closing(inside);
             };
             self.finish_text();
@@ -134,7 +141,7 @@ impl Reader {
             return rest;
         }
         if let Some(rest) = from.strip_prefix('}') {
-            self.wrong.push("`}` ends nothing: write }} for the character".to_owned());
+            self.flaw("`}` ends nothing: write }} for the character");
             return rest;
         }
         self.text.push('$');
@@ -236,10 +243,10 @@ impl Redactor {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Template, Vec<String>> {
+    fn parse(text: &str) -> Result<Template, Vec<Flaw>> {
         Template::parse(text, &|name| match name {
             "KEY" => Ok("s3cret-value".to_owned()),
-            _ => Err(format!("the app setting {name} is not set")),
+            _ => Err(Flaw::MissingSetting(name.to_owned())),
         })
     }
 
@@ -255,7 +262,7 @@ mod tests {
     fn everything_wrong_is_said_at_once() {
         let wrong = parse("{ x} } ${1} ${GONE}").unwrap_err();
         assert_eq!(wrong.len(), 4, "{wrong:?}");
-        assert!(wrong.iter().any(|reason| reason.contains("GONE")));
+        assert_eq!(wrong.last(), Some(&Flaw::MissingSetting("GONE".to_owned())));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::path::{FolderPath, WorkspacePath};
 use super::text::shown_size;
 use crate::agent::message::WorkspaceFile;
 use crate::artifacts::ArtifactError;
-use crate::ids::ArtifactId;
+use crate::ids::{ArtifactId, EffectId};
 use crate::tools::ToolContext;
 
 /// Bytes of one file that tools write or take in whole.
@@ -17,6 +17,10 @@ pub const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
 pub const FILES_MAX: usize = 1_000;
 /// Bytes of all files together.
 pub const TOTAL_BYTES_MAX: u64 = 100 * 1024 * 1024;
+
+/// Outputs kept for reading on.
+const OUTPUTS_MAX: usize = 100;
+const OUTPUTS: &str = ".turnwheel/outputs/";
 
 /// Cheap to clone while nothing is changed.
 #[derive(Clone, Debug)]
@@ -89,7 +93,7 @@ impl Files {
         if path.is_ours() {
             return Err(format!(
                 "The path {path} is kept for Turnwheel: choose one outside of `{}`.",
-                super::OWN_FOLDER
+                super::path::OWN_FOLDER
             ));
         }
         if self.is_folder(&FolderPath::parse(path.as_str())?) {
@@ -102,8 +106,8 @@ impl Files {
     }
 
     /// # Errors
-    /// Which limit is reached.
-    pub(crate) fn has_room(&self, path: &str, size: u64) -> Result<(), String> {
+    /// Which limit is reached. Outputs kept for reading on do not count: a model could not make room.
+    fn has_room(&self, path: &str, size: u64) -> Result<(), String> {
         if size > FILE_BYTES_MAX {
             return Err(format!(
                 "The file would have {}: at most {} are allowed. Split it.",
@@ -111,7 +115,8 @@ impl Files {
                 shown_size(FILE_BYTES_MAX)
             ));
         }
-        let others = || self.iter().filter(|(other, _)| *other != path);
+        let others =
+            || self.iter().filter(|(other, _)| *other != path && !other.starts_with(OUTPUTS));
         if others().count() >= FILES_MAX {
             return Err(format!("The workspace has its {FILES_MAX} files: write to one of them."));
         }
@@ -137,6 +142,38 @@ impl Files {
         self.admits(path, size)?;
         self.changes.insert(path.as_str().to_owned(), Some(WorkspaceFile { artifact_id, size }));
         Ok(())
+    }
+
+    /// Puts a call's whole output where `read` finds it, and takes the oldest ones out when there are too many: their
+    /// artifacts stay. `None` when it is too large to be read.
+    pub(crate) fn put_output(
+        &mut self,
+        effect_id: &EffectId,
+        artifact_id: ArtifactId,
+        size: u64,
+    ) -> Option<String> {
+        if size > FILE_BYTES_MAX {
+            return None;
+        }
+        let path = format!("{OUTPUTS}{effect_id}.txt");
+        let mut others: Vec<(Vec<u64>, String, u64)> = self
+            .iter()
+            .filter(|(other, _)| other.starts_with(OUTPUTS) && *other != path)
+            .map(|(other, file)| (age(other), other.to_owned(), file.size))
+            .collect();
+        others.sort_unstable();
+        let mut total = others.iter().map(|(_, _, size)| size).sum::<u64>().saturating_add(size);
+        let mut count = others.len();
+        for (_, oldest, oldest_size) in others {
+            if count < OUTPUTS_MAX && total <= TOTAL_BYTES_MAX {
+                break;
+            }
+            self.changes.insert(oldest, None);
+            total = total.saturating_sub(oldest_size);
+            count -= 1;
+        }
+        self.changes.insert(path.clone(), Some(WorkspaceFile { artifact_id, size }));
+        Some(path)
     }
 
     /// # Errors
@@ -170,4 +207,13 @@ impl Files {
             None => format!("File not found: {path}. The ls tool lists what there is."),
         }
     }
+}
+
+/// An effect id ends in the answer's number and the call's: later calls have larger ones.
+fn age(path: &str) -> Vec<u64> {
+    let name = path.strip_suffix(".txt").unwrap_or(path);
+    let mut numbers: Vec<u64> =
+        name.rsplit('_').take(2).map(|part| part.parse().unwrap_or(0)).collect();
+    numbers.reverse();
+    numbers
 }

@@ -1,6 +1,5 @@
 //! `grep`: lines of files by a regular expression.
 
-use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use regex::{Regex, RegexBuilder};
 use schemars::JsonSchema;
@@ -84,13 +83,17 @@ impl Tool for Grep {
             .map(|path| {
                 let files = &files;
                 async move {
-                    let bytes = files.read(context, &path).await;
-                    (path, bytes)
+                    let path = path?;
+                    let bytes = files.read(context, &path).await?;
+                    Ok((path, bytes))
                 }
             })
             .buffered(FETCHES_MAX);
-        while let Some((path, bytes)) = contents.next().await {
-            search.look_into(path.as_str(), bytes);
+        while let Some(content) = contents.next().await {
+            match content {
+                Ok((path, bytes)) => search.look_into(path.as_str(), &bytes),
+                Err(problem) => search.found.unread.push(problem),
+            }
             if search.left == 0 {
                 break;
             }
@@ -126,12 +129,12 @@ fn paths_of(
     files: &Files,
     folder: &FolderPath,
     glob: Option<&PathGlob>,
-) -> Result<Vec<WorkspacePath>, String> {
+) -> Result<Vec<Result<WorkspacePath, String>>, String> {
     let is_file = files.get(folder.as_str()).is_some();
     if !is_file && !files.is_folder(folder) {
         return Err(format!("Path not found: {folder}"));
     }
-    files
+    Ok(files
         .iter()
         .filter(|(path, _)| {
             if is_file {
@@ -140,7 +143,7 @@ fn paths_of(
             folder.below(path).is_some_and(|below| glob.is_none_or(|glob| glob.fits(below)))
         })
         .map(|(path, _)| WorkspacePath::parse(path))
-        .collect()
+        .collect())
 }
 
 struct Search {
@@ -161,16 +164,12 @@ struct Found {
 }
 
 impl Search {
-    fn look_into(&mut self, path: &str, bytes: Result<Bytes, String>) {
-        let bytes = match bytes {
-            Ok(bytes) => bytes,
-            Err(problem) => return self.found.unread.push(problem),
-        };
-        if is_binary(&bytes) {
+    fn look_into(&mut self, path: &str, bytes: &[u8]) {
+        if is_binary(bytes) {
             self.found.binary_count += 1;
             return;
         }
-        let text = String::from_utf8_lossy(&bytes);
+        let text = String::from_utf8_lossy(bytes);
         let lines: Vec<&str> = text.lines().collect();
         // The first line that is not shown yet: contexts of near matches do not repeat each other.
         let mut next = 0;

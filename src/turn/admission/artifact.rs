@@ -46,7 +46,7 @@ pub async fn add_artifact(
     };
     let shelf = Shelf { key: key.clone(), incarnation: head.incarnation };
     world.artifacts.put(&shelf, &facts, artifact.bytes).await?;
-    world.probe.reached("admission: artifact kept").await;
+    world.probe.reached("admission.artifact-kept").await;
     let answer = Answer {
         status: 201,
         body: Some(RawJson::of(&artifact_view(&facts))),

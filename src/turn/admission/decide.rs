@@ -155,7 +155,7 @@ async fn create(
         },
         body: InboxBody::Decision(decision.clone()),
     };
-    world.probe.reached("admission: decide").await;
+    world.probe.reached("admission.decide").await;
     let writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
     if let Written::Lost = write_surely(world, key, writes).await? {
         let (head, _) = load::head(world, key).await?;
@@ -170,7 +170,7 @@ async fn create(
             return conclude(&found, &first, &decision);
         }
     }
-    world.probe.reached("admission: decided").await;
+    world.probe.reached("admission.decided").await;
     nudge(world, key, None).await;
     Ok(answer)
 }

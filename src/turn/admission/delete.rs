@@ -38,7 +38,7 @@ pub async fn delete_conversation(world: &World, key: &ConversationKey) -> Result
         let (head, etag) = load::head(world, key).await?;
         refuse_writes_in_flight(world, &head)?;
         let tombstone = tombstone(world, head);
-        world.probe.reached("admission: delete").await;
+        world.probe.reached("admission.delete").await;
         if is_written(world, key, &tombstone, etag).await? {
             let event_seq = tombstone.event_seq;
             world.live.publish(key, LiveEvent::Committed { event_seq });
@@ -139,7 +139,7 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
             purge_kind(world, key, kind).await?;
         }
         world.artifacts.delete_all(&shelf).await?;
-        world.probe.reached("admission: purged").await;
+        world.probe.reached("admission.purged").await;
     }
     let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
     let write = if ends_at <= now || is_importing(&head) {

@@ -148,7 +148,7 @@ async fn advance(
     etag: ETag,
     writes: Vec<Write>,
 ) -> Result<ETag, Refusal> {
-    world.probe.reached("admission: import").await;
+    world.probe.reached("admission.import").await;
     hidden.updated_at = world.clock.now();
     commit(world, key, hidden, etag, writes).await
 }

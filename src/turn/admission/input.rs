@@ -182,7 +182,7 @@ async fn put_text(
         created_at: world.clock.now(),
     };
     world.artifacts.put(shelf, &facts, Bytes::copy_from_slice(text.as_bytes())).await?;
-    world.probe.reached("admission: input kept").await;
+    world.probe.reached("admission.input-kept").await;
     Ok(FileBlock {
         artifact_id: facts.id,
         path: facts.name,

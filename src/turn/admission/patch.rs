@@ -87,7 +87,7 @@ async fn attempt(
     let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
     writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))));
     writes.push(Write::Create(receipt_document(idempotency, &key, &answer, now)));
-    world.probe.reached("admission: patch").await;
+    world.probe.reached("admission.patch").await;
     match write_surely(world, &key, writes).await? {
         Written::Won(_) => Ok(Some(answer)),
         Written::Lost => Ok(None),

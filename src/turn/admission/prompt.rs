@@ -175,7 +175,7 @@ async fn keep(
     if let Some(head) = &new_head {
         writes.push(Write::Create(head_document(head)?));
     }
-    world.probe.reached("admission: accept").await;
+    world.probe.reached("admission.accept").await;
     if let Written::Lost = write_surely(world, key, writes).await? {
         let Some(found) = earlier(world, key, input_id.as_str()).await? else {
             // Only a head can stand in the way of what is not there.
@@ -186,7 +186,7 @@ async fn keep(
         let is_mine = matches!(&found, Earlier::Waiting(found) if **found == item);
         return Ok(Answer { is_replayed: !is_mine, ..replayed });
     }
-    world.probe.reached("admission: accepted").await;
+    world.probe.reached("admission.accepted").await;
     nudge(world, key, sender.traceparent.as_deref()).await;
     Ok(answer)
 }

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use reqwest::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::Sha256;
 
 use crate::agent::notice::Notice;
@@ -20,9 +20,9 @@ use crate::turn::notify::{Herald, Told};
 /// How long a receiver may take.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Makes the address at which a request can be decided by whoever holds the link, until it expires.
+/// Makes the address at which a request can be decided by whoever holds the link.
 pub type LinkMaker =
-    Arc<dyn Fn(&ConversationKey, &RequestId, Option<Timestamp>) -> Option<String> + Send + Sync>;
+    Arc<dyn Fn(&ConversationKey, &RequestId, Timestamp) -> Option<String> + Send + Sync>;
 
 pub struct Webhook {
     url: reqwest::Url,
@@ -88,17 +88,27 @@ impl Herald for Webhook {
     }
 }
 
-/// `{type, timestamp, data, text}`; an approval carries its link.
+/// `{type, timestamp, data, text}`; an approval that a link may decide carries one.
 pub fn body_of(key: &ConversationKey, notice: &Notice, links: &LinkMaker) -> Value {
     let mut data = notice.data.value();
-    let request = data.get("requestId").and_then(Value::as_str).map(RequestId::new);
-    let expires_at = data.pointer("/approval/expiresAt").and_then(Value::as_str).and_then(parse_iso);
-    if let Some(url) = request.and_then(|request| links(key, &request, expires_at))
-        && let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
+    if let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
+        && let Some(url) = link_of(key, approval, links)
     {
         approval.insert("url".to_owned(), Value::from(url));
     }
     json!({"type": notice.kind, "timestamp": notice.at.to_string(), "data": data, "text": notice.text})
+}
+
+fn link_of(
+    key: &ConversationKey,
+    approval: &Map<String, Value>,
+    links: &LinkMaker,
+) -> Option<String> {
+    let is_by_link =
+        approval.get("approvers")?.as_array()?.iter().any(|approver| approver == "link");
+    let request = RequestId::new(approval.get("id")?.as_str()?);
+    let expires_at = approval.get("expiresAt").and_then(Value::as_str).and_then(parse_iso)?;
+    if is_by_link { links(key, &request, expires_at) } else { None }
 }
 
 /// `v1,<base64>` for each secret, separated by spaces, over `id.timestamp.body`.
@@ -137,7 +147,7 @@ impl Herald for Console {
         let approval = body.get("data").and_then(|data| data.get("approval"));
         if let Some(url) = approval.and_then(|approval| approval.get("url")).and_then(Value::as_str)
         {
-            (self.print)(&format!("{}\n  decide here: {url}", notice.text));
+            (self.print)(&format!("\n  {}\n  Decide here: {url}\n", notice.text));
         }
         Told::Taken
     }

@@ -90,7 +90,7 @@ impl RunTool for CountingTool {
     }
 
     async fn call(&self, _arguments: Arguments, context: ToolContext) -> ToolOutcome {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // At once: a call that is polled at all is a call that was sent.
         *self.done.lock().unwrap().entry(context.effect_id.to_string()).or_default() += 1;
         tokio::time::sleep(Duration::from_millis(50)).await;
         ToolOutcome::Returned(ToolResult::text(format!("{} done", self.definition.name)))
@@ -404,7 +404,7 @@ impl Bench {
                 }
                 EntryBody::Request(_) => value = json!({"request": value["request"]["reason"]}),
                 EntryBody::Decision(_) => {
-                    value = json!({"decision": value["decision"]["decision"]})
+                    value = json!({"decision": value["decision"]["decision"]});
                 }
                 _ => {}
             }

@@ -82,14 +82,12 @@ async fn check(seed: u64, good: &[serde_json::Value]) -> Result<bool, String> {
     let mut results: BTreeMap<(u64, usize), u32> = BTreeMap::new();
     let mut calls = 0;
     for entry in &entries {
-        match &entry.body {
-            EntryBody::Message(message) => match (&message.message, message.call) {
-                (Message::Assistant(answer), _) => calls += answer.tool_calls().count(),
-                (Message::ToolResult(_), Some(call)) => {
-                    *results.entry((call.answer, call.index)).or_default() += 1
-                }
-                _ => {}
-            },
+        let EntryBody::Message(message) = &entry.body else { continue };
+        match (&message.message, message.call) {
+            (Message::Assistant(answer), _) => calls += answer.tool_calls().count(),
+            (Message::ToolResult(_), Some(call)) => {
+                *results.entry((call.answer, call.index)).or_default() += 1;
+            }
             _ => {}
         }
     }

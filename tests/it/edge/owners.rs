@@ -43,7 +43,7 @@ async fn an_operator_reads_its_tenants_conversations_and_changes_nothing() {
 #[tokio::test]
 async fn without_the_platforms_sign_in_nobody_is_believed() {
     let store = std::sync::Arc::new(MemoryStore::new());
-    let rig = Rig::with(store, std::sync::Arc::new(NoProbe), Auth::SignIn);
+    let rig = Rig::behind(store, std::sync::Arc::new(NoProbe), (Auth::SignIn, false));
     rig.get("/api/conversations").header("x-ms-client-principal", "e30=").send().await.is_problem(401, "unauthorized");
     rig.get("/api/health").send().await.is(200);
 }

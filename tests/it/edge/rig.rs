@@ -19,7 +19,7 @@ use turnwheel::agents::{Agent, Catalog};
 use turnwheel::artifacts::MemoryArtifacts;
 use turnwheel::clock::{Clock as _, ManualClock, Timestamp};
 use turnwheel::http::api::Api;
-use turnwheel::http::token::SigningKeys;
+use turnwheel::http::token::{LinkClaims, SigningKeys};
 use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
@@ -177,6 +177,14 @@ impl Rig {
     }
 
     pub(super) fn with(store: Arc<MemoryStore>, probe: Arc<dyn Probe>, auth: Auth) -> Self {
+        Self::behind(store, probe, (auth, true))
+    }
+
+    pub(super) fn behind(
+        store: Arc<MemoryStore>,
+        probe: Arc<dyn Probe>,
+        (auth, is_sign_in_on): (Auth, bool),
+    ) -> Self {
         let pay = Arc::new(Pay::new());
         let agent = Agent {
             name: "clerk".to_owned(),
@@ -209,8 +217,8 @@ impl Rig {
             worker: WorkerId::new("w1"),
             limits: Limits::default(),
         });
-        let keys = SigningKeys::new(vec![vec![7; 32]]);
-        let router = turnwheel::http::router(Arc::new(Api::known_by(Arc::clone(&world), auth, keys.clone())));
+        let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
+        let router = turnwheel::http::router(Arc::new(Api::new(World::clone(&world), auth, is_sign_in_on, keys.clone())));
         Self { world, store, queue, clock, keys, pay, router }
     }
 
@@ -290,8 +298,8 @@ impl Rig {
         let seen = self.seen("/api/conversations/c").await;
         let approval = &seen["pendingApprovals"][0];
         let id = RequestId::new(approval["id"].as_str().unwrap());
-        let expires_at = turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap());
-        self.keys.link("", &Self::key(), (&id, expires_at)).unwrap()
+        let expires_at = turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
+        self.keys.link("", &LinkClaims { key: Self::key(), request_id: id, expires_at }).unwrap()
     }
 }
 

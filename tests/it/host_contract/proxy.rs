@@ -190,6 +190,28 @@ async fn answers_pass_as_they_are() {
 }
 
 #[tokio::test]
+async fn an_upload_over_100_mib_is_refused_with_and_without_a_length() {
+    let read = async |body: Bytes| body.len().to_string();
+    let router = Router::new()
+        .route("/api/upload", post(read))
+        .layer(axum::extract::DefaultBodyLimit::disable());
+    let rig = Rig::start(router).await;
+    let chunks = |count: usize| {
+        let chunk = Bytes::from(vec![b'x'; 1 << 20]);
+        let parts = std::iter::repeat_n(Ok::<_, Infallible>(chunk), count);
+        reqwest::Body::wrap_stream(stream::iter(parts))
+    };
+    assert_eq!(rig.post("/api/upload", chunks(2)).await, (200, (2 << 20).to_string()));
+    assert_eq!(rig.post("/api/upload", chunks(101)).await.0, 413);
+    let mut stream = TcpStream::connect(rig.address).await.unwrap();
+    let head = "POST /api/upload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 104857601\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+}
+
+#[tokio::test]
 async fn outside_the_routes_there_is_nothing() {
     let router = Router::new()
         .fallback(any(async |request: Request| format!("reached {}", request.uri().path())));

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -59,6 +60,33 @@ async fn a_message_reaches_the_handler_within_20_ms_of_being_visible() {
     // The middle one: the machine that runs the tests may be busy, and polling would take an hour here.
     let middle = delays[delays.len() / 2];
     assert!(middle < Duration::from_millis(20), "{delays:?}");
+}
+
+#[tokio::test]
+async fn an_invocation_looks_like_azures() {
+    let (heard, mut calls) = mpsc::unbounded_channel();
+    let router = Router::new().fallback(move |request: Request| {
+        if request.method() == Method::POST {
+            heard.send(format!("POST {}\n{:#?}", request.uri(), request.headers())).unwrap();
+        }
+        async { good() }
+    });
+    let rig = Rig::start(router).await;
+    rig.shelf.put("agent-turns-poison", "ring").await;
+    let told = soon(calls.recv()).await.unwrap();
+    let (before, rest) = told.split_once("127.0.0.1:").unwrap();
+    let (_port, after) = rest.split_once('"').unwrap();
+    insta::assert_snapshot!(format!("{before}127.0.0.1:PORT\"{after}"), @r#"
+    POST /turn-poison
+    {
+        "host": "127.0.0.1:PORT",
+        "content-type": "application/json; charset=utf-8",
+        "x-azure-functions-hostversion": "4.1037.0.0",
+        "x-azure-functions-invocationid": "00000000-0000-0001-0000-000000000007",
+        "user-agent": "Azure-Functions-Host/4.1037.0.0",
+        "transfer-encoding": "chunked",
+    }
+    "#);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwheel::clock::{Clock, SystemClock};
-use turnwheel::host::{GRACE, HostError, HostOptions, LEASE, ScriptRoot};
+use turnwheel::host::{HostError, HostOptions, LEASE, ScriptRoot};
 use turnwheel::ids::SeededIds;
 
 use super::shelf::{SOON, Shelf};
@@ -38,7 +38,12 @@ impl Default for Setting {
         let mut root = ScriptRoot::embedded();
         // No test may pass only because a poll came by.
         root.replace("00:00:02", "01:00:00");
-        Self { root, clock: Arc::new(SystemClock::default()), lease: LEASE, grace: GRACE }
+        Self {
+            root,
+            clock: Arc::new(SystemClock::default()),
+            lease: LEASE,
+            grace: Duration::from_hours(1),
+        }
     }
 }
 

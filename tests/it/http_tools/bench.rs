@@ -92,6 +92,7 @@ impl Bench {
     pub(crate) async fn returned(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> ToolResult {
         match self.call(tool, arguments).await {
             ToolOutcome::Returned(result) => result,
+            ToolOutcome::Failed(text) => ToolResult::error(text),
             ToolOutcome::Unknown { reason } => panic!("the outcome is unknown: {reason}"),
         }
     }
@@ -99,6 +100,7 @@ impl Bench {
     pub(crate) async fn unknown(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> String {
         match self.call(tool, arguments).await {
             ToolOutcome::Unknown { reason } => reason,
+            ToolOutcome::Failed(text) => panic!("it failed: {text}"),
             ToolOutcome::Returned(result) => panic!("it returned: {}", text(&result)),
         }
     }

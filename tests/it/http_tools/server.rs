@@ -63,6 +63,12 @@ impl Reply {
         Self::bytes(bytes)
     }
 
+    /// Leaves the connection open and never hears it again.
+    pub(crate) fn kept_open(self) -> Self {
+        let Self::Bytes { bytes, .. } = self else { return self };
+        Self::Bytes { bytes, then_hang: true }
+    }
+
     /// Announces more than it has, and stays.
     pub(crate) fn endless(self) -> Self {
         let (head, body) = self.parts();

@@ -6,14 +6,36 @@ use serde_json::Value;
 
 /// Members that differ from run to run and say nothing.
 const DROPPED: [&str; 12] = [
-    "timestamp", "startedAt", "endedAt", "requestedAt", "decidedAt", "expiresAt", "createdAt", "updatedAt", "at",
-    "acceptedAt", "attempt", "until",
+    "timestamp",
+    "startedAt",
+    "endedAt",
+    "requestedAt",
+    "decidedAt",
+    "expiresAt",
+    "createdAt",
+    "updatedAt",
+    "at",
+    "acceptedAt",
+    "attempt",
+    "until",
 ];
 
 /// Members whose values are ids.
 const IDS: [&str; 14] = [
-    "id", "entryId", "parentId", "promptId", "inputId", "requestId", "messageId", "effectId", "conversationId",
-    "artifactId", "binding", "toolCallId", "targetId", "leafId",
+    "id",
+    "entryId",
+    "parentId",
+    "promptId",
+    "inputId",
+    "requestId",
+    "messageId",
+    "effectId",
+    "conversationId",
+    "artifactId",
+    "binding",
+    "toolCallId",
+    "targetId",
+    "leafId",
 ];
 
 #[derive(Default)]
@@ -25,7 +47,8 @@ struct Renumbering {
 /// of answers are marks of a fault, not of the work.
 pub fn normal(entries: &[Value]) -> Vec<Value> {
     let kept = entries.iter().filter(|entry| {
-        let is_later_try = entry["type"] == "tool_started" && entry["attempt"].as_u64().unwrap_or(1) > 1;
+        let is_later_try =
+            entry["type"] == "tool_started" && entry["attempt"].as_u64().unwrap_or(1) > 1;
         !is_later_try
     });
     let mut renumbering = Renumbering::default();
@@ -52,7 +75,9 @@ impl Renumbering {
                     .map(|(name, value)| (name.clone(), self.value(Some(name), value)))
                     .collect(),
             ),
-            Value::Array(items) => Value::Array(items.iter().map(|item| self.value(name, item)).collect()),
+            Value::Array(items) => {
+                Value::Array(items.iter().map(|item| self.value(name, item)).collect())
+            }
             Value::String(text) if name.is_some_and(|name| IDS.contains(&name)) => {
                 let next = format!("#{}", self.names.len() + 1);
                 Value::String(self.names.entry(text.clone()).or_insert(next).clone())
@@ -66,7 +91,9 @@ impl Renumbering {
     fn without_ids(&self, text: &str) -> String {
         let mut text = text.to_owned();
         while let Some(at) = text.find("rcpt_") {
-            let end = text[at + 5..].find(|letter: char| !letter.is_ascii_alphanumeric()).map_or(text.len(), |end| at + 5 + end);
+            let end = text[at + 5..]
+                .find(|letter: char| !letter.is_ascii_alphanumeric())
+                .map_or(text.len(), |end| at + 5 + end);
             text.replace_range(at..end, "receipt");
         }
         text

@@ -21,8 +21,10 @@ pub struct Service {
 impl Service {
     /// Agents are read from `folder/agents`, data kept in `folder/data`.
     pub async fn start(app: App, folder: &Path, settings: &[(&str, &str)]) -> Self {
-        let settings: BTreeMap<String, String> =
-            settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let settings: BTreeMap<String, String> = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         let settings = Settings::read(move |name| settings.get(name).cloned()).unwrap();
         let options = ServiceOptions {
             root: folder.to_owned(),
@@ -31,7 +33,8 @@ impl Service {
             port: 0,
             handler_port: 0,
         };
-        let running = Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));
+        let running =
+            Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));
         let base = format!("http://{}", running.address());
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -49,7 +52,8 @@ impl Service {
 
     /// Status and body.
     pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        let answer = self.client.post(format!("{}{path}", self.base)).json(body).send().await.unwrap();
+        let answer =
+            self.client.post(format!("{}{path}", self.base)).json(body).send().await.unwrap();
         let status = answer.status().as_u16();
         let text = answer.text().await.unwrap();
         (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
@@ -69,7 +73,8 @@ impl Service {
 
     /// Every durable event so far: name and data.
     pub async fn events(&self, conversation: &str) -> Vec<(String, Value)> {
-        let path = format!("{}/api/conversations/{conversation}/events?follow=false&after=0", self.base);
+        let path =
+            format!("{}/api/conversations/{conversation}/events?follow=false&after=0", self.base);
         let text = self.client.get(path).send().await.unwrap().text().await.unwrap();
         frames(&text)
     }
@@ -84,7 +89,8 @@ impl Service {
 pub fn frames(text: &str) -> Vec<(String, Value)> {
     let mut frames = Vec::new();
     for frame in text.split("\n\n") {
-        let line = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let line =
+            |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if let (Some(event), Some(data)) = (line("event:"), line("data:")) {
             frames.push((event.to_owned(), serde_json::from_str(data).unwrap()));
         }

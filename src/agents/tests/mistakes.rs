@@ -1,0 +1,163 @@
+//! Stories of mistakes: said all at once, each with its line.
+
+use insta::assert_snapshot;
+
+use super::load_files;
+
+/// The mistakes of one file, a line each.
+fn mistakes(text: &str) -> String {
+    let loaded = load_files(&[("clerk.agent.md", text)]);
+    assert!(loaded.catalog.agents.is_empty());
+    let problem = &loaded.catalog.broken["clerk"].problem;
+    let lines: Vec<String> = loaded.mistakes.iter().map(ToString::to_string).collect();
+    assert_eq!(*problem, lines.join("\n"));
+    lines.join("\n")
+}
+
+#[test]
+fn all_mistakes_of_a_file_are_said_at_once_each_with_its_line() {
+    assert_snapshot!(mistakes(r#"---
+descripton: A clerk.
+model: 5
+thinking: of
+temperature: 3
+maxRounds: 0
+retry: { maxRetry: 1 }
+budget: { cost: 1 }
+name: clerk
+tools:
+  - raed
+  - bash: {}
+  - http:
+      name: send payment
+      parameters: { type: object, properties: { to: { type: sting }, amount: { type: number } } }
+      method: post
+      url: https://payments.example/pay/{too}
+      header: {}
+      effect: writes
+      timeout: 5m
+      auth: { entra: "api://payments/.default" }
+      approval:
+        when: { properties: { amont: { exclusiveMinimum: 100 } } }
+        reason: "Sending {amount} with ${KEY}."
+        approvers: [owner, role, links]
+        expiresAfter: 91d
+---
+x"#), @r#"
+    agents/clerk.agent.md:2: unknown key `descripton` of the front matter: did you mean `description`?
+    agents/clerk.agent.md:3: `model`: invalid type: integer `5`, expected a string
+    agents/clerk.agent.md:4: `thinking`: unknown variant `of`, expected one of `off`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`
+    agents/clerk.agent.md:5: `temperature` must be from 0 to 2
+    agents/clerk.agent.md:6: `maxRounds` must be at least 1
+    agents/clerk.agent.md:7: unknown key `maxRetry` of `retry`: the nearest is `maxRetries`; there are: enabled, maxRetries, baseDelayMs, maxDelayMs, jitter
+    agents/clerk.agent.md:8: `budget` comes with a later release: remove it
+    agents/clerk.agent.md:9: an agent's name is its file's: rename the file and remove `name`
+    agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
+    agents/clerk.agent.md:12: unknown key `bash` of a tool: the nearest is `http`; there are: http
+    agents/clerk.agent.md:14: a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`
+    agents/clerk.agent.md:15: `parameters` is no JSON Schema (at /properties/to/type): "sting" is not valid under any of the schemas listed in the 'anyOf' keyword
+    agents/clerk.agent.md:16: `post` is no method a tool can have: did you mean `POST`?
+    agents/clerk.agent.md:17: `{too}` is none of the `parameters`: did you mean `to`?
+    agents/clerk.agent.md:18: unknown key `header` of an http tool: did you mean `headers`?
+    agents/clerk.agent.md:19: `writes` is no value of `effect`: did you mean `write`?
+    agents/clerk.agent.md:20: `timeout` must be more than nothing and at most 4m
+    agents/clerk.agent.md:21: `auth` comes with a later release: remove it, or send a key in `headers`
+    agents/clerk.agent.md:23: `when` speaks of `amont`, which is none of the `parameters`: did you mean `amount`?
+    agents/clerk.agent.md:24: `reason` is read by people: it may hold arguments and no app setting
+    agents/clerk.agent.md:25: `role` is no approver: did you mean `role:NAME`?
+    agents/clerk.agent.md:25: `links` is no approver: did you mean `link`?
+    agents/clerk.agent.md:26: `expiresAfter` must be more than nothing and at most 90d
+    "#);
+}
+
+#[test]
+fn requests_that_could_leak_or_mislead_are_mistakes() {
+    assert_snapshot!(mistakes(r#"---
+description: "Uses ${KEY}"
+activeTools: [reads]
+tools:
+  - read
+  - read
+  - http: { url: "https://{host}/x", parameters: { properties: { host: {} } } }
+  - http: { name: a, url: "https://u:p@x.example/" }
+  - http: { name: b, url: "${GONE}/${EMPTY}" }
+  - http: { name: c, url: "${AzureWebJobsStorage}/${IDENTITY_HEADER}/${cosmos__accountKey}" }
+  - http: { name: d, url: "${INSIDE}/x" }
+  - http: { name: e, url: "https://x.example/", headers: { Host: y, x-a: "${LINES}", "b c": d, idempotency-key: f } }
+  - http: { name: f, url: "https://x.example/", body: { a: 1 } }
+  - http: { name: g, url: "https://x.example/", method: POST, body: "a={b}" }
+  - http: { name: h, url: "https://x.example/{", parameters: { type: array } }
+  - http: { name: i, url: "https://x.example/", timeout: 30, approval: { notRequester: true, approvers: [owner] } }
+  - http: { name: j, url: "https://x.example/", approval: always }
+---
+x"#), @r#"
+    agents/clerk.agent.md:2: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool
+    agents/clerk.agent.md:3: `activeTools` names `reads`, which is not among `tools`: did you mean `read`?
+    agents/clerk.agent.md:6: there is another tool `read`: names are unique in an agent
+    agents/clerk.agent.md:7: an http tool needs `name`
+    agents/clerk.agent.md:7: an argument may stand only in the url's path and query: end the host with `/`
+    agents/clerk.agent.md:8: the url may hold no user name or password: use `headers`
+    agents/clerk.agent.md:9: the app setting EMPTY is empty: give it a value
+    agents/clerk.agent.md:9: the app setting GONE is not set: add it to the app's settings
+    agents/clerk.agent.md:10: the app setting AzureWebJobsStorage belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
+    agents/clerk.agent.md:10: the app setting IDENTITY_HEADER belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
+    agents/clerk.agent.md:10: the app setting cosmos__accountKey belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
+    agents/clerk.agent.md:11: the url leads where tools may not go: the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW
+    agents/clerk.agent.md:12: the header `Host` is Turnwheel's or the connection's: remove it
+    agents/clerk.agent.md:12: the header `x-a` would hold a line break or control character
+    agents/clerk.agent.md:12: `b c` is no name of a header
+    agents/clerk.agent.md:12: the header `idempotency-key` is Turnwheel's or the connection's: remove it
+    agents/clerk.agent.md:13: a GET has no body: remove `body`, or use POST
+    agents/clerk.agent.md:14: `body` is a map or a list, and is sent as JSON
+    agents/clerk.agent.md:15: `{` begins an argument: write {name}, or {{ for the character
+    agents/clerk.agent.md:15: `parameters` must be of `type: object`: arguments have names
+    agents/clerk.agent.md:16: `timeout` is not a span of time: write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d
+    agents/clerk.agent.md:16: with `notRequester` the owner may not decide what the owner asked for: add `link` or `role:NAME` to `approvers`
+    agents/clerk.agent.md:17: `approval` is a map of keys and values, not text
+    "#);
+}
+
+#[test]
+fn broken_yaml_says_where() {
+    assert_snapshot!(mistakes("---\ndescription: a\ntools:\n  - read\n - write\n---\nx"), @"agents/clerk.agent.md:5: this is not YAML: while parsing a block mapping, did not find expected key");
+    assert_snapshot!(mistakes("---\ndescription: works: always\n---\nx"), @"agents/clerk.agent.md:2: this is not YAML: mapping values are not allowed in this context: put text that holds `: ` in quotes");
+    assert_snapshot!(mistakes("---\nmodel: a\nmodel: b\n---\nx"), @"agents/clerk.agent.md:3: this is not YAML: duplicate mapping key: model");
+    assert_snapshot!(mistakes("---\n- a\n---\nx"), @"agents/clerk.agent.md:2: the front matter is a map of keys and values, not a list");
+    assert_snapshot!(mistakes("---\nmodel: a\nx"), @"agents/clerk.agent.md:1: the front matter is not closed: write `---` on a line of its own before the instructions");
+    assert_snapshot!(mistakes("\n---\nmodel: a\n---\nx"), @"agents/clerk.agent.md:1: the front matter must begin in the first line: remove what stands before `---`");
+    assert_snapshot!(mistakes(" \n"), @"agents/clerk.agent.md:1: the file is empty: write what the agent is to do");
+}
+
+#[test]
+fn an_alias_bomb_is_a_mistake() {
+    let mut text = "---\na: &a [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for (name, of) in [('b', 'a'), ('c', 'b'), ('d', 'c'), ('e', 'd'), ('f', 'e'), ('g', 'f')] {
+        use std::fmt::Write as _;
+        let _ = writeln!(text, "{name}: &{name} [{}]", vec![format!("*{of}"); 10].join(","));
+    }
+    assert!(mistakes(&format!("{text}---\nx")).contains("this is not YAML"), "bounded");
+}
+
+#[test]
+fn lines_are_right_with_windows_line_ends_and_a_mark() {
+    let text = "\u{feff}---\r\nmodel: a\r\nthinkin: low\r\n---\r\nx\r\n";
+    assert_snapshot!(mistakes(text), @"agents/clerk.agent.md:3: unknown key `thinkin` of the front matter: did you mean `thinking`?");
+}
+
+#[test]
+fn a_schema_that_lies_elsewhere_is_not_fetched() {
+    for place in ["https://schemas.example/a.json", "file:///etc/hostname"] {
+        let text = format!("---\nresponseSchema: {{ $ref: '{place}' }}\n---\nx");
+        assert!(mistakes(&text).contains("`responseSchema` is no JSON Schema"), "{place}");
+    }
+}
+
+#[test]
+fn a_missing_setting_can_be_told_from_what_the_file_does_wrong() {
+    let text =
+        "---\nmodl: x\ntools:\n  - http: { name: t, url: 'https://x.example/${GONE}' }\n---\nx";
+    let loaded = load_files(&[("clerk.agent.md", text)]);
+    let settings: Vec<Option<&str>> =
+        loaded.mistakes.iter().map(|mistake| mistake.missing_setting.as_deref()).collect();
+    assert_eq!(settings, [None, Some("GONE")]);
+}
