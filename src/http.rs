@@ -1,5 +1,6 @@
 //! Every public route, the Functions host's envelopes, and one mapping from errors to problems.
 
+pub mod api;
 mod approvals;
 mod artifacts;
 mod body;
@@ -21,7 +22,6 @@ pub mod token;
 mod wait;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
@@ -35,34 +35,9 @@ use serde::Serialize;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::agent::raw::RawJson;
-use crate::settings::links::Auth;
-use crate::turn::World;
 use crate::turn::admission::Answer;
-use token::SigningKeys;
-
-/// What every route shares.
-pub struct Api {
-    pub world: World,
-    pub auth: Auth,
-    /// Whether the platform's sign-in stands in front: only then is its header believed.
-    pub is_sign_in_on: bool,
-    pub keys: SigningKeys,
-    health: health::Health,
-}
-
-impl Api {
-    pub fn new(world: World, auth: Auth, is_sign_in_on: bool, keys: SigningKeys) -> Self {
-        Self { world, auth, is_sign_in_on, keys, health: health::Health::default() }
-    }
-}
-
-impl fmt::Debug for Api {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api").field("auth", &self.auth).finish_non_exhaustive()
-    }
-}
-
-pub(crate) type Shared = Arc<Api>;
+pub use api::Api;
+pub(crate) use api::Shared;
 
 /// What a request says beside its body.
 #[derive(Debug)]

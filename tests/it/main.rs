@@ -6,6 +6,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod edge;
 mod host_contract;
 mod http_tools;
 mod kill;

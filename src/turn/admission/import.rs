@@ -113,8 +113,8 @@ fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), R
 async fn begin(world: &World, key: &ConversationKey, hidden: &mut Head) -> Result<ETag, Refusal> {
     let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
     let input_id = InputId::new(input_id);
-    if let Written::Won(etags) =
-        write_surely(world, key, vec![Write::Create(head_document(hidden)?)]).await?
+    let writes = vec![Write::Create(head_document(hidden)?)];
+    if let Written::Won(etags) = write_surely(world, key, writes).await?
         && let Some(etag) = etags.into_iter().next()
     {
         return Ok(etag);

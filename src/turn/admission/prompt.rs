@@ -178,6 +178,7 @@ async fn keep(
     world.probe.reached("admission.accept").await;
     if let Written::Lost = write_surely(world, key, writes).await? {
         let Some(found) = earlier(world, key, input_id.as_str()).await? else {
+            // Only a head can stand in the way of what is not there.
             import::may_begin(world, key, &input_id).await?;
             return Err(Refusal::contended());
         };

@@ -6,7 +6,7 @@ use crate::agent::head::Head;
 use crate::agent::inbox::{Outcome, Receipt};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
-use crate::store::{Document, ETag, Partition, StoreError, Write};
+use crate::store::{Document, ETag, Freshness, Partition, StoreError, Write};
 use crate::turn::admission::idempotency::{Idempotency, kept};
 use crate::turn::admission::{Answer, Refusal};
 use crate::turn::{World, record};
@@ -21,7 +21,8 @@ pub(crate) enum Written {
     Lost,
 }
 
-/// Sends the batch until the store says what became of it.
+/// Sends the batch until the store says what became of it. A conflict alone says little: the batch is lost only when what
+/// stands in its way is there to be read.
 pub(crate) async fn write_surely(
     world: &World,
     key: &ConversationKey,
@@ -31,18 +32,51 @@ pub(crate) async fn write_surely(
     let mut pause = PAUSE;
     let mut tries = 1;
     loop {
-        match world.store.write(&partition, writes.clone()).await {
+        let doubt = match world.store.write(&partition, writes.clone()).await {
             Ok(etags) => return Ok(Written::Won(etags)),
-            Err(StoreError::Conflict) => return Ok(Written::Lost),
-            Err(StoreError::Unavailable(source)) if tries < TRIES_MAX => {
-                tracing::debug!(conversation.id = %key, tries, error = %source, "write is sent again");
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-                tries += 1;
+            Err(StoreError::Conflict) => {
+                if is_in_the_way(world, &partition, &writes).await? {
+                    return Ok(Written::Lost);
+                }
+                StoreError::Conflict
             }
+            Err(unavailable @ StoreError::Unavailable(_)) => unavailable,
             Err(error) => return Err(error.into()),
+        };
+        if tries >= TRIES_MAX {
+            return Err(doubt.into());
+        }
+        tracing::debug!(conversation.id = %key, tries, "a batch is sent again");
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+        tries += 1;
+    }
+}
+
+/// Whether a condition of the batch fails now.
+async fn is_in_the_way(
+    world: &World,
+    partition: &Partition,
+    writes: &[Write],
+) -> Result<bool, Refusal> {
+    for write in writes {
+        let id = match write {
+            Write::Create(document) | Write::Replace(document, _) => &document.id,
+            Write::Delete(id, _) => id,
+        };
+        let found = world.store.read(partition, id, Freshness::Latest).await?;
+        let holds = match (write, &found) {
+            (Write::Create(_), found) => found.is_none(),
+            (Write::Replace(_, expected) | Write::Delete(_, expected), Some(found)) => {
+                expected.as_ref().is_none_or(|expected| expected == &found.etag)
+            }
+            (Write::Replace(..) | Write::Delete(..), None) => false,
+        };
+        if !holds {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
 /// The document of a head that is about to be written.

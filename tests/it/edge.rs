@@ -1,0 +1,12 @@
+//! The edge from outside: the real router and driver on memory ports, with the scripted model.
+
+mod accepting;
+mod artifacts;
+mod deciding;
+mod deleting;
+mod faults;
+mod owners;
+mod problems;
+mod queued;
+mod rig;
+mod streaming;

@@ -1,0 +1,314 @@
+//! One service in this process: requests go to the router, deliveries happen when a story says so.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tower::ServiceExt as _;
+use turnwheel::agent::phase::OnUnknown;
+use turnwheel::agent::request::Effect;
+use turnwheel::agent::settings::Settings;
+use turnwheel::agents::{Agent, Catalog};
+use turnwheel::artifacts::MemoryArtifacts;
+use turnwheel::clock::{Clock as _, ManualClock, Timestamp};
+use turnwheel::http::api::Api;
+use turnwheel::http::token::{LinkClaims, SigningKeys};
+use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
+use turnwheel::live::EmbeddedLive;
+use turnwheel::model::scripted::ScriptedModel;
+use turnwheel::queue::MemoryQueue;
+use turnwheel::queue::{self, Queue as _};
+use turnwheel::settings::links::Auth;
+use turnwheel::store::memory::MemoryStore;
+use turnwheel::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+use turnwheel::turn::admission::Owner;
+use turnwheel::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery};
+
+/// Pays. Over 100 a person is asked; `slowly` it waits to be let go.
+#[derive(Debug)]
+pub(super) struct Pay {
+    definition: ToolDefinition,
+    pub(super) made: Arc<Mutex<Vec<Value>>>,
+    pub(super) is_under_way: Arc<Notify>,
+    pub(super) may_end: Arc<Notify>,
+}
+
+impl Pay {
+    fn new() -> Self {
+        let definition = ToolDefinition {
+            name: "pay".to_owned(),
+            label: "pay".to_owned(),
+            description: "Pays.".to_owned(),
+            parameters: json!({"type": "object", "properties": {"amount": {"type": "number"}, "slowly": {"type": "boolean"}}}),
+            effect: Effect::Write,
+            on_unknown: OnUnknown::Ask,
+            timeout: Duration::from_secs(30),
+            revision: "1".to_owned(),
+        };
+        Self { definition, made: Arc::default(), is_under_way: Arc::default(), may_end: Arc::default() }
+    }
+}
+
+#[async_trait]
+impl RunTool for Pay {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn ask(&self, arguments: &Arguments) -> Option<Ask> {
+        let amount = arguments.value["amount"].as_f64().unwrap_or(0.0);
+        (amount > 100.0).then(|| Ask {
+            reason: format!("Paying {amount} requires approval."),
+            approvers: vec!["owner".to_owned(), "link".to_owned(), "role:Boss".to_owned()],
+            not_requester: amount > 1_000.0,
+            expires_after: Duration::from_hours(24),
+        })
+    }
+
+    async fn call(&self, arguments: Arguments, _: ToolContext) -> ToolOutcome {
+        if arguments.value["slowly"] == true {
+            self.is_under_way.notify_one();
+            self.may_end.notified().await;
+        }
+        self.made.lock().unwrap().push(arguments.value.clone());
+        ToolOutcome::Returned(ToolResult::json(&json!({"receipt": "R-1"})))
+    }
+}
+
+pub(super) struct Rig {
+    pub(super) world: Arc<World>,
+    pub(super) store: Arc<MemoryStore>,
+    pub(super) queue: Arc<MemoryQueue>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) keys: SigningKeys,
+    pub(super) pay: Arc<Pay>,
+    router: Router,
+}
+
+/// Status, headers and body of an answer.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) text: String,
+}
+
+impl Answer {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {}", self.text))
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
+    }
+
+    /// Asserts the status.
+    #[track_caller]
+    pub(super) fn is(self, status: u16) -> Self {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        self
+    }
+
+    /// Asserts that it is the problem of that name, with everything a problem has.
+    #[track_caller]
+    pub(super) fn is_problem(self, status: u16, name: &str) -> Value {
+        assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text);
+        let body = self.is(status).json();
+        assert_eq!(body["type"], format!("urn:turnwheel:problem:{name}"), "{body}");
+        assert_eq!(body["status"], status);
+        assert!(body["detail"].is_string() && body["title"].is_string() && body["instance"].is_string(), "{body}");
+        assert_eq!(body["traceId"].as_str().unwrap().len(), 32, "{body}");
+        body
+    }
+}
+
+pub(super) struct Asking<'a> {
+    rig: &'a Rig,
+    builder: http::request::Builder,
+    body: Body,
+}
+
+impl Asking<'_> {
+    pub(super) fn header(mut self, name: &str, value: &str) -> Self {
+        self.builder = self.builder.header(name, value);
+        self
+    }
+
+    pub(super) fn key(self, key: &str) -> Self {
+        self.header("idempotency-key", key)
+    }
+
+    /// Another user of the tenant, with roles.
+    pub(super) fn user(self, user: &str, roles: &str) -> Self {
+        self.header("turnwheel-user", user).header("turnwheel-roles", roles)
+    }
+
+    pub(super) fn body(mut self, bytes: impl Into<Body>) -> Self {
+        self.body = bytes.into();
+        self
+    }
+
+    pub(super) fn json(self, body: &Value) -> Self {
+        self.header("content-type", "application/json").body(body.to_string())
+    }
+
+    pub(super) async fn response(self) -> http::Response<Body> {
+        let request = self.builder.body(self.body).unwrap();
+        self.rig.router.clone().oneshot(request).await.unwrap()
+    }
+
+    pub(super) async fn send(self) -> Answer {
+        let response = self.response().await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        Answer { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }
+    }
+}
+
+impl Rig {
+    pub(super) fn new() -> Self {
+        Self::with(Arc::new(MemoryStore::new()), Arc::new(NoProbe), Auth::Header)
+    }
+
+    pub(super) fn with(store: Arc<MemoryStore>, probe: Arc<dyn Probe>, auth: Auth) -> Self {
+        Self::behind(store, probe, (auth, true))
+    }
+
+    pub(super) fn behind(
+        store: Arc<MemoryStore>,
+        probe: Arc<dyn Probe>,
+        (auth, is_sign_in_on): (Auth, bool),
+    ) -> Self {
+        let pay = Arc::new(Pay::new());
+        let agent = Agent {
+            name: "clerk".to_owned(),
+            description: "Pays.".to_owned(),
+            settings: Settings::default(),
+            instructions: "Pay what you are asked to.".to_owned(),
+            tools: vec![Arc::clone(&pay) as Arc<dyn RunTool>],
+            response_schema: None,
+            revision: "r1".to_owned(),
+        };
+        let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
+        let ids = Arc::new(SeededIds::new(7));
+        let queue = Arc::new(MemoryQueue::new(clock.clone() as _, 7, turnwheel::queue::Faults::default()));
+        let world = Arc::new(World {
+            store: store.clone() as _,
+            queue: queue.clone() as _,
+            artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
+            live: Arc::new(EmbeddedLive::default()),
+            model: Arc::new(ScriptedModel),
+            agents: Arc::new(Catalog {
+                agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
+                ..Catalog::default()
+            }),
+            extensions: Vec::new(),
+            entries: Arc::new(EntryMemory::default()),
+            herald: None,
+            clock: clock.clone() as _,
+            ids,
+            probe,
+            worker: WorkerId::new("w1"),
+            limits: Limits::default(),
+        });
+        let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
+        let router = turnwheel::http::router(Arc::new(Api::new(World::clone(&world), auth, is_sign_in_on, keys.clone())));
+        Self { world, store, queue, clock, keys, pay, router }
+    }
+
+    /// The same service, seen by another process: it shares the store and nothing else.
+    pub(super) fn elsewhere(&self) -> Self {
+        let mut other = Self::with(Arc::clone(&self.store), Arc::new(NoProbe), Auth::Header);
+        other.clock.advance(self.world.clock.now().0.saturating_sub(other.clock.now().0).into_span());
+        other.world = Arc::new(World { worker: WorkerId::new("w2"), ..World::clone(&other.world) });
+        other
+    }
+
+    pub(super) fn ask(&self, method: Method, path: &str) -> Asking<'_> {
+        let builder = Request::builder().method(method).uri(path);
+        Asking { rig: self, builder, body: Body::empty() }
+    }
+
+    pub(super) fn get(&self, path: &str) -> Asking<'_> {
+        self.ask(Method::GET, path)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> Asking<'_> {
+        self.ask(Method::POST, path).json(body)
+    }
+
+    pub(super) fn patch(&self, path: &str, body: &Value) -> Asking<'_> {
+        self.ask(Method::PATCH, path).json(body)
+    }
+
+    pub(super) fn delete(&self, path: &str) -> Asking<'_> {
+        self.ask(Method::DELETE, path)
+    }
+
+    /// Prompts conversation `c`, which begins with it; answers the prompt's id.
+    pub(super) async fn prompt(&self, text: &str) -> String {
+        let exists = self.get("/api/conversations/c").send().await.status == StatusCode::OK;
+        let answer = if exists {
+            self.post("/api/conversations/c/prompts", &json!({"input": text})).send().await
+        } else {
+            self.post("/api/prompts", &json!({"conversationId": "c", "input": text})).send().await
+        };
+        answer.is(202).json()["promptId"].as_str().unwrap().to_owned()
+    }
+
+    /// Deliveries until the queue is empty.
+    pub(super) async fn work(&self) {
+        for _ in 0..50 {
+            let received = self.queue.receive(queue::TURNS, 1, Duration::from_secs(60)).await.unwrap();
+            let Some(message) = received.into_iter().next() else { return };
+            let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
+            Box::pin(delivery::handle(&self.world, &nudge)).await.unwrap();
+            self.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
+        }
+        panic!("the queue never gets empty");
+    }
+
+    /// Prompts and works.
+    pub(super) async fn run(&self, text: &str) -> String {
+        let id = self.prompt(text).await;
+        self.work().await;
+        id
+    }
+
+    pub(super) async fn seen(&self, path: &str) -> Value {
+        self.get(path).send().await.is(200).json()
+    }
+
+    pub(super) fn key() -> ConversationKey {
+        Owner {
+            tenant: turnwheel::ids::TenantId::new("default"),
+            user: turnwheel::ids::UserId::new("default"),
+        }
+        .key("c")
+    }
+
+    /// The address of an approval link for the first open approval.
+    pub(super) async fn link(&self) -> String {
+        let seen = self.seen("/api/conversations/c").await;
+        let approval = &seen["pendingApprovals"][0];
+        let id = RequestId::new(approval["id"].as_str().unwrap());
+        let expires_at = turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
+        self.keys.link("", &LinkClaims { key: Self::key(), request_id: id, expires_at }).unwrap()
+    }
+}
+
+trait IntoSpan {
+    fn into_span(self) -> Duration;
+}
+
+impl IntoSpan for u64 {
+    fn into_span(self) -> Duration {
+        Duration::from_millis(self)
+    }
+}
