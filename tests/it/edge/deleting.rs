@@ -12,7 +12,11 @@ use super::rig::Rig;
 async fn a_deleted_conversation_is_gone_and_its_id_is_kept_for_a_while() {
     let rig = Rig::new();
     let prompt = rig.run("say hello").await;
-    rig.ask(http::Method::POST, "/api/conversations/c/artifacts").body("hello").send().await.is(201);
+    rig.ask(http::Method::POST, "/api/conversations/c/artifacts")
+        .body("hello")
+        .send()
+        .await
+        .is(201);
     rig.delete("/api/conversations/c").send().await.is(204);
     for path in [
         "",
@@ -25,7 +29,10 @@ async fn a_deleted_conversation_is_gone_and_its_id_is_kept_for_a_while() {
     ] {
         rig.get(&format!("/api/conversations/c{path}")).send().await.is_problem(404, "not-found");
     }
-    rig.post("/api/conversations/c/prompts", &json!({"input": "x"})).send().await.is_problem(404, "not-found");
+    rig.post("/api/conversations/c/prompts", &json!({"input": "x"}))
+        .send()
+        .await
+        .is_problem(404, "not-found");
     rig.delete("/api/conversations/c").send().await.is_problem(404, "not-found");
     assert_eq!(rig.seen("/api/conversations").await["items"], json!([]));
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is_problem(409, "conflict");

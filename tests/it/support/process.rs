@@ -15,11 +15,16 @@ pub(crate) struct Dev {
 
 impl Dev {
     pub(crate) fn start(data: &Path, settings: &[(&str, String)]) -> Self {
+        Self::start_in(Path::new(env!("CARGO_MANIFEST_DIR")), data, settings)
+    }
+
+    /// The same from another folder.
+    pub(crate) fn start_in(folder: &Path, data: &Path, settings: &[(&str, String)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
         command
             .args(["dev", "--port", "0", "--data"])
             .arg(data)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(folder)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", std::env::var_os("HOME").unwrap_or_default())
