@@ -17,3 +17,4 @@ mod support;
 mod tidy;
 mod tools;
 mod tour;
+mod webhooks;
