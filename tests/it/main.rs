@@ -6,10 +6,12 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod azure_model;
 mod host_contract;
 mod http_tools;
 mod kill;
 mod payments;
+mod recordings;
 mod support;
 mod tidy;
 mod tools;
