@@ -53,9 +53,9 @@ async fn what_is_no_decision_decides_nothing() {
         let refused = stage.post(APPROVAL, &[], &body).await;
         assert_eq!((refused.status, refused.problem()), (400, "bad-request"), "{body}");
     }
-    let nobody =
-        stage.post("/api/conversations/c/approvals/c2", &[], &json!({"decision": "approve"}));
-    assert_eq!(nobody.await.status, 404);
+    let approve = json!({"decision": "approve"});
+    let nobody = stage.post("/api/conversations/c/approvals/c2", &[], &approve).await;
+    assert_eq!((nobody.status, nobody.problem()), (404, "not-found"));
     assert_eq!(stage.get("/api/conversations/c", &[]).await.body["state"], "waiting_for_approval");
     stage.service.stop().await;
 }

@@ -7,14 +7,14 @@ use super::stage::{Paced, Stage, says};
 #[tokio::test]
 async fn the_same_key_is_answered_the_same_and_runs_once() {
     let stage = Stage::set([says("Hello")]).await;
-    let body = json!({"conversationId": "c", "input": "Hi", "metadata": {"a": 1, "b": 2}});
+    let body = json!({"conversationId": "c", "input": "Hi", "metadata": {"a": "1", "b": "2"}});
     let key = [("idempotency-key", "order-7")];
     let first = stage.post("/api/prompts", &key, &body).await;
     assert_eq!((first.status, first.is_replayed()), (202, false), "{}", first.body);
     assert!(first.headers.contains_key("location"));
 
     // Quoted as the draft has it, and with the members in another order.
-    let same = json!({"metadata": {"b": 2, "a": 1}, "input": "Hi", "conversationId": "c"});
+    let same = json!({"metadata": {"b": "2", "a": "1"}, "input": "Hi", "conversationId": "c"});
     let again = stage.post("/api/prompts", &[("idempotency-key", "\"order-7\"")], &same).await;
     assert_eq!((again.status, again.is_replayed()), (202, true));
     assert_eq!(again.body, first.body);

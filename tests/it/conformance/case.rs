@@ -41,12 +41,11 @@ impl Case {
     /// What the case expects; behaviour that it calls a defect is not asked for.
     pub(super) fn expected(&self) -> &Value {
         let expect = &self.0["expect"];
-        let wins = |profile: &&str| {
-            let defect = expect[profile]["treat_as"].as_str().unwrap_or_default();
-            !expect[profile].is_null() && !defect.starts_with("defect")
-        };
-        let profile = PROFILES.iter().find(wins);
-        &expect[profile.unwrap_or_else(|| panic!("{}: nothing is expected", self.id()))]
+        let found = PROFILES.iter().map(|profile| &expect[*profile]).find(|expected| {
+            let defect = expected["treat_as"].as_str().unwrap_or_default();
+            !expected.is_null() && !defect.starts_with("defect")
+        });
+        found.unwrap_or_else(|| panic!("{}: nothing is expected", self.id()))
     }
 
     /// What stands beside the profiles.

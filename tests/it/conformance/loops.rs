@@ -21,8 +21,8 @@ pub(super) async fn play(case: &Case) {
     let live = stream.until("agent_settled").await;
     let kept = Stream::open(&stage.service, CONVERSATION, "?follow=false", None).await.rest().await;
 
-    let expected = case.expected();
-    let events = expected_events(case);
+    let expected = &as_thrown(case);
+    let events = expected_events(case, expected);
     assert_same(&format!("{id}: events as they happen"), &notation::events(&live), &events);
     let kept_events: Vec<Value> =
         events.iter().filter(|event| !is_live_only(event)).cloned().collect();
@@ -57,12 +57,12 @@ async fn ends_as_expected(stage: &Stage, prompt_id: &str, expected: &Value) {
 
 /// In the order that holds here: calls run one after the other unless a setting says otherwise, and an answer that failed
 /// before its first event is a message and a turn like any other.
-fn expected_events(case: &Case) -> Vec<Value> {
-    let mut events = case.expected()["events"].as_array().unwrap().clone();
+fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
+    let mut events = expected["events"].as_array().unwrap().clone();
     if case.is_of_today() {
         events = in_sequence(&events);
     }
-    let failed = case.expected()["messages_after"].as_array().unwrap().iter().rfind(|message| {
+    let failed = expected["messages_after"].as_array().unwrap().iter().rfind(|message| {
         message["stop"] == "error" && events.iter().all(|event| event["role"] != "assistant")
     });
     if let Some(failed) = failed {
@@ -80,6 +80,22 @@ fn expected_events(case: &Case) -> Vec<Value> {
         );
     }
     events
+}
+
+/// What the origin's stream function throws is here a refused request, and its text says so.
+fn as_thrown(case: &Case) -> Value {
+    let mut expected = case.expected().clone();
+    let script = case.given("model_script").as_array().unwrap();
+    if script.iter().any(Value::is_string) {
+        let text = format!("HTTP 400: {}", expected["state_after"]["error"].as_str().unwrap());
+        for message in expected["messages_after"].as_array_mut().unwrap() {
+            if message["stop"] == "error" {
+                message["error"] = json!(text);
+            }
+        }
+        expected["state_after"]["error"] = json!(text);
+    }
+    expected
 }
 
 /// `["echo", {"value": "x"}]` as the tools here write it down.
