@@ -16,7 +16,8 @@ use super::rig::Rig;
 #[tokio::test]
 async fn a_prompt_is_accepted_answered_and_shown() {
     let rig = Rig::new();
-    let answer = rig.post("/api/prompts", &json!({"input": "say hello"})).key("k1").send().await.is(202);
+    let answer =
+        rig.post("/api/prompts", &json!({"input": "say hello"})).key("k1").send().await.is(202);
     let accepted = answer.json();
     assert_eq!(accepted["disposition"], "started");
     let location = answer.header("location").to_owned();
@@ -30,14 +31,22 @@ async fn a_prompt_is_accepted_answered_and_shown() {
     );
     let before = rig.seen(&location).await;
     assert_eq!((&before["state"], &before["input"]), (&json!("running"), &json!("say hello")));
-    let conversation = format!("/api/conversations/{}", accepted["conversationId"].as_str().unwrap());
-    assert_eq!(rig.seen(&conversation).await["state"], "running", "accepted and not yet taken in is running");
+    let conversation =
+        format!("/api/conversations/{}", accepted["conversationId"].as_str().unwrap());
+    assert_eq!(
+        rig.seen(&conversation).await["state"],
+        "running",
+        "accepted and not yet taken in is running"
+    );
     rig.work().await;
     let after = rig.seen(&location).await;
     assert_eq!((&after["state"], &after["stopReason"]), (&json!("completed"), &json!("end")));
     assert_eq!(after["output"][0]["content"], "hello");
     let seen = rig.seen(&conversation).await;
-    assert_eq!((&seen["state"], &seen["prompts"][0]["state"]), (&json!("idle"), &json!("completed")));
+    assert_eq!(
+        (&seen["state"], &seen["prompts"][0]["state"]),
+        (&json!("idle"), &json!("completed"))
+    );
     let messages = rig.seen(&format!("{conversation}/messages")).await;
     assert_eq!(messages["items"][0]["role"], "user");
     assert_eq!(messages["items"][1]["role"], "assistant");
@@ -62,10 +71,17 @@ async fn the_same_key_is_the_same_answer_and_another_body_is_refused() {
         assert_eq!(again.header("location"), first.header("location"), "{stage}");
         let plain = rig.post(path, &same).key("k").send().await.is(202);
         assert_eq!(plain.text, first.text, "{stage}");
-        rig.post(path, &json!({"input": "other"})).key("k").send().await.is_problem(422, "idempotency-key-reused");
+        rig.post(path, &json!({"input": "other"}))
+            .key("k")
+            .send()
+            .await
+            .fails(422, "idempotency-key-reused");
         rig.work().await;
     }
-    assert_eq!(rig.seen("/api/conversations/c/prompts").await["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        rig.seen("/api/conversations/c/prompts").await["items"].as_array().unwrap().len(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -85,7 +101,9 @@ async fn the_hosts_invocation_is_the_key_when_there_is_none() {
 #[tokio::test]
 async fn a_conversation_without_an_id_takes_it_from_owner_and_key() {
     let rig = Rig::new();
-    let ask = |user: &'static str| rig.post("/api/conversations", &json!({})).user(user, "").key("k").send();
+    let ask = |user: &'static str| {
+        rig.post("/api/conversations", &json!({})).user(user, "").key("k").send()
+    };
     let mine = ask("ann").await.is(201);
     assert!(mine.header("etag").starts_with('"'));
     assert_eq!(ask("ann").await.is(201).text, mine.text);
@@ -95,15 +113,41 @@ async fn a_conversation_without_an_id_takes_it_from_owner_and_key() {
         .key("k")
         .send()
         .await
-        .is_problem(422, "idempotency-key-reused");
+        .fails(422, "idempotency-key-reused");
+}
+
+#[tokio::test]
+async fn a_key_is_for_one_body_whatever_ids_the_bodies_name() {
+    let rig = Rig::new();
+    for (path, member) in [("/api/conversations", "id"), ("/api/prompts", "conversationId")] {
+        let ask =
+            |id: &str| rig.post(path, &json!({member: format!("{member}-{id}")})).key("k").send();
+        let first = ask("a").await;
+        assert!(first.status.is_success(), "{}", first.text);
+        ask("b").await.fails(422, "idempotency-key-reused");
+        rig.post(path, &json!({})).key("k").send().await.fails(422, "idempotency-key-reused");
+        assert_eq!(ask("a").await.text, first.text);
+        rig.get(&format!("/api/conversations/{member}-b")).send().await.fails(404, "not-found");
+        rig.work().await;
+        rig.delete(&format!("/api/conversations/{member}-a")).send().await.is(204);
+        assert!(ask("b").await.status.is_success(), "the key went with the conversation");
+        rig.work().await;
+    }
+    // Refused requests keep no key.
+    let ask = |body: Value| rig.post("/api/conversations", &body).key("other").send();
+    ask(json!({"id": "x", "agent": "nobody"})).await.fails(400, "bad-request");
+    ask(json!({"id": "x"})).await.is(201);
 }
 
 #[tokio::test]
 async fn an_id_is_given_once() {
     let rig = Rig::new();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
-    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is_problem(409, "conflict");
-    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "x"})).send().await.is_problem(409, "conflict");
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.fails(409, "conflict");
+    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "x"}))
+        .send()
+        .await
+        .fails(409, "conflict");
 }
 
 #[tokio::test]
@@ -115,9 +159,9 @@ async fn while_one_prompt_has_not_ended_another_is_refused_with_its_id() {
         async move { rig.post("/api/conversations/c/prompts", &body).key("next").send().await }
     };
     for stage in ["accepted", "waiting for a person"] {
-        let told = ask(json!({"input": "x"})).await.is_problem(409, "already-processing");
+        let told = ask(json!({"input": "x"})).await.fails(409, "already-processing");
         assert_eq!(told["promptId"], first.as_str(), "{stage}");
-        let later = ask(json!({"input": "x", "mode": "steer"})).await.is_problem(400, "bad-request");
+        let later = ask(json!({"input": "x", "mode": "steer"})).await.fails(400, "bad-request");
         assert_eq!(later["errors"][0]["pointer"], "/mode", "{stage}");
         rig.work().await;
     }
@@ -127,18 +171,29 @@ async fn while_one_prompt_has_not_ended_another_is_refused_with_its_id() {
     rig.work().await;
     ask(json!({"input": "say again", "mode": "followUp"})).await.is(202);
     rig.work().await;
-    assert_eq!(rig.seen("/api/conversations/c/prompts").await["items"][1]["output"][0]["content"], "again");
+    assert_eq!(
+        rig.seen("/api/conversations/c/prompts").await["items"][1]["output"][0]["content"],
+        "again"
+    );
 }
 
 #[tokio::test]
 async fn a_lost_nudge_is_not_the_clients_business() {
     let rig = Rig::new();
     rig.queue.set_faults(QueueFaults { unavailable: 100, ..QueueFaults::default() });
-    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"})).key("k").send().await.is(202);
+    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"}))
+        .key("k")
+        .send()
+        .await
+        .is(202);
     rig.queue.set_faults(QueueFaults::default());
     rig.queue.drop_queue(queue::TURNS);
     // The same request again rings again, since what it asked for still waits.
-    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"})).key("k").send().await.is(202);
+    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"}))
+        .key("k")
+        .send()
+        .await
+        .is(202);
     rig.work().await;
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     assert_eq!(rig.queue.length(queue::TURNS).await.unwrap(), 0);
@@ -157,7 +212,7 @@ async fn waiting_ends_when_the_prompt_does() {
         rig.work().await;
     });
     assert_eq!(answer.is(200).json()["output"][0]["content"], "hello");
-    rig.post("/api/prompts?wait=61", &asked).send().await.is_problem(400, "bad-request");
+    rig.post("/api/prompts?wait=61", &asked).send().await.fails(400, "bad-request");
 }
 
 fn messages(count: usize) -> Vec<Value> {
@@ -179,7 +234,11 @@ async fn a_conversation_begins_with_hundreds_of_messages_or_not_at_all() {
         let page = rig.get(&path).send().await.is(200);
         let json = page.json();
         read.extend(json["items"].as_array().unwrap().clone());
-        let Some(next) = page.header("link").strip_prefix('<').and_then(|link| link.split('>').next()) else { break };
+        let Some(next) =
+            page.header("link").strip_prefix('<').and_then(|link| link.split('>').next())
+        else {
+            break;
+        };
         assert!(json["continuation"].is_string());
         path = next.to_owned();
     }
@@ -187,9 +246,10 @@ async fn a_conversation_begins_with_hundreds_of_messages_or_not_at_all() {
     rig.run("say hello").await;
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     let too_many = json!({"messages": messages(1_001)});
-    rig.post("/api/conversations", &too_many).send().await.is_problem(400, "bad-request");
-    let wrong = json!({"messages": [{"role": "user", "content": "x", "timestamp": 1}, {"content": "x"}]});
-    let told = rig.post("/api/conversations", &wrong).send().await.is_problem(400, "bad-request");
+    rig.post("/api/conversations", &too_many).send().await.fails(400, "bad-request");
+    let wrong =
+        json!({"messages": [{"role": "user", "content": "x", "timestamp": 1}, {"content": "x"}]});
+    let told = rig.post("/api/conversations", &wrong).send().await.fails(400, "bad-request");
     assert_eq!(told["errors"][0]["pointer"], "/messages/1/role");
 }
 
@@ -200,7 +260,7 @@ struct DiesWhileImporting;
 #[async_trait]
 impl Probe for DiesWhileImporting {
     async fn reached(&self, boundary: &'static str) {
-        if boundary == "admission: import" {
+        if boundary == "admission.import" {
             std::future::pending::<()>().await;
         }
     }
@@ -214,12 +274,12 @@ async fn an_import_that_stopped_is_seen_by_nobody_and_can_be_repeated() {
     let import = dying.post("/api/conversations", &body).key("k").send();
     assert!(tokio::time::timeout(Duration::from_millis(50), import).await.is_err());
     let rig = dying.elsewhere();
-    rig.get("/api/conversations/c").send().await.is_problem(404, "not-found");
+    rig.get("/api/conversations/c").send().await.fails(404, "not-found");
     assert_eq!(rig.seen("/api/conversations").await["items"], json!([]));
     let other = json!({"id": "c", "messages": messages(2)});
     let told = rig.post("/api/conversations", &other).key("other").send().await;
     assert_eq!(told.header("retry-after"), "60");
-    told.is_problem(409, "conflict");
+    told.fails(409, "conflict");
     rig.post("/api/conversations", &body).key("k").send().await.is(201);
     let last = rig.seen("/api/conversations/c/entries?afterSeq=299").await;
     assert_eq!(last["items"][0]["message"]["content"], "message 299");
@@ -258,16 +318,25 @@ async fn long_text_becomes_a_file_before_the_prompt_is_kept() {
 async fn a_file_block_names_an_artifact_of_the_conversation() {
     let rig = Rig::new();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
-    let file = rig.ask(http::Method::POST, "/api/conversations/c/artifacts?name=a.txt").body("hello").send().await;
+    let file = rig
+        .ask(http::Method::POST, "/api/conversations/c/artifacts?name=a.txt")
+        .body("hello")
+        .send()
+        .await;
     let id = file.is(201).json()["id"].clone();
     let block = |id: &Value| json!({"input": [{"type": "text", "text": "say seen"}, {"type": "file", "artifactId": id}]});
     let gone = format!("up_x.{}", "0".repeat(64));
-    let told = rig.post("/api/conversations/c/prompts", &block(&json!(gone))).send().await.is_problem(400, "bad-request");
+    let told = rig
+        .post("/api/conversations/c/prompts", &block(&json!(gone)))
+        .send()
+        .await
+        .fails(400, "bad-request");
     assert_eq!(told["errors"][0]["pointer"], "/input/1/artifactId");
     rig.post("/api/conversations/c/prompts", &block(&id)).send().await.is(202);
     let odd = json!({"input": [{"type": "toolCall", "id": "x", "name": "y", "arguments": {}}]});
     rig.work().await;
-    let told = rig.post("/api/conversations/c/prompts", &odd).send().await.is_problem(400, "bad-request");
+    let told =
+        rig.post("/api/conversations/c/prompts", &odd).send().await.fails(400, "bad-request");
     assert_eq!(told["errors"][0]["pointer"], "/input/0/type");
 }
 
@@ -275,23 +344,45 @@ async fn a_file_block_names_an_artifact_of_the_conversation() {
 async fn a_patch_changes_what_it_names_and_respects_versions() {
     let rig = Rig::new();
     let created = rig
-        .post("/api/conversations", &json!({"id": "c", "metadata": {"a": "1", "b": "2"}, "settings": {"maxRounds": 3}}))
+        .post(
+            "/api/conversations",
+            &json!({"id": "c", "metadata": {"a": "1", "b": "2"}, "settings": {"maxRounds": 3}}),
+        )
         .send()
         .await
         .is(201);
     let etag = created.header("etag").to_owned();
     let patch = json!({"metadata": {"a": null, "c": "3"}, "name": "Bills", "settings": {"thinkingLevel": "high", "model": "other"}});
-    let changed = rig.patch("/api/conversations/c", &patch).header("if-match", &etag).key("p").send().await.is(200);
+    let changed = rig
+        .patch("/api/conversations/c", &patch)
+        .header("if-match", &etag)
+        .key("p")
+        .send()
+        .await
+        .is(200);
     let seen = changed.json();
     assert_eq!(seen["metadata"], json!({"b": "2", "c": "3"}));
-    assert_eq!(seen["settings"], json!({"model": "other", "thinkingLevel": "high", "maxRounds": 3}));
+    assert_eq!(
+        seen["settings"],
+        json!({"model": "other", "thinkingLevel": "high", "maxRounds": 3})
+    );
     assert_eq!(seen["name"], "Bills");
     assert_ne!(changed.header("etag"), etag);
     assert_eq!(rig.get("/api/conversations/c").send().await.header("etag"), changed.header("etag"));
-    let again = rig.patch("/api/conversations/c", &patch).header("if-match", &etag).key("p").send().await.is(200);
+    let again = rig
+        .patch("/api/conversations/c", &patch)
+        .header("if-match", &etag)
+        .key("p")
+        .send()
+        .await
+        .is(200);
     assert_eq!(again.header("idempotency-replayed"), "true");
-    let stale = rig.patch("/api/conversations/c", &json!({"name": "x"})).header("if-match", &etag).send().await;
-    stale.is_problem(412, "precondition-failed");
+    let stale = rig
+        .patch("/api/conversations/c", &json!({"name": "x"}))
+        .header("if-match", &etag)
+        .send()
+        .await;
+    stale.fails(412, "precondition-failed");
     let kinds: Vec<Value> = rig.seen("/api/conversations/c/entries").await["items"]
         .as_array()
         .unwrap()
@@ -307,7 +398,7 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
         (json!({"name": 1}), "/name"),
         (json!({"settings": {"activeTools": ["nope"]}}), "/settings/activeTools/0"),
     ] {
-        let told = rig.patch("/api/conversations/c", &bad).send().await.is_problem(400, "bad-request");
+        let told = rig.patch("/api/conversations/c", &bad).send().await.fails(400, "bad-request");
         assert_eq!(told["errors"][0]["pointer"], pointer, "{bad}");
     }
 }

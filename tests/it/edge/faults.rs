@@ -39,13 +39,26 @@ async fn insist<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
 #[tokio::test(start_paused = true)]
 async fn with_a_key_a_request_happens_once_whatever_the_store_does() {
     for seed in 0..60 {
-        let rig = Rig::with(Arc::new(MemoryStore::with_faults(seed, ROUGH)), Arc::new(NoProbe), Auth::Header);
-        let begun = insist(|| rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"})).key("k").send());
+        let rig = Rig::with(
+            Arc::new(MemoryStore::with_faults(seed, ROUGH)),
+            Arc::new(NoProbe),
+            Auth::Header,
+        );
+        let begun = insist(|| {
+            rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"}))
+                .key("k")
+                .send()
+        });
         let accepted = begun.await.is(202).json();
         let patch = json!({"name": "Bills"});
-        let named = insist(|| rig.patch("/api/conversations/c", &patch).key("n").send()).await.is(200);
+        let named =
+            insist(|| rig.patch("/api/conversations/c", &patch).key("n").send()).await.is(200);
         assert_eq!(named.json()["name"], "Bills");
-        let again = insist(|| rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"})).key("k").send());
+        let again = insist(|| {
+            rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"}))
+                .key("k")
+                .send()
+        });
         assert_eq!(again.await.is(202).json(), accepted, "seed {seed}");
         rig.store.set_faults(Faults::default());
         rig.work().await;
@@ -53,23 +66,37 @@ async fn with_a_key_a_request_happens_once_whatever_the_store_does() {
         assert_eq!(seen["items"].as_array().unwrap().len(), 1, "seed {seed}");
         assert_eq!(seen["items"][0]["output"][0]["content"], "hello", "seed {seed}");
         let entries = rig.seen("/api/conversations/c/entries?limit=100").await;
-        let named = entries["items"].as_array().unwrap().iter().filter(|entry| entry["type"] == "session_info").count();
+        let named = entries["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|entry| entry["type"] == "session_info")
+            .count();
         assert_eq!(named, 1, "seed {seed}: the name was changed once");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_import_is_whole_or_absent_whatever_the_store_does() {
-    let messages: Vec<_> =
-        (0..250).map(|number| json!({"role": "user", "content": number.to_string(), "timestamp": number})).collect();
+    let messages: Vec<_> = (0..250)
+        .map(|number| json!({"role": "user", "content": number.to_string(), "timestamp": number}))
+        .collect();
     for seed in 0..40 {
-        let rig = Rig::with(Arc::new(MemoryStore::with_faults(seed, ROUGH)), Arc::new(NoProbe), Auth::Header);
+        let rig = Rig::with(
+            Arc::new(MemoryStore::with_faults(seed, ROUGH)),
+            Arc::new(NoProbe),
+            Auth::Header,
+        );
         let body = json!({"id": "c", "messages": messages});
         insist(|| rig.post("/api/conversations", &body).key("k").send()).await.is(201);
         rig.store.set_faults(Faults::default());
         let tail = rig.seen("/api/conversations/c/entries?afterSeq=200&limit=100").await;
-        let contents: Vec<_> =
-            tail["items"].as_array().unwrap().iter().map(|entry| entry["message"]["content"].clone()).collect();
+        let contents: Vec<_> = tail["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["message"]["content"].clone())
+            .collect();
         let expected: Vec<_> = (200..250).map(|number| json!(number.to_string())).collect();
         assert_eq!(contents, expected, "seed {seed}");
     }
@@ -78,7 +105,11 @@ async fn an_import_is_whole_or_absent_whatever_the_store_does() {
 #[tokio::test(start_paused = true)]
 async fn of_two_decisions_one_wins_and_the_other_is_told() {
     for seed in 0..40 {
-        let rig = Rig::with(Arc::new(MemoryStore::with_faults(seed, Faults::default())), Arc::new(NoProbe), Auth::Header);
+        let rig = Rig::with(
+            Arc::new(MemoryStore::with_faults(seed, Faults::default())),
+            Arc::new(NoProbe),
+            Auth::Header,
+        );
         rig.run("use pay with {\"amount\": 500} then say done").await;
         let id = rig.seen("/api/approvals").await["items"][0]["id"].as_str().unwrap().to_owned();
         let path = format!("/api/conversations/c/approvals/{id}");

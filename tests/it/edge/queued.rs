@@ -38,8 +38,12 @@ async fn while_the_conversation_is_busy_a_message_waits_its_turn() {
     }
     rig.work().await;
     let prompts = rig.seen("/api/conversations/c/prompts").await;
-    let said: Vec<Value> =
-        prompts["items"].as_array().unwrap().iter().map(|prompt| prompt["output"][0]["content"].clone()).collect();
+    let said: Vec<Value> = prompts["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|prompt| prompt["output"][0]["content"].clone())
+        .collect();
     assert_eq!(said, ["one", "two", "three"]);
 }
 
@@ -55,12 +59,18 @@ async fn what_cannot_be_used_is_put_aside_with_the_reason() {
     ];
     for (number, (text, reason)) in cases.into_iter().enumerate() {
         let outcome = accept(&rig, text, &format!("m{number}")).await;
-        assert!(matches!(&outcome, Queued::Rejected { reason: told } if told.contains(reason)), "{outcome:?}");
+        assert!(
+            matches!(&outcome, Queued::Rejected { reason: told } if told.contains(reason)),
+            "{outcome:?}"
+        );
         let poison = poison_of(PROMPTS);
         let aside = rig.queue.receive(&poison, 1, Duration::from_secs(1)).await.unwrap().remove(0);
         let told: Value = serde_json::from_str(&aside.text).unwrap();
         assert_eq!(told["original"], text);
-        assert!(told["reason"].as_str().unwrap().contains(reason) && told["receivedAt"].is_string(), "{told}");
+        assert!(
+            told["reason"].as_str().unwrap().contains(reason) && told["receivedAt"].is_string(),
+            "{told}"
+        );
         rig.queue.delete(&poison, &aside.id, &aside.pop_receipt).await.unwrap();
     }
 }

@@ -24,10 +24,12 @@ use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::queue::MemoryQueue;
-use turnwheel::queue::{self, Queue as _};
+use turnwheel::queue::{self, Faults, Queue as _};
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
-use turnwheel::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+use turnwheel::tools::{
+    Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
+};
 use turnwheel::turn::admission::Owner;
 use turnwheel::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery};
 
@@ -52,7 +54,12 @@ impl Pay {
             timeout: Duration::from_secs(30),
             revision: "1".to_owned(),
         };
-        Self { definition, made: Arc::default(), is_under_way: Arc::default(), may_end: Arc::default() }
+        Self {
+            definition,
+            made: Arc::default(),
+            is_under_way: Arc::default(),
+            may_end: Arc::default(),
+        }
     }
 }
 
@@ -117,12 +124,15 @@ impl Answer {
 
     /// Asserts that it is the problem of that name, with everything a problem has.
     #[track_caller]
-    pub(super) fn is_problem(self, status: u16, name: &str) -> Value {
+    pub(super) fn fails(self, status: u16, name: &str) -> Value {
         assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text);
         let body = self.is(status).json();
         assert_eq!(body["type"], format!("urn:turnwheel:problem:{name}"), "{body}");
         assert_eq!(body["status"], status);
-        assert!(body["detail"].is_string() && body["title"].is_string() && body["instance"].is_string(), "{body}");
+        assert!(
+            body["detail"].is_string() && body["title"].is_string() && body["instance"].is_string(),
+            "{body}"
+        );
         assert_eq!(body["traceId"].as_str().unwrap().len(), 32, "{body}");
         body
     }
@@ -197,10 +207,10 @@ impl Rig {
         };
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
         let ids = Arc::new(SeededIds::new(7));
-        let queue = Arc::new(MemoryQueue::new(clock.clone() as _, 7, turnwheel::queue::Faults::default()));
+        let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, Faults::default()));
         let world = Arc::new(World {
-            store: store.clone() as _,
-            queue: queue.clone() as _,
+            store: Arc::clone(&store) as _,
+            queue: Arc::clone(&queue) as _,
             artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
             live: Arc::new(EmbeddedLive::default()),
             model: Arc::new(ScriptedModel),
@@ -211,21 +221,28 @@ impl Rig {
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
             herald: None,
-            clock: clock.clone() as _,
+            clock: Arc::clone(&clock) as _,
             ids,
             probe,
             worker: WorkerId::new("w1"),
             limits: Limits::default(),
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
-        let router = turnwheel::http::router(Arc::new(Api::new(World::clone(&world), auth, is_sign_in_on, keys.clone())));
+        let router = turnwheel::http::router(Arc::new(Api::new(
+            World::clone(&world),
+            auth,
+            is_sign_in_on,
+            keys.clone(),
+        )));
         Self { world, store, queue, clock, keys, pay, router }
     }
 
     /// The same service, seen by another process: it shares the store and nothing else.
     pub(super) fn elsewhere(&self) -> Self {
         let mut other = Self::with(Arc::clone(&self.store), Arc::new(NoProbe), Auth::Header);
-        other.clock.advance(self.world.clock.now().0.saturating_sub(other.clock.now().0).into_span());
+        other
+            .clock
+            .advance(self.world.clock.now().0.saturating_sub(other.clock.now().0).into_span());
         other.world = Arc::new(World { worker: WorkerId::new("w2"), ..World::clone(&other.world) });
         other
     }
@@ -265,7 +282,8 @@ impl Rig {
     /// Deliveries until the queue is empty.
     pub(super) async fn work(&self) {
         for _ in 0..50 {
-            let received = self.queue.receive(queue::TURNS, 1, Duration::from_secs(60)).await.unwrap();
+            let received =
+                self.queue.receive(queue::TURNS, 1, Duration::from_secs(60)).await.unwrap();
             let Some(message) = received.into_iter().next() else { return };
             let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
             Box::pin(delivery::handle(&self.world, &nudge)).await.unwrap();
@@ -298,7 +316,8 @@ impl Rig {
         let seen = self.seen("/api/conversations/c").await;
         let approval = &seen["pendingApprovals"][0];
         let id = RequestId::new(approval["id"].as_str().unwrap());
-        let expires_at = turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
+        let expires_at =
+            turnwheel::clock::parse_iso(approval["expiresAt"].as_str().unwrap()).unwrap();
         self.keys.link("", &LinkClaims { key: Self::key(), request_id: id, expires_at }).unwrap()
     }
 }

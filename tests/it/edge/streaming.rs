@@ -20,7 +20,8 @@ fn frames(text: &str) -> Vec<Frame> {
     text.split("\n\n")
         .filter(|frame| frame.contains("id:") || frame.contains("event:"))
         .map(|frame| {
-            let line = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let line =
+                |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             Frame {
                 id: line("id:").map(|id| id.parse().unwrap()),
                 name: line("event:").unwrap_or_default().to_owned(),
@@ -46,9 +47,17 @@ async fn the_past_is_told_in_order_with_what_the_entries_hold() {
         assert_eq!(frame.data["type"], frame.name.as_str());
         assert!(frame.data["at"].as_str().unwrap().ends_with('Z') && frame.data["turn"].is_u64());
     }
-    let one = |name: &str| told.iter().find(|frame| frame.name == name).unwrap_or_else(|| panic!("no {name}")).data.clone();
+    let one = |name: &str| {
+        told.iter()
+            .find(|frame| frame.name == name)
+            .unwrap_or_else(|| panic!("no {name}"))
+            .data
+            .clone()
+    };
     assert_eq!(one("tool_execution_start")["args"], json!({"amount": 5}));
-    assert!(one("tool_execution_end")["result"]["content"][0]["text"].as_str().unwrap().contains("R-1"));
+    assert!(
+        one("tool_execution_end")["result"]["content"][0]["text"].as_str().unwrap().contains("R-1")
+    );
     assert_eq!(one("message_end")["message"]["role"], "user");
     assert_eq!(one("prompt.output")["output"]["function"], "pay");
     assert_eq!(one("turn_end")["toolResults"][0]["toolName"], "pay");
@@ -66,12 +75,18 @@ async fn from_any_number_on_the_rest_is_told_by_any_instance() {
     for after in 0..=whole.len() {
         let text = other.get(&format!("{PAST}&after={after}")).send().await.is(200).text;
         assert_eq!(frames(&text), whole[after..], "after {after}");
-        let text = other.get(&format!("{PAST}&after=0")).header("last-event-id", &after.to_string()).send().await.is(200).text;
+        let text = other
+            .get(&format!("{PAST}&after=0"))
+            .header("last-event-id", &after.to_string())
+            .send()
+            .await
+            .is(200)
+            .text;
         assert_eq!(frames(&text), whole[after..], "Last-Event-ID wins");
     }
-    rig.get(&format!("{PAST}&after={}", whole.len() + 1)).send().await.is_problem(400, "bad-request");
-    rig.get(&format!("{PAST}&after=x")).send().await.is_problem(400, "bad-request");
-    rig.get("/api/conversations/other/events").send().await.is_problem(404, "not-found");
+    rig.get(&format!("{PAST}&after={}", whole.len() + 1)).send().await.fails(400, "bad-request");
+    rig.get(&format!("{PAST}&after=x")).send().await.fails(400, "bad-request");
+    rig.get("/api/conversations/other/events").send().await.fails(404, "not-found");
 }
 
 #[tokio::test]
@@ -101,7 +116,10 @@ async fn what_was_told_live_is_not_told_again() {
     assert_eq!(ids, (1..=ids.len() as u64).collect::<Vec<_>>(), "ids stay consecutive");
     let deltas = told.iter().filter(|frame| frame.name == "message_update").count();
     assert!(deltas > 2, "the answer streamed: {told:#?}");
-    assert!(told.iter().any(|frame| frame.name.is_empty()), "live copies leave frames of only an id");
+    assert!(
+        told.iter().any(|frame| frame.name.is_empty()),
+        "live copies leave frames of only an id"
+    );
     // A reader sees each message begin and end once, and each turn begin once, as the record has it.
     let past = frames(&rig.get(PAST).send().await.is(200).text);
     for name in ["message_start", "message_end", "turn_start", "turn_end"] {
@@ -132,13 +150,21 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
     let rig = Rig::new();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
     let (key, message_id) = (Rig::key(), EntryId::new("0a0b0c0d"));
-    let answer = LiveAnswer { message_id: message_id.clone(), prompt_id: PromptId::new("pr_1"), turn: 1, begins_turn: true };
+    let answer = LiveAnswer {
+        message_id: message_id.clone(),
+        prompt_id: PromptId::new("pr_1"),
+        turn: 1,
+        begins_turn: true,
+    };
     let delta = |text: &str| LiveEvent::Delta {
         message_id: message_id.clone(),
         event: AnswerEvent::TextDelta { content_index: 0, delta: text.to_owned() },
     };
     rig.world.live.publish(&key, LiveEvent::AnswerStarted(answer));
-    let start = LiveEvent::Delta { message_id: message_id.clone(), event: AnswerEvent::TextStart { content_index: 0 } };
+    let start = LiveEvent::Delta {
+        message_id: message_id.clone(),
+        event: AnswerEvent::TextStart { content_index: 0 },
+    };
     rig.world.live.publish(&key, start);
     rig.world.live.publish(&key, delta("Hel"));
     let response = rig.get("/api/conversations/c/events").response().await;
