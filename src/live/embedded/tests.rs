@@ -1,5 +1,7 @@
 //! Stories of readers that join while others write, that read slowly, and of what is forgotten.
 
+use std::time::Duration;
+
 use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
 
@@ -113,9 +115,12 @@ async fn nobody_lags(live: &EmbeddedLive) {
         let readers = hub.conversations.get(&key("c")).into_iter().flat_map(|it| &it.readers);
         readers.map(|reader| reader.waiting()).max().unwrap_or_default()
     };
-    while behind() > EVENTS_MAX / 2 {
-        tokio::task::yield_now().await;
-    }
+    let all_read = async {
+        while behind() > EVENTS_MAX / 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), all_read).await.expect("a reader has stopped");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
