@@ -75,11 +75,7 @@ async fn the_same_key_is_the_same_answer_and_another_body_is_refused() {
             .key("k")
             .send()
             .await
-<<<<<<< HEAD
-            .is_problem(422, "idempotency-key-reused");
-=======
             .fails(422, "idempotency-key-reused");
->>>>>>> http
         rig.work().await;
     }
     assert_eq!(
@@ -147,19 +143,11 @@ async fn a_key_is_for_one_body_whatever_ids_the_bodies_name() {
 async fn an_id_is_given_once() {
     let rig = Rig::new();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
-<<<<<<< HEAD
-    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is_problem(409, "conflict");
-    rig.post("/api/prompts", &json!({"conversationId": "c", "input": "x"}))
-        .send()
-        .await
-        .is_problem(409, "conflict");
-=======
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.fails(409, "conflict");
     rig.post("/api/prompts", &json!({"conversationId": "c", "input": "x"}))
         .send()
         .await
         .fails(409, "conflict");
->>>>>>> http
 }
 
 #[tokio::test]
@@ -173,12 +161,7 @@ async fn while_one_prompt_has_not_ended_another_is_refused_with_its_id() {
     for stage in ["accepted", "waiting for a person"] {
         let told = ask(json!({"input": "x"})).await.fails(409, "already-processing");
         assert_eq!(told["promptId"], first.as_str(), "{stage}");
-<<<<<<< HEAD
-        let later =
-            ask(json!({"input": "x", "mode": "steer"})).await.is_problem(400, "bad-request");
-=======
         let later = ask(json!({"input": "x", "mode": "steer"})).await.fails(400, "bad-request");
->>>>>>> http
         assert_eq!(later["errors"][0]["pointer"], "/mode", "{stage}");
         rig.work().await;
     }
@@ -263,17 +246,10 @@ async fn a_conversation_begins_with_hundreds_of_messages_or_not_at_all() {
     rig.run("say hello").await;
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     let too_many = json!({"messages": messages(1_001)});
-<<<<<<< HEAD
-    rig.post("/api/conversations", &too_many).send().await.is_problem(400, "bad-request");
-    let wrong =
-        json!({"messages": [{"role": "user", "content": "x", "timestamp": 1}, {"content": "x"}]});
-    let told = rig.post("/api/conversations", &wrong).send().await.is_problem(400, "bad-request");
-=======
     rig.post("/api/conversations", &too_many).send().await.fails(400, "bad-request");
     let wrong =
         json!({"messages": [{"role": "user", "content": "x", "timestamp": 1}, {"content": "x"}]});
     let told = rig.post("/api/conversations", &wrong).send().await.fails(400, "bad-request");
->>>>>>> http
     assert_eq!(told["errors"][0]["pointer"], "/messages/1/role");
 }
 
@@ -354,21 +330,13 @@ async fn a_file_block_names_an_artifact_of_the_conversation() {
         .post("/api/conversations/c/prompts", &block(&json!(gone)))
         .send()
         .await
-<<<<<<< HEAD
-        .is_problem(400, "bad-request");
-=======
         .fails(400, "bad-request");
->>>>>>> http
     assert_eq!(told["errors"][0]["pointer"], "/input/1/artifactId");
     rig.post("/api/conversations/c/prompts", &block(&id)).send().await.is(202);
     let odd = json!({"input": [{"type": "toolCall", "id": "x", "name": "y", "arguments": {}}]});
     rig.work().await;
     let told =
-<<<<<<< HEAD
-        rig.post("/api/conversations/c/prompts", &odd).send().await.is_problem(400, "bad-request");
-=======
         rig.post("/api/conversations/c/prompts", &odd).send().await.fails(400, "bad-request");
->>>>>>> http
     assert_eq!(told["errors"][0]["pointer"], "/input/0/type");
 }
 
@@ -414,11 +382,7 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
         .header("if-match", &etag)
         .send()
         .await;
-<<<<<<< HEAD
-    stale.is_problem(412, "precondition-failed");
-=======
     stale.fails(412, "precondition-failed");
->>>>>>> http
     let kinds: Vec<Value> = rig.seen("/api/conversations/c/entries").await["items"]
         .as_array()
         .unwrap()
@@ -434,12 +398,7 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
         (json!({"name": 1}), "/name"),
         (json!({"settings": {"activeTools": ["nope"]}}), "/settings/activeTools/0"),
     ] {
-<<<<<<< HEAD
-        let told =
-            rig.patch("/api/conversations/c", &bad).send().await.is_problem(400, "bad-request");
-=======
         let told = rig.patch("/api/conversations/c", &bad).send().await.fails(400, "bad-request");
->>>>>>> http
         assert_eq!(told["errors"][0]["pointer"], pointer, "{bad}");
     }
 }

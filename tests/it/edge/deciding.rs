@@ -41,11 +41,7 @@ async fn an_approval_is_shown_decided_and_done() {
             "{stage}"
         );
         let told = rig.post(&path(&approval), &json!({"decision": "reject"})).send().await;
-<<<<<<< HEAD
-        let told = told.is_problem(409, "already-decided");
-=======
         let told = told.fails(409, "already-decided");
->>>>>>> http
         assert_eq!(
             (&told["decision"], &told["decidedBy"]),
             (&json!("approve"), &json!("default")),
@@ -77,22 +73,11 @@ async fn the_tool_call_names_its_approval_too() {
     rig.post(&by_call, &json!({"decision": "approve"})).send().await.is(200);
     rig.work().await;
     rig.post(&by_call, &json!({"decision": "approve"})).send().await.is(200);
-<<<<<<< HEAD
-    rig.post(&by_call, &json!({"decision": "reject"}))
-        .send()
-        .await
-        .is_problem(409, "already-decided");
-    rig.post("/api/conversations/c/approvals/nope", &json!({"decision": "approve"}))
-        .send()
-        .await
-        .is_problem(404, "not-found");
-=======
     rig.post(&by_call, &json!({"decision": "reject"})).send().await.fails(409, "already-decided");
     rig.post("/api/conversations/c/approvals/nope", &json!({"decision": "approve"}))
         .send()
         .await
         .fails(404, "not-found");
->>>>>>> http
 }
 
 #[tokio::test]
@@ -118,20 +103,12 @@ async fn an_expired_approval_cannot_be_decided() {
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-<<<<<<< HEAD
-        .is_problem(410, "approval-expired");
-=======
         .fails(410, "approval-expired");
->>>>>>> http
     rig.work().await;
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-<<<<<<< HEAD
-        .is_problem(410, "approval-expired");
-=======
         .fails(410, "approval-expired");
->>>>>>> http
     let seen = rig.seen(&format!("/api/conversations/c/prompts/{prompt}")).await;
     assert_eq!(seen["output"][0]["result"]["type"], "error");
     assert!(rig.pay.made.lock().unwrap().is_empty());
@@ -144,15 +121,9 @@ async fn who_is_named_may_decide_and_nobody_else_learns_of_it() {
     let post = |user: &'static str, roles: &'static str| {
         rig.post(&path(&approval), &yes).user(user, roles).send()
     };
-<<<<<<< HEAD
-    post("eve", "").await.is_problem(404, "not-found");
-    post("eve", "Clerk").await.is_problem(404, "not-found");
-    post("eve", "Turnwheel.Operator").await.is_problem(403, "forbidden");
-=======
     post("eve", "").await.fails(404, "not-found");
     post("eve", "Clerk").await.fails(404, "not-found");
     post("eve", "Turnwheel.Operator").await.fails(403, "forbidden");
->>>>>>> http
     assert_eq!(
         rig.get("/api/approvals").user("eve", "Clerk").send().await.is(200).json()["items"],
         json!([])
@@ -172,11 +143,7 @@ async fn who_asked_may_not_decide_when_that_is_forbidden() {
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-<<<<<<< HEAD
-        .is_problem(403, "forbidden");
-=======
         .fails(403, "forbidden");
->>>>>>> http
     assert_eq!(rig.seen("/api/approvals").await["items"], json!([]));
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .user("bob", "Boss")
@@ -240,18 +207,6 @@ async fn a_forged_link_is_no_link_and_its_token_is_never_repeated() {
     rig.clock.advance(Duration::from_hours(25));
     let page = rig.get(&link).header("accept", "text/html").send().await.is(200);
     assert!(page.text.contains("This approval expired") && !page.text.contains("<form"));
-<<<<<<< HEAD
-    rig.post(&link, &json!({"decision": "approve"}))
-        .send()
-        .await
-        .is_problem(410, "approval-expired");
-    rig.delete("/api/conversations/c").send().await.is(204);
-    rig.get(&link).send().await.is_problem(404, "not-found");
-    rig.post(&path(&approval), &json!({"decision": "approve"}))
-        .send()
-        .await
-        .is_problem(404, "not-found");
-=======
     rig.post(&link, &json!({"decision": "approve"})).send().await.fails(410, "approval-expired");
     rig.delete("/api/conversations/c").send().await.is(204);
     rig.get(&link).send().await.fails(404, "not-found");
@@ -259,5 +214,4 @@ async fn a_forged_link_is_no_link_and_its_token_is_never_repeated() {
         .send()
         .await
         .fails(404, "not-found");
->>>>>>> http
 }

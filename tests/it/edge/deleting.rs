@@ -32,13 +32,8 @@ async fn a_deleted_conversation_is_gone_and_its_id_is_kept_for_a_while() {
     rig.post("/api/conversations/c/prompts", &json!({"input": "x"}))
         .send()
         .await
-<<<<<<< HEAD
-        .is_problem(404, "not-found");
-    rig.delete("/api/conversations/c").send().await.is_problem(404, "not-found");
-=======
         .fails(404, "not-found");
     rig.delete("/api/conversations/c").send().await.fails(404, "not-found");
->>>>>>> http
     assert_eq!(rig.seen("/api/conversations").await["items"], json!([]));
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.fails(409, "conflict");
     let partition = Partition::Conversation(Rig::key());

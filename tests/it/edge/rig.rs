@@ -207,11 +207,7 @@ impl Rig {
         };
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
         let ids = Arc::new(SeededIds::new(7));
-<<<<<<< HEAD
-        let queue = Arc::new(MemoryQueue::new(clock.clone() as _, 7, queue::Faults::default()));
-=======
         let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, Faults::default()));
->>>>>>> http
         let world = Arc::new(World {
             store: Arc::clone(&store) as _,
             queue: Arc::clone(&queue) as _,
