@@ -6,7 +6,6 @@
 mod admin;
 mod config;
 mod envelope;
-mod folder;
 mod function;
 mod gate;
 mod invoke;
@@ -21,7 +20,6 @@ mod timer;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +31,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use config::{HostConfig, QueueConfig};
-pub use folder::DataFolder;
 pub use function::{Function, Trigger};
 pub use invoke::InvocationError;
 pub use package::check_package;
@@ -88,14 +85,6 @@ pub enum HostError {
     PortTaken { port: u16 },
     #[error("cannot listen on 127.0.0.1:{port}")]
     Listen { port: u16, source: std::io::Error },
-    #[error(
-        "another `turnwheel dev` works on {}{}: stop it, or give this one its own folder with `--data DIR`",
-        folder.display(),
-        address.as_ref().map(|address| format!(", at {address}")).unwrap_or_default()
-    )]
-    FolderTaken { folder: PathBuf, address: Option<String> },
-    #[error("cannot use the data folder {}", folder.display())]
-    Folder { folder: PathBuf, source: std::io::Error },
     #[error("the handler did not answer `GET /` within {} s", READY_MAX.as_secs())]
     HandlerSilent,
     #[error("the local host stopped by itself: {0}")]

@@ -41,6 +41,61 @@ impl RawJson {
     pub fn string_member(&self, name: &str) -> Option<String> {
         self.value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
     }
+
+    /// The same with each member once, the last one: what every reader must take it for, people who approve it included.
+    /// The text itself where no member stands twice.
+    #[must_use]
+    pub fn with_members_once(self) -> Self {
+        match self.read::<Value>() {
+            Ok(value) if self.has_member_twice() => Self::of(&value),
+            // What nests too deep to be read as a tree is told by validation.
+            _ => self,
+        }
+    }
+
+    fn has_member_twice(&self) -> bool {
+        let text = self.text().trim_start();
+        if text.starts_with('{') {
+            let members: Members = self.read().unwrap_or_default();
+            let names: std::collections::HashSet<&str> =
+                members.0.iter().map(|(name, _)| name.as_str()).collect();
+            return names.len() < members.0.len()
+                || members.0.iter().any(|(_, value)| value.has_member_twice());
+        }
+        let items: Vec<Self> =
+            if text.starts_with('[') { self.read().unwrap_or_default() } else { Vec::new() };
+        items.iter().any(Self::has_member_twice)
+    }
+}
+
+/// An object's members as they stand, doubled ones too.
+#[derive(Default)]
+struct Members(Vec<(String, RawJson)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collector;
+
+        impl<'de> serde::de::Visitor<'de> for Collector {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collector)
+    }
 }
 
 impl PartialEq for RawJson {
@@ -183,3 +238,26 @@ macro_rules! tagged {
     };
 }
 pub(crate) use tagged;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_stands_twice_stands_once_and_is_the_last() {
+        let cases = [
+            (r#"{"amount":1,"amount":9}"#, r#"{"amount":9}"#),
+            (r#"[{"a":{"b":1,"b":2}}]"#, r#"[{"a":{"b":2}}]"#),
+            (
+                r#"{"amount": 12345678901234567890123.4500}"#,
+                r#"{"amount": 12345678901234567890123.4500}"#,
+            ),
+            (r#""text""#, r#""text""#),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(RawJson::from_text(given).unwrap().with_members_once().text(), expected);
+        }
+        let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
+        assert_eq!(RawJson::from_text(deep.clone()).unwrap().with_members_once().text(), deep);
+    }
+}

@@ -31,7 +31,7 @@ const QUOTE_MAX: usize = 300;
 pub struct ScriptedModel;
 
 /// One answer, before it is streamed.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Default)]
 struct Said {
     text: String,
     calls: Vec<Call>,

@@ -9,9 +9,22 @@ use super::*;
 
 const CLERK: &str = "---\ndescription: Pays.\n---\nYou pay.\n";
 
+/// A folder in a folder of its own: what wrongly climbs out of it harms nobody.
+struct Project {
+    path: PathBuf,
+    _parent: TempDir,
+}
+
+impl Project {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// A small project with a program, two agents and four functions.
-fn project() -> TempDir {
-    let root = tempfile::tempdir().unwrap();
+fn project() -> Project {
+    let parent = tempfile::tempdir().unwrap();
+    let root = Project { path: parent.path().join("project"), _parent: parent };
     let put = |path: &str, text: &str| {
         let path = root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -36,7 +49,7 @@ fn project() -> TempDir {
     root
 }
 
-fn order<'a>(root: &'a TempDir, out: &'a str) -> Order<'a> {
+fn order<'a>(root: &'a Project, out: &'a str) -> Order<'a> {
     Order {
         root: root.path(),
         out: Path::new(out),

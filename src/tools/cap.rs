@@ -23,13 +23,16 @@ use crate::tools::{RunTool, ToolContext, ToolResult};
 /// Notices of tools that cut their output themselves do not make it too long.
 const NOTICE_BYTES: usize = 4 * 1024;
 const NOTICE_LINES: usize = 20;
-/// Bytes of one image.
-pub const IMAGE_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// Bytes of all images of one result together: with base64 and everything else it must fit one commit.
+pub const IMAGE_BYTES_MAX: usize = 384 * 1024;
 /// Images of one result.
 const IMAGES_MAX: usize = 20;
-/// Bytes of `details`, `structured` and a widget's data, each.
-const DATA_BYTES_MAX: usize = 256 * 1024;
-const OUTPUTS_MAX: usize = 100;
+/// Bytes of `details` and `structured`, each.
+const DATA_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of a widget's data.
+const OUTPUT_BYTES_MAX: usize = 12 * 1024;
+/// Each is an entry of the same commit.
+const OUTPUTS_MAX: usize = 40;
 /// A store that does not answer must not hold back a result.
 const KEEP_MAX: Duration = Duration::from_secs(10);
 
@@ -59,7 +62,7 @@ pub async fn cap(mut result: ToolResult, context: &ToolContext, read_on: ReadOn)
         [("details.json", &mut result.details), ("structured.json", &mut result.structured)]
     {
         if let Some(json) = data {
-            cap_data(json, name, context).await;
+            cap_data(json, DATA_BYTES_MAX, name, context).await;
         }
     }
     cap_outputs(result, context).await
@@ -146,7 +149,7 @@ pub(crate) fn cap_progress(partial: &ToolResult) -> Option<ToolResult> {
 /// A picture that a model cannot take would make every later request fail: it becomes a file or a sentence.
 async fn cap_images(mut result: ToolResult, context: &ToolContext) -> ToolResult {
     let mut shown = Vec::with_capacity(result.content.len());
-    let mut images_count = 0;
+    let (mut images_count, mut images_bytes) = (0, 0);
     for block in std::mem::take(&mut result.content) {
         let Block::Image(image) = block else {
             shown.push(block);
@@ -164,9 +167,10 @@ async fn cap_images(mut result: ToolResult, context: &ToolContext) -> ToolResult
             continue;
         };
         images_count += 1;
-        if bytes.len() > IMAGE_BYTES_MAX || images_count > IMAGES_MAX {
+        images_bytes += bytes.len();
+        if images_bytes > IMAGE_BYTES_MAX || images_count > IMAGES_MAX {
             let why = format!(
-                "at most {IMAGES_MAX} pictures of {} each are shown",
+                "at most {IMAGES_MAX} pictures of {} together are shown",
                 shown_size(IMAGE_BYTES_MAX as u64)
             );
             shown.push(Block::text(set_aside(&mut result, context, mime_type, bytes, &why).await));
@@ -210,9 +214,9 @@ async fn set_aside(
     }
 }
 
-async fn cap_data(json: &mut RawJson, name: &str, context: &ToolContext) {
+async fn cap_data(json: &mut RawJson, bytes_max: usize, name: &str, context: &ToolContext) {
     let size = json.text().len();
-    if size <= DATA_BYTES_MAX {
+    if size <= bytes_max {
         return;
     }
     let bytes = Bytes::from(json.text().to_owned());
@@ -232,8 +236,10 @@ async fn cap_outputs(mut result: ToolResult, context: &ToolContext) -> ToolResul
     }
     for output in &mut result.outputs {
         match output {
-            Output::Widget(widget) => cap_data(&mut widget.data, "widget.json", context).await,
-            Output::Other(data) => cap_data(data, "output.json", context).await,
+            Output::Widget(widget) => {
+                cap_data(&mut widget.data, OUTPUT_BYTES_MAX, "widget.json", context).await;
+            }
+            Output::Other(data) => cap_data(data, OUTPUT_BYTES_MAX, "output.json", context).await,
             Output::File(_) => {}
         }
     }

@@ -2,8 +2,10 @@
 //! payment is made twice.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use turnwheel::payments::PaymentsServer;
 
@@ -11,7 +13,7 @@ use crate::support::normal::normal;
 use crate::support::process::Dev;
 
 /// Boundaries at which a write is under way: its outcome may be unknown, and a person says what happened.
-const WRITE_UNDER_WAY: [&str; 3] = ["tool.before", "tool.after", "result.before"];
+const WRITE_UNDER_WAY: [&str; 4] = ["take-in.after", "tool.before", "tool.after", "result.before"];
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -120,32 +122,45 @@ async fn tell(halt_at: Option<&str>) -> (Ending, usize, u32) {
     (ending, made.len(), requests)
 }
 
+/// Stories told at the same time: each is three processes that mostly wait.
+const AT_ONCE: usize = 6;
+
+/// One story cut at a boundary; whether it was cut at all.
+async fn check(at: String, expected: Arc<Vec<Value>>) -> bool {
+    let (ending, paid, requests) = tell(Some(&at)).await;
+    assert!(requests <= 1, "{at}: the payment was sent {requests} times");
+    assert_eq!(ending.prompt["state"], "completed", "{at}: {}", ending.prompt);
+    if ending.was_asked_for_outcome {
+        let boundary = at.split('#').next().unwrap();
+        assert!(WRITE_UNDER_WAY.contains(&boundary), "{at} asked for an outcome");
+    } else {
+        assert_eq!(paid, 1, "{at}");
+        assert_eq!(
+            normal(&ending.entries),
+            *expected,
+            "{at}: the record differs from the faultless one"
+        );
+    }
+    ending.was_halted
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
     let (faultless, paid, _) = tell(None).await;
     assert_eq!(faultless.prompt["state"], "completed", "{}", faultless.prompt);
     assert_eq!(paid, 1);
-    let expected = normal(&faultless.entries);
-    let mut halted = 0;
-    for boundary in turnwheel::turn::BOUNDARIES {
-        // The n-th time, until a whole story no longer reaches it so often.
-        for occurrence in 1.. {
-            let at = format!("{boundary}#{occurrence}");
-            let (ending, paid, requests) = tell(Some(&at)).await;
-            assert!(requests <= 1, "{at}: the payment was sent {requests} times");
-            if !ending.was_halted {
-                break;
+    let expected = Arc::new(normal(&faultless.entries));
+    let told = futures_util::stream::iter(turnwheel::turn::BOUNDARIES).map(|boundary| {
+        let expected = Arc::clone(&expected);
+        async move {
+            // The n-th time, until a whole story no longer reaches it so often.
+            let mut occurrence = 1;
+            while check(format!("{boundary}#{occurrence}"), Arc::clone(&expected)).await {
+                occurrence += 1;
             }
-            halted += 1;
-            assert_eq!(ending.prompt["state"], "completed", "{at}: {}", ending.prompt);
-            if ending.was_asked_for_outcome {
-                assert!(WRITE_UNDER_WAY.contains(&boundary), "{at} asked for an outcome");
-                continue;
-            }
-            assert_eq!(paid, 1, "{at}");
-            let record = normal(&ending.entries);
-            assert_eq!(record, expected, "{at}: the record differs from the faultless one");
+            occurrence - 1
         }
-    }
-    assert!(halted >= 20, "only {halted} boundaries were reached");
+    });
+    let halted: u32 = told.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await.into_iter().sum();
+    assert!(halted >= 25, "only {halted} boundaries were reached");
 }

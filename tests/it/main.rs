@@ -6,11 +6,15 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod azure_model;
 mod edge;
 mod host_contract;
 mod http_tools;
 mod kill;
 mod payments;
+mod recordings;
 mod support;
 mod tidy;
 mod tools;
+mod tour;
+mod webhooks;

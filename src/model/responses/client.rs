@@ -131,7 +131,7 @@ impl AzureResponses {
                     body.extend_from_slice(&chunk);
                 }
                 Ok(Ok(Some(_))) => {
-                    return Err(Fault::lost(ReadError::TooLarge(BODY_BYTES_MAX).to_string()).into());
+                    return Err(read_fault(&ReadError::TooLarge(BODY_BYTES_MAX)).into());
                 }
             }
         }
@@ -169,7 +169,7 @@ impl AzureResponses {
                         listener.hear(event);
                     }
                 }
-                Err(error) => return Err(Fault::lost(chain(&error)).into()),
+                Err(error) => return Err(read_fault(&error).into()),
             }
         }
         Ok(())
@@ -238,6 +238,14 @@ fn read_whole(body: &str, fold: &mut Fold, listener: &dyn Listener) -> Result<()
         listener.hear(event);
     }
     Ok(())
+}
+
+fn read_fault(error: &ReadError) -> Fault {
+    match error {
+        // It would be as large, and cost as much, the next time.
+        ReadError::TooLarge(_) => Fault::refused(error.to_string()),
+        ReadError::Silent(_) | ReadError::Broken(_) => Fault::lost(chain(error)),
+    }
 }
 
 fn transport_fault(error: reqwest::Error) -> Fault {

@@ -55,7 +55,7 @@ impl Fault {
         }
         fault.text = match name {
             Some(name) => format!("Error Code {name}: {}", fault.message),
-            None => format!("Error: {}", fault.message),
+            None => fault.message.clone(),
         };
         Some(fault)
     }

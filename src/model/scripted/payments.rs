@@ -23,8 +23,12 @@ static PAYEE_FIRST: LazyLock<Option<Regex>> =
 fn pattern(template: &str) -> Option<Regex> {
     let full = template
         .replace("CUR", CURRENCY)
-        .replace("NUM", r"\d+(?:\.\d+)?")
-        .replace("NAME", r"[\p{L}][\p{L}\p{N}_-]*(?:[.@][\p{L}\p{N}_-]+)*");
+        .replace("NUM", r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+        // Further words belong to a name when they begin with a capital.
+        .replace(
+            "NAME",
+            r"\p{L}[\p{L}\p{N}_-]*(?:[.@][\p{L}\p{N}_-]+)*(?:\ (?-i:\p{Lu})[\p{L}-]+)*",
+        );
     Regex::new(&format!("(?i){full}")).ok()
 }
 
@@ -50,7 +54,7 @@ pub(super) fn read(text: &str, tools: &[ToolOffer]) -> Vec<Payment> {
                     to: to.clone(),
                     sum: sum.clone(),
                     payee: found.name("payee")?.as_str().to_owned(),
-                    amount: found.name("amount")?.as_str().to_owned(),
+                    amount: found.name("amount")?.as_str().replace(',', ""),
                 })
             });
             payments.collect::<Vec<_>>()

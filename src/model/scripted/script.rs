@@ -16,14 +16,13 @@ static COMMAND: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub(super) struct Call {
     pub(super) tool: String,
     pub(super) arguments: RawJson,
 }
 
 /// One answer of the model.
-#[derive(Debug, PartialEq)]
 pub(super) enum Step {
     /// Never empty. `and` puts calls into one answer, `then` into the next.
     Calls(Vec<Call>),
@@ -31,7 +30,7 @@ pub(super) enum Step {
     Fail(Box<Fault>),
 }
 
-#[derive(Debug, Default, PartialEq)]
+#[derive(Default)]
 pub(super) struct Script {
     steps: Vec<Step>,
 }

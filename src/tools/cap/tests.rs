@@ -174,7 +174,7 @@ async fn a_picture_that_no_model_takes_becomes_a_file() {
     assert_eq!(first.mime_type, "image/png");
     let text = joined_text(&result.content[1..]);
     assert!(
-        text.contains("[An image of 5.0MB was left out: at most 20 pictures of 5.0MB each"),
+        text.contains("[An image of 384.0KB was left out: at most 20 pictures of 384.0KB together"),
         "{text}"
     );
     assert!(text.contains("[An image of 5B was left out: it is not a PNG"), "{text}");
@@ -202,14 +202,14 @@ async fn large_data_becomes_a_reference() {
         ..ToolResult::default()
     };
     let result = cap(result, &context, ReadOn::WithRead).await;
-    let Output::Widget(widget) = &result.outputs[99] else { panic!("it stays a widget") };
+    let Output::Widget(widget) = &result.outputs[39] else { panic!("it stays a widget") };
     for data in [&result.details.unwrap(), &result.structured.unwrap(), &widget.data] {
         let reference: Value = data.value();
         let id = ArtifactId::new(reference["artifactId"].as_str().unwrap());
         assert_eq!(bytes_of(&context, &id).await, large.text());
         assert_eq!(reference["truncated"], json!(true));
     }
-    assert_eq!(result.outputs.len(), 100);
+    assert_eq!(result.outputs.len(), 40);
     assert!(joined_text(&result.content).starts_with("[101 files and widgets were put out"));
 }
 

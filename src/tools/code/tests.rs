@@ -133,13 +133,10 @@ async fn failing_and_not_knowing_are_told_apart() {
     let mut desk = Desk::new();
     let tool = code_tool(Pay).unwrap();
     let mut outcome = async |to: &str| desk.run(&*tool, &json!({"to": to, "amount": 5})).await;
-    assert_eq!(
-        outcome("nobody").await,
-        ToolOutcome::Returned(ToolResult::error("nobody takes no money"))
-    );
+    assert_eq!(outcome("nobody").await, ToolOutcome::Failed("nobody takes no money".to_owned()));
     assert_eq!(
         outcome("number").await,
-        ToolOutcome::Returned(ToolResult::error("invalid digit found in string"))
+        ToolOutcome::Failed("invalid digit found in string".to_owned())
     );
     assert_eq!(
         outcome("timeout").await,
@@ -154,7 +151,7 @@ async fn a_store_that_fails_is_named_with_its_cause() {
     desk.shelves.is_down.store(true, std::sync::atomic::Ordering::SeqCst);
     let outcome = desk.run(&*code_tool(Pay).unwrap(), &json!({"to": "a", "amount": 5})).await;
     let text = "the artifact store did not answer: down";
-    assert_eq!(outcome, ToolOutcome::Returned(ToolResult::error(text)));
+    assert_eq!(outcome, ToolOutcome::Failed(text.to_owned()));
 }
 
 /// Hands its context to another task, as one that computes would.

@@ -64,8 +64,8 @@ async fn outcome(effect: Effect, behaviour: Behaviour) -> ToolOutcome {
     run(&tool, arguments, Desk::new().context(), ReadOn::WithRead).await
 }
 
-fn error(text: &str) -> ToolOutcome {
-    ToolOutcome::Returned(ToolResult::error(text))
+fn failed(text: &str) -> ToolOutcome {
+    ToolOutcome::Failed(text.to_owned())
 }
 
 fn unknown(reason: &str) -> ToolOutcome {
@@ -75,10 +75,7 @@ fn unknown(reason: &str) -> ToolOutcome {
 #[tokio::test]
 async fn a_tool_that_hangs_is_dropped_at_its_time() {
     for effect in [Effect::Read, Effect::Idempotent] {
-        assert_eq!(
-            outcome(effect, Behaviour::Hangs).await,
-            error("Error in tool \"script\": timed out after 0.001s")
-        );
+        assert_eq!(outcome(effect, Behaviour::Hangs).await, failed("timed out after 0.001s"));
     }
     assert_eq!(outcome(Effect::Write, Behaviour::Hangs).await, unknown("timed out after 0.001s"));
 }
@@ -86,10 +83,7 @@ async fn a_tool_that_hangs_is_dropped_at_its_time() {
 #[tokio::test]
 async fn a_panic_stays_in_its_call_and_tells_nothing() {
     for effect in [Effect::Read, Effect::Idempotent] {
-        assert_eq!(
-            outcome(effect, Behaviour::Panics).await,
-            error("Error in tool \"script\": it stopped unexpectedly")
-        );
+        assert_eq!(outcome(effect, Behaviour::Panics).await, failed("it stopped unexpectedly"));
     }
     assert_eq!(outcome(Effect::Write, Behaviour::Panics).await, unknown("it stopped unexpectedly"));
 }
@@ -97,10 +91,7 @@ async fn a_panic_stays_in_its_call_and_tells_nothing() {
 #[tokio::test]
 async fn only_a_write_ends_in_not_knowing() {
     assert_eq!(outcome(Effect::Write, Behaviour::LosesItsAnswer).await, unknown("cut off"));
-    assert_eq!(
-        outcome(Effect::Read, Behaviour::LosesItsAnswer).await,
-        error("Error in tool \"script\": cut off")
-    );
+    assert_eq!(outcome(Effect::Read, Behaviour::LosesItsAnswer).await, failed("cut off"));
 }
 
 #[tokio::test]

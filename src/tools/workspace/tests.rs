@@ -349,6 +349,7 @@ async fn lines_are_found_with_their_surroundings() {
             json!({"pattern": "o", "limit": 1}),
             "a.txt:1: one\n\n[1 matches limit reached. Use a larger limit (at most 1000), or refine pattern]",
         ),
+        (json!({"pattern": r"^\w{1,64}!$"}), "No matches found"),
         (json!({"pattern": "x", "path": "nope"}), "ERROR Path not found: nope"),
     ] {
         assert_eq!(desk.text("grep", &args).await, expected, "{args}");

@@ -45,7 +45,7 @@ struct Renumbering {
 
 /// A record (entries as the API lists them) as it would be in any run that did the same. Later tries of a call and resets
 /// of answers are marks of a fault, not of the work.
-pub fn normal(entries: &[Value]) -> Vec<Value> {
+pub(crate) fn normal(entries: &[Value]) -> Vec<Value> {
     let kept = entries.iter().filter(|entry| {
         let is_later_try =
             entry["type"] == "tool_started" && entry["attempt"].as_u64().unwrap_or(1) > 1;

@@ -7,19 +7,24 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// `turnwheel dev` on a free port. Killed when dropped.
-pub struct Dev {
+pub(crate) struct Dev {
     child: Child,
     address: String,
     log: Arc<Mutex<String>>,
 }
 
 impl Dev {
-    pub fn start(data: &Path, settings: &[(&str, String)]) -> Self {
+    pub(crate) fn start(data: &Path, settings: &[(&str, String)]) -> Self {
+        Self::start_in(Path::new(env!("CARGO_MANIFEST_DIR")), data, settings)
+    }
+
+    /// The same from another folder.
+    pub(crate) fn start_in(folder: &Path, data: &Path, settings: &[(&str, String)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
         command
             .args(["dev", "--port", "0", "--data"])
             .arg(data)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(folder)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", std::env::var_os("HOME").unwrap_or_default())
@@ -57,22 +62,22 @@ impl Dev {
         Self { child, address, log }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
     /// SIGKILL: nothing is tidied up.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Asks politely, as Ctrl-C does; the exit status, when it came within the time.
-    pub fn interrupt(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
+    pub(crate) fn interrupt(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
         let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         let deadline = Instant::now() + within;
         while Instant::now() < deadline {

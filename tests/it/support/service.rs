@@ -11,16 +11,16 @@ use turnwheel::App;
 use turnwheel::app::ServiceOptions;
 use turnwheel::settings::Settings;
 
-pub struct Service {
-    pub base: String,
-    pub client: reqwest::Client,
+pub(crate) struct Service {
+    pub(crate) base: String,
+    pub(crate) client: reqwest::Client,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Service {
     /// Agents are read from `folder/agents`, data kept in `folder/data`.
-    pub async fn start(app: App, folder: &Path, settings: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start(app: App, folder: &Path, settings: &[(&str, &str)]) -> Self {
         let settings: BTreeMap<String, String> = settings
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -42,7 +42,7 @@ impl Service {
         Self { base, client: reqwest::Client::new(), stop, task }
     }
 
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let answer = self.client.get(format!("{}{path}", self.base)).send().await.unwrap();
         let status = answer.status();
         let text = answer.text().await.unwrap();
@@ -51,7 +51,7 @@ impl Service {
     }
 
     /// Status and body.
-    pub async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let answer =
             self.client.post(format!("{}{path}", self.base)).json(body).send().await.unwrap();
         let status = answer.status().as_u16();
@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// The prompt, once it has left `running`.
-    pub async fn settled(&self, conversation: &str, prompt: &str) -> Value {
+    pub(crate) async fn settled(&self, conversation: &str, prompt: &str) -> Value {
         let path = format!("/api/conversations/{conversation}/prompts/{prompt}?wait=10");
         for _ in 0..3 {
             let prompt = self.get(&path).await;
@@ -72,21 +72,21 @@ impl Service {
     }
 
     /// Every durable event so far: name and data.
-    pub async fn events(&self, conversation: &str) -> Vec<(String, Value)> {
+    pub(crate) async fn events(&self, conversation: &str) -> Vec<(String, Value)> {
         let path =
             format!("{}/api/conversations/{conversation}/events?follow=false&after=0", self.base);
         let text = self.client.get(path).send().await.unwrap().text().await.unwrap();
         frames(&text)
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(Duration::from_secs(15), self.task).await.unwrap().unwrap();
     }
 }
 
 /// Frames with a name, in order: comments and frames of only an id are passed over.
-pub fn frames(text: &str) -> Vec<(String, Value)> {
+pub(crate) fn frames(text: &str) -> Vec<(String, Value)> {
     let mut frames = Vec::new();
     for frame in text.split("\n\n") {
         let line =

@@ -11,31 +11,31 @@ use turnwheel::tools::ToolResult;
 use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
 
 /// What ran, in order: for "each tool ran exactly so often".
-pub type Runs = Arc<Mutex<Vec<String>>>;
+pub(crate) type Runs = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Value {
+pub(crate) struct Value {
     value: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Nothing {}
+pub(crate) struct Nothing {}
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Slowly {
+pub(crate) struct Slowly {
     ms: f64,
     value: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Summands {
+pub(crate) struct Summands {
     a: f64,
     b: f64,
 }
 
 macro_rules! tool {
     ($name:ident($runs:ident) $text:literal $args:ty, $effect:ident, |$given:ident, $cx:ident| $body:expr) => {
-        pub struct $name(pub Runs);
+        pub(crate) struct $name(pub(crate) Runs);
 
         impl Tool for $name {
             type Args = $args;
@@ -85,7 +85,7 @@ tool!(Prog(runs) "prog" Nothing, Read, |_args, cx| {
     Ok(ToolResult::text("100%"))
 });
 
-pub struct Gated(pub Runs);
+pub(crate) struct Gated(pub(crate) Runs);
 
 impl Tool for Gated {
     type Args = Value;

@@ -137,7 +137,7 @@ fn events_have_the_sources_texts() {
         event(json!({"type":"error","code":"rate_limit_exceeded","message":"Too many"})).as_deref(),
         Some("Error Code rate_limit_exceeded: Too many")
     );
-    assert_eq!(event(json!({"type":"error","message":"x"})).as_deref(), Some("Error: x"));
+    assert_eq!(event(json!({"type":"error","message":"x"})).as_deref(), Some("x"));
     assert_eq!(event(json!({"type":"error"})), None);
     assert_eq!(event(json!({"type":"error","error":{}})), None);
     assert_eq!(

@@ -1,0 +1,92 @@
+//! What a turn costs beside the model, the store and the tools: deciding, projecting and reading entries.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use divan::Bencher;
+use serde_json::json;
+use turnwheel::agent::draft::{Draft, Rules};
+use turnwheel::agent::entry::Entry;
+use turnwheel::agent::head::Head;
+use turnwheel::agent::path::path;
+use turnwheel::agent::projection;
+use turnwheel::agent::step::{Answered, Input, step};
+use turnwheel::clock::Timestamp;
+
+fn main() {
+    divan::main();
+}
+
+/// Rounds of one answer with a call, and its result.
+const ROUNDS: [usize; 3] = [10, 100, 1_000];
+
+fn line(seq: usize, message: &serde_json::Value) -> String {
+    let parent = (seq > 1).then(|| format!("{:08x}", seq - 1));
+    json!({
+        "entryId": format!("{seq:08x}"), "parentId": parent, "seq": seq,
+        "timestamp": "2026-11-21T20:19:09.669Z", "type": "message", "message": message,
+    })
+    .to_string()
+}
+
+fn lines(rounds: usize) -> Vec<String> {
+    let mut lines = vec![line(1, &json!({"role": "user", "content": "go", "timestamp": 0}))];
+    for round in 0..rounds {
+        let id = format!("call_{round}|fc_{round}");
+        let call =
+            json!({"type": "toolCall", "id": id, "name": "look", "arguments": {"round": round}});
+        let answer = json!({"role": "assistant", "content": [{"type": "text", "text": "I look."}, call],
+            "api": "a", "provider": "p", "model": "m", "stopReason": "toolUse", "timestamp": 0});
+        let result = json!({"role": "toolResult", "toolCallId": id, "toolName": "look",
+            "content": [{"type": "text", "text": "x".repeat(400)}], "isError": false, "timestamp": 0});
+        lines.push(line(lines.len() + 1, &answer));
+        lines.push(line(lines.len() + 1, &result));
+    }
+    lines
+}
+
+fn entries(rounds: usize) -> Vec<Arc<Entry>> {
+    lines(rounds).iter().filter_map(|line| serde_json::from_str(line).ok().map(Arc::new)).collect()
+}
+
+/// A cold worker reads the whole record once.
+#[divan::bench(args = ROUNDS)]
+fn read_entries(bencher: Bencher<'_, '_>, rounds: usize) {
+    let lines = lines(rounds);
+    bencher
+        .bench(|| lines.iter().filter_map(|line| serde_json::from_str::<Entry>(line).ok()).count());
+}
+
+/// Every model call: path, messages, hygiene.
+#[divan::bench(args = ROUNDS)]
+fn project(bencher: Bencher<'_, '_>, rounds: usize) {
+    let entries = entries(rounds);
+    let leaf = entries.last().map(|entry| entry.base.entry_id.clone());
+    bencher.bench(|| {
+        let path = path(black_box(&entries), leaf.as_ref());
+        projection::convert(projection::messages(&path)).len()
+    });
+}
+
+/// Taking in an answer: independent of how long the conversation is.
+#[divan::bench]
+fn take_in_an_answer(bencher: Bencher<'_, '_>) {
+    let head = json!({
+        "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c", "incarnation": "0a1b2c3d",
+        "commitId": "first", "revision": 1, "phase": {"owed": "model", "attempt": 1}, "seq": 2000, "eventSeq": 9000,
+        "turn": 500, "agent": "clerk", "createdAt": 0, "updatedAt": 0,
+    });
+    let message = json!({"content": [{"type": "text", "text": "done"}], "api": "a", "provider": "p", "model": "m",
+        "stopReason": "stop", "timestamp": 0});
+    let head: Option<Head> = serde_json::from_value(head).ok();
+    let message = serde_json::from_str(&message.to_string()).ok();
+    let (Some(head), Some(message)) = (head, message) else { return };
+    let answered = Answered { message, revision: "r".to_owned(), started_at: Timestamp(0) };
+    let input = Input::Answered(Box::new(answered));
+    let rules = Rules { rounds_max: None, hard_rounds_max: 200, writes_notices: false };
+    bencher.bench(|| {
+        let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));
+        step(&mut draft, black_box(&input));
+        draft.operations()
+    });
+}

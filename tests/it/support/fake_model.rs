@@ -1,0 +1,303 @@
+//! A model on the loopback that plays what a test tells it, in the words of the Responses API.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::post;
+use futures_util::stream::{self, StreamExt};
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// What one call gets.
+#[derive(Clone, Debug)]
+pub(crate) enum Play {
+    /// As the conformance cases' `model_script` has it.
+    Answer(Script),
+    /// These events, and the end of the stream.
+    SseEvents(Vec<Value>),
+    /// An answer of any other kind.
+    Http { status: u16, headers: Vec<(String, String)>, body: String },
+    /// Nothing, not even a head.
+    Hang,
+    /// That many of the events; then the connection breaks.
+    CutAfter(usize, Vec<Value>),
+}
+
+/// One answer: thoughts, text and calls in this order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) thinking: Vec<String>,
+    pub(crate) text: Vec<String>,
+    pub(crate) calls: Vec<Call>,
+    /// Ends the answer with an `error` event.
+    pub(crate) error: Option<String>,
+    /// `length` ends it as cut by the limit.
+    pub(crate) stop: Option<String>,
+    /// Does not end it at all.
+    pub(crate) hangs: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: Value,
+}
+
+/// One request that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+/// Serves until it is dropped. A call beyond the script gets a 500 that says so.
+#[derive(Debug)]
+pub(crate) struct FakeModel {
+    /// The base URL, up to and with `/openai/v1`.
+    pub(crate) url: String,
+    stage: Arc<Stage>,
+    server: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Stage {
+    plays: Mutex<VecDeque<Play>>,
+    asked: Mutex<Vec<Asked>>,
+}
+
+impl FakeModel {
+    pub(crate) async fn start(plays: impl IntoIterator<Item = Play>) -> Self {
+        let stage =
+            Arc::new(Stage { plays: Mutex::new(plays.into_iter().collect()), ..Stage::default() });
+        let router = Router::new()
+            .route("/openai/v1/responses", post(answer))
+            .with_state(Arc::clone(&stage));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+        #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, stage, server }
+    }
+
+    /// Bodies, in the order in which they came.
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        self.asked().into_iter().map(|asked| asked.body).collect()
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.stage.asked.lock().unwrap().clone()
+    }
+}
+
+impl Drop for FakeModel {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Play {
+    /// A conformance case's `model_script`.
+    pub(crate) fn script(model_script: &Value) -> Vec<Self> {
+        model_script.as_array().unwrap().iter().map(Self::of).collect()
+    }
+
+    fn of(item: &Value) -> Self {
+        if let Some(text) = item.as_str() {
+            let message = text.strip_prefix("throws: ").unwrap_or(text);
+            let body = json!({ "error": { "code": null, "message": message } }).to_string();
+            return Self::Http { status: 400, headers: Vec::new(), body };
+        }
+        if let Some(events) = item.get("sse_events") {
+            return Self::SseEvents(events.as_array().unwrap().clone());
+        }
+        let texts = |name: &str| -> Vec<String> {
+            let list = item.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+            list.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+        };
+        let text = |value: &Value, name: &str| {
+            value.get(name).and_then(Value::as_str).map(ToOwned::to_owned)
+        };
+        let calls = item.get("calls").and_then(Value::as_array).cloned().unwrap_or_default();
+        let call = |call: &Value| Call {
+            id: text(call, "id").unwrap(),
+            name: text(call, "name").unwrap(),
+            arguments: call.get("arguments").unwrap().clone(),
+        };
+        Self::Answer(Script {
+            thinking: texts("thinking"),
+            text: texts("text"),
+            calls: calls.iter().map(call).collect(),
+            error: text(item, "error"),
+            stop: text(item, "stop"),
+            hangs: item.get("then").is_some(),
+        })
+    }
+}
+
+impl Script {
+    pub(crate) fn text(text: &str) -> Self {
+        Self { text: vec![text.to_owned()], ..Self::default() }
+    }
+
+    pub(crate) fn call(id: &str, name: &str, arguments: Value) -> Self {
+        Self {
+            calls: vec![Call { id: id.to_owned(), name: name.to_owned(), arguments }],
+            ..Self::default()
+        }
+    }
+
+    /// The events of this answer, numbered.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let mut events = vec![
+            json!({ "type": "response.created", "response": { "id": "resp_1", "status": "in_progress" } }),
+        ];
+        let mut output = Vec::new();
+        let open = |index: usize, item: &Value| json!({ "type": "response.output_item.added", "output_index": index, "item": item });
+        let close = |index: usize, item: &Value| json!({ "type": "response.output_item.done", "output_index": index, "item": item });
+        let delta = |kind: &str, index: usize, delta: &str| json!({ "type": format!("response.{kind}.delta"), "output_index": index, "delta": delta });
+        if !self.thinking.is_empty() {
+            let index = output.len();
+            events.push(open(index, &json!({ "type": "reasoning", "id": "rs_1", "summary": [] })));
+            events.extend(
+                self.thinking.iter().map(|text| delta("reasoning_summary_text", index, text)),
+            );
+            let summary = json!([{ "type": "summary_text", "text": self.thinking.concat() }]);
+            output.push(json!({ "type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "ENC" }));
+            events.push(close(index, &output[index]));
+        }
+        if !self.text.is_empty() {
+            let index = output.len();
+            let item = |content: Value| json!({ "type": "message", "id": "msg_1", "role": "assistant", "content": content });
+            events.push(open(index, &item(json!([]))));
+            events.extend(self.text.iter().map(|text| delta("output_text", index, text)));
+            output.push(item(
+                json!([{ "type": "output_text", "text": self.text.concat(), "annotations": [] }]),
+            ));
+            if self.error.is_none() && !self.hangs {
+                events.push(close(index, &output[index]));
+            }
+        }
+        for (number, call) in self.calls.iter().enumerate() {
+            let index = output.len();
+            // A model knows a tool by its name on the wire.
+            let name: String = call
+                .name
+                .chars()
+                .map(
+                    |letter| {
+                        if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' }
+                    },
+                )
+                .collect();
+            let item = |arguments: &str| json!({ "type": "function_call", "id": format!("fc_{}_{number}", call.id), "call_id": call.id, "name": name, "arguments": arguments });
+            let arguments = call.arguments.to_string();
+            events.push(open(index, &item("")));
+            events.push(delta("function_call_arguments", index, &arguments));
+            output.push(item(&arguments));
+            events.push(close(index, &output[index]));
+        }
+        events.extend(self.end(&output));
+        for (number, event) in events.iter_mut().enumerate() {
+            event["sequence_number"] = json!(number);
+        }
+        events
+    }
+
+    fn end(&self, output: &[Value]) -> Option<Value> {
+        if self.hangs {
+            return None;
+        }
+        if let Some(message) = &self.error {
+            return Some(
+                json!({ "type": "error", "error": { "type": null, "code": null, "message": message, "param": null } }),
+            );
+        }
+        let usage = json!({
+            "input_tokens": 10, "input_tokens_details": { "cached_tokens": 0 }, "output_tokens": 5, "total_tokens": 15,
+        });
+        let (kind, status) = match self.stop.as_deref() {
+            Some("length") => ("response.incomplete", "incomplete"),
+            Some(_) | None => ("response.completed", "completed"),
+        };
+        let details = if status == "incomplete" {
+            json!({ "reason": "max_output_tokens" })
+        } else {
+            Value::Null
+        };
+        Some(json!({ "type": kind, "response": {
+            "id": "resp_1", "status": status, "incomplete_details": details, "usage": usage, "output": output,
+        } }))
+    }
+}
+
+async fn answer(State(stage): State<Arc<Stage>>, headers: HeaderMap, body: Bytes) -> Response {
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    stage.asked.lock().unwrap().push(Asked { headers, body });
+    let play = stage.plays.lock().unwrap().pop_front();
+    match play {
+        None => whole(
+            500,
+            &[],
+            r#"{"error":{"code":"script_exhausted","message":"the fake model has no play left"}}"#
+                .to_owned(),
+        ),
+        Some(Play::Http { status, headers, body }) => whole(status, &headers, body),
+        Some(Play::Hang) => std::future::pending().await,
+        Some(Play::SseEvents(events)) => stream_of(&events, After::End),
+        Some(Play::CutAfter(count, events)) => {
+            stream_of(events.get(..count).unwrap_or(&events), After::Break)
+        }
+        Some(Play::Answer(script)) => {
+            stream_of(&script.events(), if script.hangs { After::Hang } else { After::End })
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum After {
+    End,
+    Hang,
+    Break,
+}
+
+fn stream_of(events: &[Value], after: After) -> Response {
+    let chunks: Vec<Result<Bytes, std::io::Error>> = events
+        .iter()
+        .map(|event| {
+            let name = event.get("type").and_then(Value::as_str).unwrap_or("message");
+            Ok(Bytes::from(format!("event: {name}\ndata: {event}\n\n")))
+        })
+        .collect();
+    let chunks = stream::iter(chunks);
+    let body = match after {
+        After::End => Body::from_stream(chunks),
+        After::Hang => Body::from_stream(chunks.chain(stream::pending())),
+        // Waiting makes the server send what it has; otherwise it would drop that with the connection.
+        After::Break => Body::from_stream(chunks.chain(stream::once(broken()))),
+    };
+    Response::builder()
+        .header("content-type", "text/event-stream; charset=utf-8")
+        .body(body)
+        .unwrap()
+}
+
+async fn broken() -> Result<Bytes, std::io::Error> {
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    Err(std::io::Error::other("cut"))
+}
+
+fn whole(status: u16, headers: &[(String, String)], body: String) -> Response {
+    let mut response = Response::builder().status(status);
+    for (name, value) in headers {
+        response = response.header(name, value);
+    }
+    response.body(Body::from(body)).unwrap()
+}

@@ -1,0 +1,132 @@
+//! Webhooks as a receiver sees them: signed, repeated until taken, with a link that decides.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use turnwheel::App;
+
+use crate::support::service::Service;
+
+const SECRET: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+#[derive(Clone, Debug)]
+struct Hook {
+    id: String,
+    timestamp: String,
+    signature: String,
+    body: String,
+}
+
+#[derive(Clone, Default)]
+struct Receiver {
+    heard: Arc<Mutex<Vec<Hook>>>,
+    arrived: Arc<tokio::sync::Notify>,
+}
+
+async fn hear(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let header = |name: &str| headers[name].to_str().unwrap().to_owned();
+    let hook = Hook {
+        id: header("webhook-id"),
+        timestamp: header("webhook-timestamp"),
+        signature: header("webhook-signature"),
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    };
+    let mut heard = receiver.heard.lock().unwrap();
+    let is_first_try = heard.iter().all(|earlier| earlier.id != hook.id);
+    heard.push(hook);
+    receiver.arrived.notify_waiters();
+    if is_first_try { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::NO_CONTENT }
+}
+
+impl Receiver {
+    async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/hook", post(hear)).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        format!("http://{address}/hook")
+    }
+
+    /// The hooks of a type, once there are so many.
+    async fn until(&self, kind: &str, count: usize) -> Vec<Hook> {
+        let wait = async {
+            loop {
+                let arrived = self.arrived.notified();
+                let hooks: Vec<Hook> = self.heard.lock().unwrap().clone();
+                let hooks: Vec<Hook> =
+                    hooks.into_iter().filter(|hook| body(hook)["type"] == kind).collect();
+                if hooks.len() >= count {
+                    return hooks;
+                }
+                arrived.await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), wait).await.unwrap()
+    }
+}
+
+fn body(hook: &Hook) -> Value {
+    serde_json::from_str(&hook.body).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let agents = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
+    std::fs::create_dir(folder.path().join("agents")).unwrap();
+    std::fs::copy(
+        agents.join("payments-clerk.agent.md"),
+        folder.path().join("agents/payments-clerk.agent.md"),
+    )
+    .unwrap();
+    let receiver = Receiver::default();
+    let url = receiver.start().await;
+    let secret = format!("whsec_{SECRET}");
+    let settings = [
+        ("TURNWHEEL_WEBHOOK_URL", url.as_str()),
+        ("TURNWHEEL_WEBHOOK_SECRET", secret.as_str()),
+        ("TURNWHEEL_AUTH", "header"),
+    ];
+    let service = Service::start(App::new(), folder.path(), &settings).await;
+    let asked = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
+    let (status, prompt) = service.post("/api/prompts?wait=10", &asked).await;
+    assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
+    // The first try was refused; the second carries the same id.
+    let hooks = receiver.until("prompt.approval-requested", 2).await;
+    assert_eq!(hooks[0].id, hooks[1].id);
+    let hook = &hooks[1];
+    let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&STANDARD.decode(SECRET).unwrap()).unwrap();
+    mac.update(format!("{}.{}.{}", hook.id, hook.timestamp, hook.body).as_bytes());
+    assert_eq!(hook.signature, format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())));
+    let said = body(hook);
+    assert!(!hook.body.contains("Pay 250 to Ada"), "no prompt text in a webhook");
+    let link = said["data"]["approval"]["url"].as_str().unwrap();
+    // Looking never decides.
+    let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
+    assert!(page.status().is_success());
+    assert_eq!(service.get("/api/conversations/c").await["state"], "waiting_for_approval");
+    let form = [("decision", "approve")];
+    let body_text = form.map(|(name, value)| format!("{name}={value}")).join("&");
+    let decided = service
+        .client
+        .post(link)
+        .header("content-type", "application/x-www-form-urlencoded")
+        .body(body_text)
+        .send()
+        .await
+        .unwrap();
+    assert!(decided.status().is_success(), "{}", decided.status());
+    let done = service.settled("c", prompt["id"].as_str().unwrap()).await;
+    assert_eq!(done["state"], "completed");
+    let completed = receiver.until("prompt.completed", 2).await;
+    assert_eq!(body(&completed[0])["data"]["promptId"], prompt["id"]);
+    service.stop().await;
+}
