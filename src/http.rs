@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, OriginalUri};
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use http::request::Parts;
@@ -50,7 +50,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self { uri: parts.uri.clone(), headers: parts.headers.clone() })
+        // Nested routers see a shorter path; links to the next page need the whole one.
+        let whole = parts.extensions.get::<OriginalUri>().map(|whole| whole.0.clone());
+        let uri = whole.unwrap_or_else(|| parts.uri.clone());
+        Ok(Self { uri, headers: parts.headers.clone() })
     }
 }
 

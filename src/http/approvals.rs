@@ -1,8 +1,7 @@
 //! Approvals: what the caller may decide, and deciding it.
 
-use axum::extract::{Path, State};
+use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
-use http::Uri;
 
 use crate::http::body::Json;
 use crate::http::lists::{Params, page};
@@ -20,7 +19,11 @@ type Answered = Result<Response, Problem>;
     params(("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::http::openapi::Approvals))
 )]
-pub(crate) async fn list(State(api): State<Shared>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(
+    State(api): State<Shared>,
+    caller: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
     let params = Params::of(&uri);
     let owner = &caller.owner;
     let binding = format!("approvals {}/{}", owner.tenant, owner.user);
@@ -54,7 +57,7 @@ pub(crate) async fn settle(
     State(api): State<Shared>,
     caller: Caller,
     Path((id, approval_id)): Path<(String, String)>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
     Json { value, .. }: Json<Said>,
 ) -> Answered {
     if caller.is_operator() && caller.roles.len() == 1 {

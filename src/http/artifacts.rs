@@ -1,13 +1,13 @@
 //! Artifacts: list, add, download whole or in part.
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
 use http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
     ETAG,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::artifacts::{ArtifactFacts, Shelf};
 use crate::http::idempotency::idempotency;
@@ -37,7 +37,7 @@ pub(crate) async fn list(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
     let params = Params::of(&uri);
@@ -100,7 +100,7 @@ pub(crate) async fn read(
     State(api): State<Shared>,
     caller: Caller,
     Path((id, artifact_id)): Path<(String, String)>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
 ) -> Answered {
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;

@@ -1,9 +1,9 @@
 //! Conversations: create, list, read, change, delete; their messages and entries.
 
-use axum::extract::{Path, State};
+use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use http::header::ETAG;
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
 
 use crate::http::body::Json;
@@ -57,7 +57,11 @@ pub(crate) async fn create(
     ),
     responses((status = 200, body = crate::http::openapi::Conversations))
 )]
-pub(crate) async fn list(State(api): State<Shared>, caller: Caller, uri: Uri) -> Answered {
+pub(crate) async fn list(
+    State(api): State<Shared>,
+    caller: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
     let params = Params::of(&uri);
     let user = match params.get("userId").filter(|_| caller.is_operator()) {
         Some(user) if is_plain(user) => Some(UserId::new(user)),
@@ -92,7 +96,7 @@ pub(crate) async fn read(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let (_, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
     let view = conversation_view(&api.world, &head).await?;
@@ -154,7 +158,7 @@ pub(crate) async fn list_messages(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
     let params = Params::of(&uri);
@@ -179,7 +183,7 @@ pub(crate) async fn list_entries(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
     let params = Params::of(&uri);

@@ -9,11 +9,11 @@ mod told;
 use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
@@ -46,7 +46,7 @@ pub(crate) async fn stream(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -229,9 +229,14 @@ pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Ne
         } else {
             tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, "{}", problem.detail);
         }
-        let allow = response.headers().get(ALLOW).cloned();
+        // Whatever else the answer says (what may be cached, which methods there are) stays.
+        let said = std::mem::take(response.headers_mut());
         response = problem.response(&problem.body(Some(&instance), Some(&trace_id)));
-        response.headers_mut().extend(allow.map(|allow| (ALLOW, allow)));
+        for (name, value) in &said {
+            if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+                response.headers_mut().insert(name, value.clone());
+            }
+        }
     }
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response

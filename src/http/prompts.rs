@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 
@@ -82,7 +82,7 @@ pub(crate) async fn create(
 pub(crate) async fn begin(
     State(api): State<Shared>,
     caller: Caller,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
     Json { value, hash }: Json<FirstPromptRequest>,
 ) -> Answered {
@@ -125,7 +125,7 @@ pub(crate) async fn list(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
     let params = Params::of(&uri);
@@ -149,7 +149,7 @@ pub(crate) async fn read(
     State(api): State<Shared>,
     caller: Caller,
     Path((id, prompt_id)): Path<(String, String)>,
-    uri: Uri,
+    OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let wait = wait_of(&uri)?.unwrap_or_default();
     let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;

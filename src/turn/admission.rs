@@ -5,6 +5,7 @@ pub mod artifact;
 pub mod conversation;
 pub mod decide;
 pub mod delete;
+mod held_key;
 pub mod idempotency;
 pub mod import;
 pub mod input;

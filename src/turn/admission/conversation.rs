@@ -19,11 +19,11 @@ use crate::ids::{CommitId, ConversationKey, EntryId, is_plain};
 use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
 use crate::tools::sha256_hex;
 use crate::turn::admission::idempotency::{Idempotency, earlier};
-use crate::turn::admission::import;
 use crate::turn::admission::write::{
     Written, bytes_of, head_document, receipt_document, write_surely,
 };
 use crate::turn::admission::{Answer, Fault, Owner, Refusal};
+use crate::turn::admission::{held_key, import};
 use crate::turn::views::conversation::fresh_view;
 use crate::turn::views::etag_of;
 use crate::turn::{World, record};
@@ -59,13 +59,31 @@ pub struct NewConversation {
 pub async fn create_conversation(
     world: &World,
     owner: &Owner,
-    request: NewConversation,
+    mut request: NewConversation,
     idempotency: &Idempotency,
 ) -> Result<Answer, Refusal> {
-    let id = conversation_id(request.id, owner, idempotency, "/id")?;
-    let key = owner.key(&id);
-    let input_id = idempotency.input_id(&key);
-    if let Some(earlier) = earlier(world, &key, input_id.as_str()).await? {
+    let is_named = request.id.is_some();
+    let id = conversation_id(request.id.take(), owner, idempotency, "/id")?;
+    if !is_named || !idempotency.is_repeatable {
+        return create(world, &owner.key(&id), request, idempotency, false).await;
+    }
+    held_key::hold(world, owner, idempotency).await?;
+    let outcome = create(world, &owner.key(&id), request, idempotency, true).await;
+    if let Err(refusal) = &outcome {
+        held_key::forget_refused(world, owner, idempotency, refusal).await;
+    }
+    outcome
+}
+
+async fn create(
+    world: &World,
+    key: &ConversationKey,
+    request: NewConversation,
+    idempotency: &Idempotency,
+    is_key_held: bool,
+) -> Result<Answer, Refusal> {
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
         return earlier.replay(idempotency);
     }
     let beginning = Beginning {
@@ -73,26 +91,29 @@ pub async fn create_conversation(
         settings: request.settings.unwrap_or_default(),
         metadata: request.metadata.unwrap_or_default(),
     };
-    let mut head = new_head(world, &key, beginning)?;
+    let mut head = new_head(world, key, beginning)?;
+    if is_key_held {
+        held_key::note(&mut head, &Owner::of(key), idempotency);
+    }
     let entries = first_entries(&mut head, request.messages.unwrap_or_default())?;
     let answer = Answer {
         status: 201,
         body: Some(RawJson::of(&fresh_view(&head))),
-        location: Some(format!("conversations/{id}")),
+        location: Some(format!("conversations/{}", key.conversation_id)),
         etag: Some(etag_of(&head)),
         is_replayed: false,
     };
-    let receipt = receipt_document(idempotency, &key, &answer, head.created_at);
+    let receipt = receipt_document(idempotency, key, &answer, head.created_at);
     let mut writes: Vec<Write> =
-        entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))).collect();
+        entries.iter().map(|entry| Write::Create(record::entry_document(key, entry))).collect();
     writes.push(Write::Create(receipt.clone()));
     writes.push(Write::Create(head_document(&head)?));
     let bytes: usize = writes.iter().map(bytes_of).sum();
     if writes.len() <= BATCH_OPERATIONS_MAX && bytes <= BATCH_BYTES_MAX {
-        match write_surely(world, &key, writes).await? {
+        match write_surely(world, key, writes).await? {
             Written::Won(_) => return Ok(answer),
             Written::Lost => {
-                let settled = conclude(world, &key, &head.commit_id, &answer, idempotency).await?;
+                let settled = conclude(world, key, &head.commit_id, &answer, idempotency).await?;
                 if let Some(settled) = settled {
                     return Ok(settled);
                 }

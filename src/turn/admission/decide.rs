@@ -123,6 +123,10 @@ pub async fn decide(
         decided_at: now,
     };
     if let Some(settled) = &approval.decision {
+        if head.requests.iter().any(|open| open.id == id) {
+            // Nobody has taken it in yet: the first nudge may be what was lost.
+            nudge(world, key, None).await;
+        }
         return conclude(&approval, settled, &decision);
     }
     if request.expires_at.is_some_and(|at| at <= now) {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::agent::head::Head;
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::agent::settings::Settings;
 use crate::artifacts::Shelf;
@@ -16,6 +15,7 @@ use crate::store::{
     BATCH_OPERATIONS_MAX, ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Write,
 };
 use crate::turn::World;
+use crate::turn::admission::held_key;
 use crate::turn::admission::import::is_importing;
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Refusal, nudge};
@@ -95,6 +95,7 @@ fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
 /// What stays: ids and numbers, nothing that anybody said.
 fn tombstone(world: &World, head: Head) -> Head {
     let now = world.clock.now();
+    let extra = held_key::kept(&head);
     Head {
         commit_id: CommitId::new(world.ids.fresh()),
         revision: head.revision + 1,
@@ -116,7 +117,7 @@ fn tombstone(world: &World, head: Head) -> Head {
         due: Some(now.plus(PURGE_AGAIN_AFTER)),
         updated_at: now,
         deleted_at: Some(now),
-        extra: Extra::new(),
+        extra,
         ..head
     }
 }
@@ -141,6 +142,7 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
         world.artifacts.delete_all(&shelf).await?;
         world.probe.reached("admission.purged").await;
     }
+    held_key::forget(world, &head).await?;
     let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
     let write = if ends_at <= now || is_importing(&head) {
         Write::Delete(HEAD_ID.to_owned(), Some(etag))

@@ -16,7 +16,7 @@ use crate::store::Write;
 use crate::turn::admission::conversation::{Beginning, conversation_id, new_head};
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
 use crate::turn::admission::write::{Written, head_document, write_surely};
-use crate::turn::admission::{Answer, Owner, Refusal, import, input, nudge};
+use crate::turn::admission::{Answer, Owner, Refusal, held_key, import, input, nudge};
 use crate::turn::views::load;
 use crate::turn::{World, record};
 
@@ -118,7 +118,7 @@ pub async fn accept_prompt(
         return repeated(world, key, &earlier, idempotency, sender).await;
     }
     let disposition = disposition(world, &head, &request, sender).await?;
-    let item = inbox_item(world, &head, &input_id, request, (sender, disposition)).await?;
+    let item = inbox_item(world, &head, &input_id, request, sender).await?;
     let answer = accepted(key, &item, disposition);
     keep(world, key, item, None, (answer, idempotency, sender)).await
 }
@@ -130,22 +130,45 @@ pub async fn accept_prompt(
 pub async fn begin_conversation(
     world: &World,
     owner: &Owner,
-    request: FirstPromptRequest,
+    mut request: FirstPromptRequest,
     idempotency: &Idempotency,
     sender: &Sender,
 ) -> Result<Answer, Refusal> {
-    let id = conversation_id(request.conversation_id, owner, idempotency, "/conversationId")?;
+    let is_named = request.conversation_id.is_some();
+    let given = request.conversation_id.take();
+    let id = conversation_id(given, owner, idempotency, "/conversationId")?;
     let key = owner.key(&id);
-    let input_id = idempotency.input_id(&key);
-    if let Some(earlier) = earlier(world, &key, input_id.as_str()).await? {
-        return repeated(world, &key, &earlier, idempotency, sender).await;
+    if !is_named || !idempotency.is_repeatable {
+        return begin(world, &key, request, (idempotency, false), sender).await;
+    }
+    held_key::hold(world, owner, idempotency).await?;
+    let outcome = begin(world, &key, request, (idempotency, true), sender).await;
+    if let Err(refusal) = &outcome {
+        held_key::forget_refused(world, owner, idempotency, refusal).await;
+    }
+    outcome
+}
+
+async fn begin(
+    world: &World,
+    key: &ConversationKey,
+    request: FirstPromptRequest,
+    (idempotency, is_key_held): (&Idempotency, bool),
+    sender: &Sender,
+) -> Result<Answer, Refusal> {
+    let input_id = idempotency.input_id(key);
+    if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
+        return repeated(world, key, &earlier, idempotency, sender).await;
     }
     let beginning = Beginning {
         agent: request.agent,
         settings: request.settings.unwrap_or_default(),
         metadata: request.metadata.unwrap_or_default(),
     };
-    let head = new_head(world, &key, beginning)?;
+    let mut head = new_head(world, key, beginning)?;
+    if is_key_held {
+        held_key::note(&mut head, &Owner::of(key), idempotency);
+    }
     let request = PromptRequest {
         input: request.input,
         mode: request.mode,
@@ -154,9 +177,9 @@ pub async fn begin_conversation(
         model: request.model,
     };
     refuse_later_things(world, &request)?;
-    let item = inbox_item(world, &head, &input_id, request, (sender, Disposition::Started)).await?;
-    let answer = accepted(&key, &item, Disposition::Started);
-    keep(world, &key, item, Some(head), (answer, idempotency, sender)).await
+    let item = inbox_item(world, &head, &input_id, request, sender).await?;
+    let answer = accepted(key, &item, Disposition::Started);
+    keep(world, key, item, Some(head), (answer, idempotency, sender)).await
 }
 
 /// The item, made durable with the head of a new conversation; then the bell.
@@ -272,7 +295,7 @@ async fn inbox_item(
     head: &Head,
     input_id: &InputId,
     request: PromptRequest,
-    (sender, disposition): (&Sender, Disposition),
+    sender: &Sender,
 ) -> Result<InboxItem, Refusal> {
     let input = match request.input {
         Some(input) => Some(input::admit(world, head, input_id, input).await?),
@@ -291,9 +314,7 @@ async fn inbox_item(
         input_id: input_id.clone(),
         accepted_at: world.clock.now(),
         admission: crate::agent::inbox::Admission::default(),
-        body: match disposition {
-            Disposition::Started => InboxBody::Prompt(prompt),
-            Disposition::Queued => InboxBody::FollowUp(prompt),
-        },
+        // One that waits its turn lands when the conversation is idle, as one that starts does.
+        body: InboxBody::Prompt(prompt),
     })
 }

@@ -75,7 +75,7 @@ async fn the_same_key_is_the_same_answer_and_another_body_is_refused() {
             .key("k")
             .send()
             .await
-            .is_problem(422, "idempotency-key-reused");
+            .fails(422, "idempotency-key-reused");
         rig.work().await;
     }
     assert_eq!(
@@ -113,18 +113,41 @@ async fn a_conversation_without_an_id_takes_it_from_owner_and_key() {
         .key("k")
         .send()
         .await
-        .is_problem(422, "idempotency-key-reused");
+        .fails(422, "idempotency-key-reused");
+}
+
+#[tokio::test]
+async fn a_key_is_for_one_body_whatever_ids_the_bodies_name() {
+    let rig = Rig::new();
+    for (path, member) in [("/api/conversations", "id"), ("/api/prompts", "conversationId")] {
+        let ask =
+            |id: &str| rig.post(path, &json!({member: format!("{member}-{id}")})).key("k").send();
+        let first = ask("a").await;
+        assert!(first.status.is_success(), "{}", first.text);
+        ask("b").await.fails(422, "idempotency-key-reused");
+        rig.post(path, &json!({})).key("k").send().await.fails(422, "idempotency-key-reused");
+        assert_eq!(ask("a").await.text, first.text);
+        rig.get(&format!("/api/conversations/{member}-b")).send().await.fails(404, "not-found");
+        rig.work().await;
+        rig.delete(&format!("/api/conversations/{member}-a")).send().await.is(204);
+        assert!(ask("b").await.status.is_success(), "the key went with the conversation");
+        rig.work().await;
+    }
+    // Refused requests keep no key.
+    let ask = |body: Value| rig.post("/api/conversations", &body).key("other").send();
+    ask(json!({"id": "x", "agent": "nobody"})).await.fails(400, "bad-request");
+    ask(json!({"id": "x"})).await.is(201);
 }
 
 #[tokio::test]
 async fn an_id_is_given_once() {
     let rig = Rig::new();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
-    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is_problem(409, "conflict");
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.fails(409, "conflict");
     rig.post("/api/prompts", &json!({"conversationId": "c", "input": "x"}))
         .send()
         .await
-        .is_problem(409, "conflict");
+        .fails(409, "conflict");
 }
 
 #[tokio::test]
@@ -136,10 +159,9 @@ async fn while_one_prompt_has_not_ended_another_is_refused_with_its_id() {
         async move { rig.post("/api/conversations/c/prompts", &body).key("next").send().await }
     };
     for stage in ["accepted", "waiting for a person"] {
-        let told = ask(json!({"input": "x"})).await.is_problem(409, "already-processing");
+        let told = ask(json!({"input": "x"})).await.fails(409, "already-processing");
         assert_eq!(told["promptId"], first.as_str(), "{stage}");
-        let later =
-            ask(json!({"input": "x", "mode": "steer"})).await.is_problem(400, "bad-request");
+        let later = ask(json!({"input": "x", "mode": "steer"})).await.fails(400, "bad-request");
         assert_eq!(later["errors"][0]["pointer"], "/mode", "{stage}");
         rig.work().await;
     }
@@ -190,7 +212,7 @@ async fn waiting_ends_when_the_prompt_does() {
         rig.work().await;
     });
     assert_eq!(answer.is(200).json()["output"][0]["content"], "hello");
-    rig.post("/api/prompts?wait=61", &asked).send().await.is_problem(400, "bad-request");
+    rig.post("/api/prompts?wait=61", &asked).send().await.fails(400, "bad-request");
 }
 
 fn messages(count: usize) -> Vec<Value> {
@@ -224,10 +246,10 @@ async fn a_conversation_begins_with_hundreds_of_messages_or_not_at_all() {
     rig.run("say hello").await;
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     let too_many = json!({"messages": messages(1_001)});
-    rig.post("/api/conversations", &too_many).send().await.is_problem(400, "bad-request");
+    rig.post("/api/conversations", &too_many).send().await.fails(400, "bad-request");
     let wrong =
         json!({"messages": [{"role": "user", "content": "x", "timestamp": 1}, {"content": "x"}]});
-    let told = rig.post("/api/conversations", &wrong).send().await.is_problem(400, "bad-request");
+    let told = rig.post("/api/conversations", &wrong).send().await.fails(400, "bad-request");
     assert_eq!(told["errors"][0]["pointer"], "/messages/1/role");
 }
 
@@ -238,7 +260,7 @@ struct DiesWhileImporting;
 #[async_trait]
 impl Probe for DiesWhileImporting {
     async fn reached(&self, boundary: &'static str) {
-        if boundary == "admission: import" {
+        if boundary == "admission.import" {
             std::future::pending::<()>().await;
         }
     }
@@ -252,12 +274,12 @@ async fn an_import_that_stopped_is_seen_by_nobody_and_can_be_repeated() {
     let import = dying.post("/api/conversations", &body).key("k").send();
     assert!(tokio::time::timeout(Duration::from_millis(50), import).await.is_err());
     let rig = dying.elsewhere();
-    rig.get("/api/conversations/c").send().await.is_problem(404, "not-found");
+    rig.get("/api/conversations/c").send().await.fails(404, "not-found");
     assert_eq!(rig.seen("/api/conversations").await["items"], json!([]));
     let other = json!({"id": "c", "messages": messages(2)});
     let told = rig.post("/api/conversations", &other).key("other").send().await;
     assert_eq!(told.header("retry-after"), "60");
-    told.is_problem(409, "conflict");
+    told.fails(409, "conflict");
     rig.post("/api/conversations", &body).key("k").send().await.is(201);
     let last = rig.seen("/api/conversations/c/entries?afterSeq=299").await;
     assert_eq!(last["items"][0]["message"]["content"], "message 299");
@@ -308,13 +330,13 @@ async fn a_file_block_names_an_artifact_of_the_conversation() {
         .post("/api/conversations/c/prompts", &block(&json!(gone)))
         .send()
         .await
-        .is_problem(400, "bad-request");
+        .fails(400, "bad-request");
     assert_eq!(told["errors"][0]["pointer"], "/input/1/artifactId");
     rig.post("/api/conversations/c/prompts", &block(&id)).send().await.is(202);
     let odd = json!({"input": [{"type": "toolCall", "id": "x", "name": "y", "arguments": {}}]});
     rig.work().await;
     let told =
-        rig.post("/api/conversations/c/prompts", &odd).send().await.is_problem(400, "bad-request");
+        rig.post("/api/conversations/c/prompts", &odd).send().await.fails(400, "bad-request");
     assert_eq!(told["errors"][0]["pointer"], "/input/0/type");
 }
 
@@ -360,7 +382,7 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
         .header("if-match", &etag)
         .send()
         .await;
-    stale.is_problem(412, "precondition-failed");
+    stale.fails(412, "precondition-failed");
     let kinds: Vec<Value> = rig.seen("/api/conversations/c/entries").await["items"]
         .as_array()
         .unwrap()
@@ -376,8 +398,7 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
         (json!({"name": 1}), "/name"),
         (json!({"settings": {"activeTools": ["nope"]}}), "/settings/activeTools/0"),
     ] {
-        let told =
-            rig.patch("/api/conversations/c", &bad).send().await.is_problem(400, "bad-request");
+        let told = rig.patch("/api/conversations/c", &bad).send().await.fails(400, "bad-request");
         assert_eq!(told["errors"][0]["pointer"], pointer, "{bad}");
     }
 }

@@ -18,7 +18,7 @@ async fn bytes_come_back_whole_and_in_part() {
     };
     let added = add("k", "0123456789").await.is(201);
     assert_eq!(add("k", "0123456789").await.is(201).header("idempotency-replayed"), "true");
-    add("k", "other").await.is_problem(422, "idempotency-key-reused");
+    add("k", "other").await.fails(422, "idempotency-key-reused");
     let path = added.header("location").to_owned();
     let whole = rig.get(&path).send().await.is(200);
     assert_eq!(whole.text, "0123456789");
@@ -32,13 +32,13 @@ async fn bytes_come_back_whole_and_in_part() {
     assert_eq!((part.text.as_str(), part.header("content-range")), ("234", "bytes 2-4/10"));
     let none = rig.get(&path).header("range", "bytes=10-").send().await;
     assert_eq!(none.header("content-range"), "bytes */10");
-    none.is_problem(416, "range-not-satisfiable");
+    none.fails(416, "range-not-satisfiable");
     let list = rig.seen("/api/conversations/c/artifacts").await;
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
     assert_eq!(
         (&list["items"][0]["name"], &list["items"][0]["size"]),
         (&json!("a/b c.txt"), &json!(10))
     );
-    rig.get("/api/conversations/c/artifacts/..%2F..").send().await.is_problem(404, "not-found");
-    rig.get(&path).user("eve", "").send().await.is_problem(404, "not-found");
+    rig.get("/api/conversations/c/artifacts/..%2F..").send().await.fails(404, "not-found");
+    rig.get(&path).user("eve", "").send().await.fails(404, "not-found");
 }

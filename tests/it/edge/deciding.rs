@@ -41,7 +41,7 @@ async fn an_approval_is_shown_decided_and_done() {
             "{stage}"
         );
         let told = rig.post(&path(&approval), &json!({"decision": "reject"})).send().await;
-        let told = told.is_problem(409, "already-decided");
+        let told = told.fails(409, "already-decided");
         assert_eq!(
             (&told["decision"], &told["decidedBy"]),
             (&json!("approve"), &json!("default")),
@@ -73,14 +73,11 @@ async fn the_tool_call_names_its_approval_too() {
     rig.post(&by_call, &json!({"decision": "approve"})).send().await.is(200);
     rig.work().await;
     rig.post(&by_call, &json!({"decision": "approve"})).send().await.is(200);
-    rig.post(&by_call, &json!({"decision": "reject"}))
-        .send()
-        .await
-        .is_problem(409, "already-decided");
+    rig.post(&by_call, &json!({"decision": "reject"})).send().await.fails(409, "already-decided");
     rig.post("/api/conversations/c/approvals/nope", &json!({"decision": "approve"}))
         .send()
         .await
-        .is_problem(404, "not-found");
+        .fails(404, "not-found");
 }
 
 #[tokio::test]
@@ -93,7 +90,7 @@ async fn what_is_no_decision_is_said_so() {
         (json!({"decision": "approve", "why": "x"}), "/why"),
         (json!({}), "/decision"),
     ] {
-        let told = rig.post(&path(&approval), &bad).send().await.is_problem(400, "bad-request");
+        let told = rig.post(&path(&approval), &bad).send().await.fails(400, "bad-request");
         assert_eq!(told["errors"][0]["pointer"], pointer, "{bad}");
     }
     assert_eq!(rig.seen("/api/approvals").await["items"].as_array().unwrap().len(), 1);
@@ -106,12 +103,12 @@ async fn an_expired_approval_cannot_be_decided() {
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-        .is_problem(410, "approval-expired");
+        .fails(410, "approval-expired");
     rig.work().await;
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-        .is_problem(410, "approval-expired");
+        .fails(410, "approval-expired");
     let seen = rig.seen(&format!("/api/conversations/c/prompts/{prompt}")).await;
     assert_eq!(seen["output"][0]["result"]["type"], "error");
     assert!(rig.pay.made.lock().unwrap().is_empty());
@@ -124,16 +121,16 @@ async fn who_is_named_may_decide_and_nobody_else_learns_of_it() {
     let post = |user: &'static str, roles: &'static str| {
         rig.post(&path(&approval), &yes).user(user, roles).send()
     };
-    post("eve", "").await.is_problem(404, "not-found");
-    post("eve", "Clerk").await.is_problem(404, "not-found");
-    post("eve", "Turnwheel.Operator").await.is_problem(403, "forbidden");
+    post("eve", "").await.fails(404, "not-found");
+    post("eve", "Clerk").await.fails(404, "not-found");
+    post("eve", "Turnwheel.Operator").await.fails(403, "forbidden");
     assert_eq!(
         rig.get("/api/approvals").user("eve", "Clerk").send().await.is(200).json()["items"],
         json!([])
     );
     let theirs = rig.get("/api/approvals").user("bob", "Boss").send().await.is(200).json();
     assert_eq!(theirs["items"][0]["id"], approval["id"]);
-    rig.get("/api/conversations/c").user("bob", "Boss").send().await.is_problem(404, "not-found");
+    rig.get("/api/conversations/c").user("bob", "Boss").send().await.fails(404, "not-found");
     let settled = post("bob", "Boss").await.is(200).json();
     assert_eq!(settled["decidedBy"], "bob");
     let told = post("default", "").await.is(200).json();
@@ -146,7 +143,7 @@ async fn who_asked_may_not_decide_when_that_is_forbidden() {
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-        .is_problem(403, "forbidden");
+        .fails(403, "forbidden");
     assert_eq!(rig.seen("/api/approvals").await["items"], json!([]));
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .user("bob", "Boss")
@@ -205,19 +202,16 @@ async fn a_forged_link_is_no_link_and_its_token_is_never_repeated() {
     let told = rig.get(&forged).send().await;
     assert!(!told.text.contains(link.rsplit('/').next().unwrap()), "{}", told.text);
     assert_eq!(told.header("cache-control"), "no-store");
-    told.is_problem(404, "not-found");
-    rig.post(&forged, &json!({"decision": "approve"})).send().await.is_problem(404, "not-found");
+    told.fails(404, "not-found");
+    rig.post(&forged, &json!({"decision": "approve"})).send().await.fails(404, "not-found");
     rig.clock.advance(Duration::from_hours(25));
     let page = rig.get(&link).header("accept", "text/html").send().await.is(200);
     assert!(page.text.contains("This approval expired") && !page.text.contains("<form"));
-    rig.post(&link, &json!({"decision": "approve"}))
-        .send()
-        .await
-        .is_problem(410, "approval-expired");
+    rig.post(&link, &json!({"decision": "approve"})).send().await.fails(410, "approval-expired");
     rig.delete("/api/conversations/c").send().await.is(204);
-    rig.get(&link).send().await.is_problem(404, "not-found");
+    rig.get(&link).send().await.fails(404, "not-found");
     rig.post(&path(&approval), &json!({"decision": "approve"}))
         .send()
         .await
-        .is_problem(404, "not-found");
+        .fails(404, "not-found");
 }

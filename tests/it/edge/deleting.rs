@@ -27,15 +27,15 @@ async fn a_deleted_conversation_is_gone_and_its_id_is_kept_for_a_while() {
         "/events",
         &format!("/prompts/{prompt}"),
     ] {
-        rig.get(&format!("/api/conversations/c{path}")).send().await.is_problem(404, "not-found");
+        rig.get(&format!("/api/conversations/c{path}")).send().await.fails(404, "not-found");
     }
     rig.post("/api/conversations/c/prompts", &json!({"input": "x"}))
         .send()
         .await
-        .is_problem(404, "not-found");
-    rig.delete("/api/conversations/c").send().await.is_problem(404, "not-found");
+        .fails(404, "not-found");
+    rig.delete("/api/conversations/c").send().await.fails(404, "not-found");
     assert_eq!(rig.seen("/api/conversations").await["items"], json!([]));
-    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is_problem(409, "conflict");
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.fails(409, "conflict");
     let partition = Partition::Conversation(Rig::key());
     let left = rig.store.documents(&partition);
     assert_eq!(left.iter().map(|stored| stored.document.id.as_str()).collect::<Vec<_>>(), ["head"]);
@@ -54,7 +54,7 @@ async fn a_write_under_way_is_waited_for() {
         rig.pay.is_under_way.notified().await;
         let told = rig.delete("/api/conversations/c").send().await;
         assert!(told.header("retry-after").parse::<u64>().unwrap() >= 1);
-        told.is_problem(409, "effect-in-flight");
+        told.fails(409, "effect-in-flight");
         rig.pay.may_end.notify_one();
     };
     tokio::join!(rig.work(), story);

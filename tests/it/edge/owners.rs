@@ -16,21 +16,17 @@ async fn others_conversations_are_not_there() {
             .user("eve", "")
             .send()
             .await
-            .is_problem(404, "not-found");
+            .fails(404, "not-found");
     }
     let path = "/api/conversations/c";
     rig.post(&format!("{path}/prompts"), &json!({"input": "x"}))
         .user("eve", "")
         .send()
         .await
-        .is_problem(404, "not-found");
-    rig.patch(path, &json!({"name": "x"}))
-        .user("eve", "")
-        .send()
-        .await
-        .is_problem(404, "not-found");
-    rig.delete(path).user("eve", "").send().await.is_problem(404, "not-found");
-    rig.get(path).header("turnwheel-tenant", "other").send().await.is_problem(404, "not-found");
+        .fails(404, "not-found");
+    rig.patch(path, &json!({"name": "x"})).user("eve", "").send().await.fails(404, "not-found");
+    rig.delete(path).user("eve", "").send().await.fails(404, "not-found");
+    rig.get(path).header("turnwheel-tenant", "other").send().await.fails(404, "not-found");
     // The same id is theirs to give.
     rig.post("/api/conversations", &json!({"id": "c"})).user("eve", "").send().await.is(201);
 }
@@ -48,17 +44,13 @@ async fn an_operator_reads_its_tenants_conversations_and_changes_nothing() {
     }
     let other =
         rig.get("/api/conversations/c").user("ops", operator).header("turnwheel-tenant", "other");
-    other.send().await.is_problem(404, "not-found");
+    other.send().await.fails(404, "not-found");
     rig.post("/api/prompts", &json!({"input": "x"}))
         .user("ops", operator)
         .send()
         .await
-        .is_problem(403, "forbidden");
-    rig.delete("/api/conversations/c")
-        .user("ops", operator)
-        .send()
-        .await
-        .is_problem(403, "forbidden");
+        .fails(403, "forbidden");
+    rig.delete("/api/conversations/c").user("ops", operator).send().await.fails(403, "forbidden");
 }
 
 #[tokio::test]
@@ -69,7 +61,7 @@ async fn without_the_platforms_sign_in_nobody_is_believed() {
         .header("x-ms-client-principal", "e30=")
         .send()
         .await
-        .is_problem(401, "unauthorized");
+        .fails(401, "unauthorized");
     rig.get("/api/health").send().await.is(200);
 }
 
@@ -102,5 +94,5 @@ async fn lists_go_on_where_they_ended() {
     let first = rig.seen("/api/conversations?limit=2").await;
     let continuation = first["continuation"].as_str().unwrap();
     let stolen = format!("/api/conversations?limit=2&continuation={continuation}");
-    rig.get(&stolen).user("eve", "").send().await.is_problem(400, "bad-request");
+    rig.get(&stolen).user("eve", "").send().await.fails(400, "bad-request");
 }

@@ -8,32 +8,32 @@ use super::rig::Rig;
 #[tokio::test]
 async fn every_wrong_request_is_told_what_is_wrong() {
     let rig = Rig::new();
-    rig.get("/api/nothing").send().await.is_problem(404, "not-found");
-    rig.get("/elsewhere").send().await.is_problem(404, "not-found");
+    rig.get("/api/nothing").send().await.fails(404, "not-found");
+    rig.get("/elsewhere").send().await.fails(404, "not-found");
     let method = rig.ask(Method::PUT, "/api/conversations").send().await;
     assert!(method.header("allow").contains("POST"), "{:?}", method.headers);
-    method.is_problem(405, "method-not-allowed");
+    method.fails(405, "method-not-allowed");
     let post = || rig.ask(Method::POST, "/api/conversations");
-    post().body("{}").send().await.is_problem(415, "unsupported-media-type");
+    post().body("{}").send().await.fails(415, "unsupported-media-type");
     post()
         .header("content-type", "text/plain")
         .body("{}")
         .send()
         .await
-        .is_problem(415, "unsupported-media-type");
+        .fails(415, "unsupported-media-type");
     let json = || post().header("content-type", "application/json");
-    json().body("{").send().await.is_problem(400, "bad-request");
-    json().body("[]").send().await.is_problem(400, "bad-request");
-    json().body(vec![0xff, 0xfe]).send().await.is_problem(400, "bad-request");
-    json().body("[".repeat(100_000)).send().await.is_problem(400, "bad-request");
-    json().body("x".repeat(10 * 1024 * 1024 + 1)).send().await.is_problem(413, "payload-too-large");
+    json().body("{").send().await.fails(400, "bad-request");
+    json().body("[]").send().await.fails(400, "bad-request");
+    json().body(vec![0xff, 0xfe]).send().await.fails(400, "bad-request");
+    json().body("[".repeat(100_000)).send().await.fails(400, "bad-request");
+    json().body("x".repeat(10 * 1024 * 1024 + 1)).send().await.fails(413, "payload-too-large");
     json()
         .header("content-length", "99999999999")
         .body("{}")
         .send()
         .await
-        .is_problem(413, "payload-too-large");
-    json().key("a b").body("{}").send().await.is_problem(400, "bad-request");
+        .fails(413, "payload-too-large");
+    json().key("a b").body("{}").send().await.fails(400, "bad-request");
     for (body, pointer) in [
         (json!({"agnet": "x"}), "/agnet"),
         (json!({"agent": "nobody"}), "/agent"),
@@ -43,18 +43,17 @@ async fn every_wrong_request_is_told_what_is_wrong() {
         (json!({"settings": {"loop": "round"}}), "/settings/loop"),
         (json!({"metadata": {"a": {}}}), "/metadata/a"),
     ] {
-        let told =
-            rig.post("/api/conversations", &body).send().await.is_problem(400, "bad-request");
+        let told = rig.post("/api/conversations", &body).send().await.fails(400, "bad-request");
         assert_eq!(told["errors"][0]["pointer"], pointer, "{told}");
     }
-    rig.get("/api/conversations/%FF").send().await.is_problem(400, "bad-request");
-    rig.get("/api/conversations?limit=0").send().await.is_problem(400, "bad-request");
-    rig.get("/api/conversations?continuation=abc").send().await.is_problem(400, "bad-request");
-    rig.post("/api/prompts", &json!({"input": ""})).send().await.is_problem(400, "bad-request");
+    rig.get("/api/conversations/%FF").send().await.fails(400, "bad-request");
+    rig.get("/api/conversations?limit=0").send().await.fails(400, "bad-request");
+    rig.get("/api/conversations?continuation=abc").send().await.fails(400, "bad-request");
+    rig.post("/api/prompts", &json!({"input": ""})).send().await.fails(400, "bad-request");
     rig.post("/api/prompts", &json!({"input": "x", "whenIdle": "hold"}))
         .send()
         .await
-        .is_problem(400, "bad-request");
+        .fails(400, "bad-request");
     assert_eq!(
         rig.seen("/api/conversations").await["items"],
         json!([]),
@@ -69,7 +68,7 @@ async fn a_problem_names_the_trace_of_its_request() {
     let told = rig
         .get("/api/conversations/x")
         .header("traceparent", &format!("00-{trace}-b7ad6b7169203331-01"));
-    let told = told.send().await.is_problem(404, "not-found");
+    let told = told.send().await.fails(404, "not-found");
     assert_eq!(
         (told["traceId"].as_str(), told["instance"].as_str()),
         (Some(trace), Some("/api/conversations/x"))

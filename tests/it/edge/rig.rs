@@ -24,7 +24,7 @@ use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::queue::MemoryQueue;
-use turnwheel::queue::{self, Queue as _};
+use turnwheel::queue::{self, Faults, Queue as _};
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
 use turnwheel::tools::{
@@ -124,7 +124,7 @@ impl Answer {
 
     /// Asserts that it is the problem of that name, with everything a problem has.
     #[track_caller]
-    pub(super) fn is_problem(self, status: u16, name: &str) -> Value {
+    pub(super) fn fails(self, status: u16, name: &str) -> Value {
         assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text);
         let body = self.is(status).json();
         assert_eq!(body["type"], format!("urn:turnwheel:problem:{name}"), "{body}");
@@ -207,10 +207,10 @@ impl Rig {
         };
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
         let ids = Arc::new(SeededIds::new(7));
-        let queue = Arc::new(MemoryQueue::new(clock.clone() as _, 7, queue::Faults::default()));
+        let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, Faults::default()));
         let world = Arc::new(World {
-            store: store.clone() as _,
-            queue: queue.clone() as _,
+            store: Arc::clone(&store) as _,
+            queue: Arc::clone(&queue) as _,
             artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
             live: Arc::new(EmbeddedLive::default()),
             model: Arc::new(ScriptedModel),
@@ -221,7 +221,7 @@ impl Rig {
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
             herald: None,
-            clock: clock.clone() as _,
+            clock: Arc::clone(&clock) as _,
             ids,
             probe,
             worker: WorkerId::new("w1"),

@@ -84,12 +84,9 @@ async fn from_any_number_on_the_rest_is_told_by_any_instance() {
             .text;
         assert_eq!(frames(&text), whole[after..], "Last-Event-ID wins");
     }
-    rig.get(&format!("{PAST}&after={}", whole.len() + 1))
-        .send()
-        .await
-        .is_problem(400, "bad-request");
-    rig.get(&format!("{PAST}&after=x")).send().await.is_problem(400, "bad-request");
-    rig.get("/api/conversations/other/events").send().await.is_problem(404, "not-found");
+    rig.get(&format!("{PAST}&after={}", whole.len() + 1)).send().await.fails(400, "bad-request");
+    rig.get(&format!("{PAST}&after=x")).send().await.fails(400, "bad-request");
+    rig.get("/api/conversations/other/events").send().await.fails(404, "not-found");
 }
 
 #[tokio::test]
