@@ -196,7 +196,7 @@ impl Hold<'_> {
             admission: Admission::default(),
             body: InboxBody::LateResult(late),
         };
-        let write = Write::Create(record::inbox_document(&self.key, &item, Some(now)));
+        let write = Write::Create(record::inbox_document(&item, Some(now)));
         match self.world.store.write(&self.partition, vec![write]).await {
             Ok(_) | Err(StoreError::Conflict) => {}
             Err(error) => {

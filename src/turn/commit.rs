@@ -115,7 +115,7 @@ impl Hold<'_> {
         };
         let left_waiting =
             looked_at.iter().filter(|waiting| waiting.is_due && !landed(&waiting.item));
-        hand_over(&self.key, &mut writes, left_waiting);
+        hand_over(&mut writes, left_waiting);
         Ok(writes)
     }
 

@@ -40,7 +40,7 @@ pub(super) async fn decide_expired(
             admission: Admission::default(),
             body: InboxBody::Decision(decision),
         };
-        let write = Write::Create(record::inbox_document(&key, &item, Some(now)));
+        let write = Write::Create(record::inbox_document(&item, Some(now)));
         world.probe.reached("expiry.before").await;
         match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
             // Somebody was quicker, or the clock had spoken before.

@@ -77,13 +77,12 @@ pub(super) fn sort_out(
 /// Takes the `due` from what was looked at and left waiting: the phase that will take it in owes it. What the batch has no
 /// room for stays due, and is looked at again.
 pub(super) fn hand_over<'a>(
-    key: &ConversationKey,
     writes: &mut Vec<Write>,
     left_waiting: impl Iterator<Item = &'a Waiting>,
 ) {
     let mut bytes: usize = writes.iter().map(bytes_of).sum();
     for waiting in left_waiting {
-        let write = Write::Replace(record::inbox_document(key, &waiting.item, None), None);
+        let write = Write::Replace(record::inbox_document(&waiting.item, None), None);
         bytes += bytes_of(&write);
         if writes.len() >= BATCH_OPERATIONS_MAX || bytes > BATCH_BYTES_MAX {
             return;

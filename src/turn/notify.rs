@@ -102,8 +102,7 @@ async fn settle(
             }
         }
     };
-    let write =
-        Write::Replace(record::notice_document(key, &notice, due), Some(stored.etag.clone()));
+    let write = Write::Replace(record::notice_document(&notice, due), Some(stored.etag.clone()));
     match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
         // Another delivery told it too, and has said so.
         Ok(_) | Err(StoreError::Conflict) => {}

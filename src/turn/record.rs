@@ -13,7 +13,7 @@ use crate::agent::notice::Notice;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::ids::{CommitId, ConversationKey};
+use crate::ids::CommitId;
 use crate::store::{Document, ETag, HEAD_ID, Kind, StoreError, Stored, Write, entry_id, events_id};
 
 /// One events document per commit that tells anything; also the witness of who won.
@@ -71,27 +71,19 @@ pub fn state_name(head: &Head) -> &'static str {
     }
 }
 
-pub fn entry_document(_key: &ConversationKey, entry: &Entry) -> Document {
+pub fn entry_document(entry: &Entry) -> Document {
     document(entry_id(entry.base.seq), Kind::Entry, entry, None)
 }
 
-pub fn inbox_document(
-    _key: &ConversationKey,
-    item: &InboxItem,
-    due: Option<Timestamp>,
-) -> Document {
+pub fn inbox_document(item: &InboxItem, due: Option<Timestamp>) -> Document {
     document(item.input_id.as_str().to_owned(), Kind::Inbox, item, due)
 }
 
-pub fn receipt_document(_key: &ConversationKey, receipt: &Receipt) -> Document {
+pub fn receipt_document(receipt: &Receipt) -> Document {
     document(receipt.input_id.as_str().to_owned(), Kind::Receipt, receipt, None)
 }
 
-pub fn notice_document(
-    _key: &ConversationKey,
-    notice: &Notice,
-    due: Option<Timestamp>,
-) -> Document {
+pub fn notice_document(notice: &Notice, due: Option<Timestamp>) -> Document {
     document(notice.id.clone(), Kind::Notice, notice, due)
 }
 
@@ -100,10 +92,9 @@ pub fn notice_document(
 /// # Errors
 /// [`StoreError::TooLarge`] as [`head_document`].
 pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> {
-    let key = draft.head.key();
     let mut writes = Vec::with_capacity(draft.operations());
     writes.push(Write::Replace(head_document(&draft.head)?, Some(expected.clone())));
-    writes.extend(draft.entries.iter().map(|entry| Write::Create(entry_document(&key, entry))));
+    writes.extend(draft.entries.iter().map(|entry| Write::Create(entry_document(entry))));
     if let Some(first) = draft.events.first() {
         let body = EventsWritten {
             commit_id: &draft.head.commit_id,
@@ -113,13 +104,10 @@ pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> 
         writes.push(Write::Create(document(events_id(first.n), Kind::Events, &body, None)));
     }
     writes.extend(
-        draft.receipts.iter().map(|receipt| Write::Replace(receipt_document(&key, receipt), None)),
+        draft.receipts.iter().map(|receipt| Write::Replace(receipt_document(receipt), None)),
     );
     writes.extend(
-        draft
-            .notices
-            .iter()
-            .map(|notice| Write::Create(notice_document(&key, notice, Some(notice.at)))),
+        draft.notices.iter().map(|notice| Write::Create(notice_document(notice, Some(notice.at)))),
     );
     Ok(writes)
 }

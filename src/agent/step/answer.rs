@@ -25,6 +25,7 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     let calls_count = answered.message.tool_calls().count();
     let mut message = answered.message.clone();
     message.timestamp = draft.now;
+    take_members_once(&mut message);
     if calls_count > CALLS_MAX && !message.is_failed() {
         message.stop_reason = StopReason::Error;
         message.error_message = Some(format!(
@@ -113,4 +114,13 @@ fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
         message: message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned()),
     };
     ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+}
+
+/// Whoever reads the arguments, the person who approves them and the tool that runs, reads the same.
+fn take_members_once(message: &mut AssistantMessage) {
+    for block in &mut message.content {
+        if let Block::ToolCall(call) = block {
+            call.arguments = call.arguments.clone().with_members_once();
+        }
+    }
 }

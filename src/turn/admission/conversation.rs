@@ -105,7 +105,7 @@ async fn create(
     };
     let receipt = receipt_document(idempotency, key, &answer, head.created_at);
     let mut writes: Vec<Write> =
-        entries.iter().map(|entry| Write::Create(record::entry_document(key, entry))).collect();
+        entries.iter().map(|entry| Write::Create(record::entry_document(entry))).collect();
     writes.push(Write::Create(receipt.clone()));
     writes.push(Write::Create(head_document(&head)?));
     let bytes: usize = writes.iter().map(bytes_of).sum();

@@ -160,7 +160,7 @@ async fn create(
         body: InboxBody::Decision(decision.clone()),
     };
     world.probe.reached("admission.decide").await;
-    let writes = vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
+    let writes = vec![Write::Create(record::inbox_document(&item, Some(item.accepted_at)))];
     if let Written::Lost = write_surely(world, key, writes).await? {
         let (head, _) = load::head(world, key).await?;
         let found =

@@ -44,7 +44,7 @@ pub(crate) async fn import(
     let mut batch = Vec::new();
     let mut bytes = 0;
     for entry in entries {
-        let write = Write::Create(record::entry_document(&key, entry));
+        let write = Write::Create(record::entry_document(entry));
         let size = bytes_of(&write);
         // Two places are left for the head and, in the last batch, the receipt; the head and the receipt are small.
         let is_full =

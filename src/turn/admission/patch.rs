@@ -85,7 +85,7 @@ async fn attempt(
         is_replayed: false,
     };
     let mut writes = vec![Write::Replace(head_document(&changed)?, Some(etag))];
-    writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(&key, entry))));
+    writes.extend(entries.iter().map(|entry| Write::Create(record::entry_document(entry))));
     writes.push(Write::Create(receipt_document(idempotency, &key, &answer, now)));
     world.probe.reached("admission.patch").await;
     match write_surely(world, &key, writes).await? {

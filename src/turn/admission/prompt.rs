@@ -193,8 +193,7 @@ async fn keep(
     let mut item = item;
     item.admission = idempotency.admission(&answer);
     let input_id = item.input_id.clone();
-    let mut writes =
-        vec![Write::Create(record::inbox_document(key, &item, Some(item.accepted_at)))];
+    let mut writes = vec![Write::Create(record::inbox_document(&item, Some(item.accepted_at)))];
     if let Some(head) = &new_head {
         writes.push(Write::Create(head_document(head)?));
     }

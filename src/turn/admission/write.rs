@@ -103,7 +103,7 @@ pub(crate) fn receipt_document(
         ran_calls: Vec::new(),
         extra: crate::agent::raw::Extra::new(),
     };
-    record::receipt_document(key, &receipt)
+    record::receipt_document(&receipt)
 }
 
 /// Bytes that a write adds to its batch.

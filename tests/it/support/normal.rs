@@ -82,22 +82,21 @@ impl Renumbering {
                 let next = format!("#{}", self.names.len() + 1);
                 Value::String(self.names.entry(text.clone()).or_insert(next).clone())
             }
-            Value::String(text) => Value::String(self.without_ids(text)),
+            Value::String(text) => Value::String(without_ids(text)),
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
     }
+}
 
-    /// Ids and receipts inside texts: a receipt is a hash of the effect id.
-    fn without_ids(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        while let Some(at) = text.find("rcpt_") {
-            let end = text[at + 5..]
-                .find(|letter: char| !letter.is_ascii_alphanumeric())
-                .map_or(text.len(), |end| at + 5 + end);
-            text.replace_range(at..end, "receipt");
-        }
-        text
+/// A receipt inside a text is a hash of the effect id.
+fn without_ids(text: &str) -> String {
+    let mut parts = text.split("rcpt_");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        whole.push_str("receipt");
+        whole.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()));
     }
+    whole
 }
 
 #[test]
