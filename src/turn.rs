@@ -3,13 +3,18 @@
 pub mod admission;
 mod answering;
 mod calling;
+mod claiming;
 mod commit;
 pub mod delivery;
 pub mod expiry;
+mod gate;
+mod hold;
+mod inbox;
 mod memory;
 pub mod notify;
 pub mod record;
 pub mod recount;
+mod reduce;
 pub mod sweep;
 pub mod views;
 

@@ -172,7 +172,7 @@ pub struct RequestRef {
 
 /// What a model answer is made of while it is under way: the sources' twelve kinds less `start`, `done` and `error`,
 /// which are the message's own start and end.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum AnswerEvent {
     TextStart {
@@ -213,6 +213,13 @@ pub enum AnswerEvent {
         content_index: usize,
         tool_call: TypedToolCall,
     },
+}
+
+impl std::fmt::Debug for AnswerEvent {
+    /// What the model said is never printed.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AnswerEvent(…)")
+    }
 }
 
 /// A tool call with its `type`, as it stands among a message's blocks.

@@ -18,7 +18,8 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 
-pub use landing::can_land;
+pub use answer::CALLS_MAX;
+pub use landing::{can_land, is_understood};
 
 /// Deliveries of the same step without progress before its prompt is given up.
 pub const CLAIMS_MAX: u32 = 5;

@@ -8,6 +8,7 @@
 )]
 
 mod fixtures;
+mod outcomes;
 mod projecting;
 mod stories;
 

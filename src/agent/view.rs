@@ -33,7 +33,7 @@ pub struct PromptView {
     pub usage: Usage,
     /// The last answer as JSON, when the agent has a response schema and it parses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<Value>,
+    pub result: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
 }
@@ -93,6 +93,23 @@ pub enum Origin {
     Text { seq: u64, block: usize },
     Call(CallRef),
     Side { seq: u64 },
+}
+
+impl PromptView {
+    /// The last text as JSON: what an agent with a response schema answers with. Stays absent while the prompt runs, when it
+    /// did not come to a proper end, and when the text is no JSON.
+    pub fn read_result(&mut self) {
+        let is_answered =
+            self.state == PromptState::Completed && self.stop_reason == Some(PromptStop::End);
+        let last = self.output.iter().rev().find_map(|output| match output {
+            PromptOutput::Text { content, .. } => Some(content),
+            PromptOutput::Tool { .. }
+            | PromptOutput::File { .. }
+            | PromptOutput::Widget { .. }
+            | PromptOutput::Other(_) => None,
+        });
+        self.result = last.filter(|_| is_answered).and_then(|text| RawJson::from_text(text).ok());
+    }
 }
 
 /// The prompt of that id among the entries, which hold at least its span; `None` when it is not there.

@@ -149,7 +149,9 @@ impl App {
             store: Arc::new(store),
             queue,
             artifacts: Arc::new(
-                EmbeddedArtifacts::open(&options.data).await.map_err(io("open the artifacts"))?,
+                EmbeddedArtifacts::open(&options.data.join("artifacts"))
+                    .await
+                    .map_err(io("open the artifacts"))?,
             ),
             live: Arc::new(EmbeddedLive::default()),
             model,

@@ -4,6 +4,7 @@
 mod feed;
 mod fill;
 mod frame;
+mod told;
 
 use std::convert::Infallible;
 

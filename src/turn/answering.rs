@@ -15,7 +15,8 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{Live, LiveAnswer, LiveEvent};
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, ToolOffer};
-use crate::turn::delivery::{Hold, RENEWAL, TurnError};
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
 
 /// Tells readers of this instance what the answer is made of.
 struct Broadcast<'a> {
@@ -42,7 +43,7 @@ impl Hold<'_> {
         self.answers_taken += 1;
         let answered = Answered { message: answer.message, revision, started_at };
         let mut inputs = vec![Input::Answered(Box::new(answered))];
-        self.prepare(&mut inputs).await?;
+        self.prepare(&mut inputs).await;
         self.commit("answer", &inputs, &[]).await
     }
 
@@ -103,26 +104,14 @@ impl Hold<'_> {
         let left = self.turn_ends.saturating_sub(world.clock.monotonic());
         let mut answering = std::pin::pin!(world.model.answer(request, listener));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
-        loop {
-            tokio::select! {
-                answer = &mut answering => return Ok(answer),
-                () = &mut over => {
-                    let text = format!("The model did not finish within {} s.", left.as_secs());
-                    return Ok(failed(&record.id, text));
-                }
-                () = tokio::time::sleep(RENEWAL) => self.renew_or_stop().await?,
+        tokio::select! {
+            biased;
+            answer = &mut answering => Ok(answer),
+            () = &mut over => {
+                let text = format!("The model did not finish within {} s.", left.as_secs());
+                Ok(failed(&record.id, text))
             }
-        }
-    }
-
-    /// One renewal; the store's passing trouble is borne until the claim is about to end.
-    pub(super) async fn renew_or_stop(&mut self) -> Result<(), TurnError> {
-        match self.renew().await {
-            Err(TurnError::Store { source, .. }) if !self.is_claim_ending() => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %source, "the claim on {} was not renewed, trying again", self.key);
-                Ok(())
-            }
-            other => other,
+            error = self.keep() => Err(error),
         }
     }
 }

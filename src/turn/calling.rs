@@ -1,10 +1,9 @@
-//! Performing a tool call: the gate before it, the run under a renewed claim, and the commit of its result.
+//! Performing a tool call: the run under a renewed claim, and the commit of its result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agent::content::ToolCall;
-use crate::agent::draft::Draft;
 use crate::agent::entry::{CallRef, Entry};
 use crate::agent::inbox::{Admission, InboxBody, InboxItem, LateResult};
 use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
@@ -12,91 +11,21 @@ use crate::agent::path::path;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::{LoopKind, Settings};
-use crate::agent::step::{Asked, CallResult, Gate, Input, Start};
-use crate::agents::Agent;
+use crate::agent::step::{CallResult, Input};
 use crate::artifacts::Shelf;
-use crate::clock::Timestamp;
-use crate::extensions::CallAhead;
 use crate::ids::{EffectId, InputId};
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::store::{StoreError, Write};
 use crate::tools::cap::ReadOn;
-use crate::tools::{
-    Arguments, RunTool, ToolContext, ToolOutcome, ToolResult, run, sha256_hex, validate,
-};
+use crate::tools::{ToolContext, ToolOutcome, ToolResult, run, validate};
 use crate::turn::commit::ring;
-use crate::turn::delivery::{CLAIM, Hold, OUTCOME_EXPIRES, RENEWAL, SEND_MARGIN, TurnError};
+use crate::turn::delivery::{OUTCOME_EXPIRES, TurnError};
+use crate::turn::gate::active_tool;
+use crate::turn::hold::Hold;
 use crate::turn::{Nudge, record};
 
 impl Hold<'_> {
-    /// Looks at every ready call that the inputs lead to, until one runs, waits, or none is left.
-    pub(super) async fn prepare(&mut self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
-        loop {
-            let draft = self.try_out(inputs);
-            let Some((index, CallStatus::Ready)) = draft.next_call() else { return Ok(()) };
-            let Some(gate) = self.gate(&draft, index).await else {
-                // It stays ready: the next turn, which has its whole time, starts it.
-                return Ok(());
-            };
-            inputs.push(Input::Prepared { index, gate });
-        }
-    }
-
-    /// `None`: its time-out no longer fits this turn.
-    async fn gate(&self, draft: &Draft, index: usize) -> Option<Gate> {
-        let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
-        else {
-            return Some(Gate::Refused { text: "This call is not in the record.".to_owned() });
-        };
-        let settings = self.settings();
-        let agent = self.world.agents.find(Some(&self.head.agent));
-        let tool = agent.as_ref().ok().and_then(|agent| active_tool(agent, &settings, &call.name));
-        let Some(tool) = tool else {
-            let was_approved = draft.calls().get(index).is_some_and(|call| call.approved.is_some());
-            let agent = agent.ok().map(|agent| &**agent);
-            return Some(Gate::Refused {
-                text: no_tool(&call.name, agent, &settings, was_approved),
-            });
-        };
-        let arguments = match validate::validate(tool.definition(), &call.arguments) {
-            Ok(arguments) => arguments,
-            Err(text) => return Some(Gate::Refused { text }),
-        };
-        let ahead = CallAhead {
-            conversation: &self.key,
-            tool_call_id: &call.id,
-            tool_name: &call.name,
-            arguments: &arguments,
-        };
-        for extension in &self.world.extensions {
-            if let Some(block) = extension.before_tool_call(&ahead).await {
-                let text = block.reason.unwrap_or_else(|| "Tool execution was blocked".to_owned());
-                return Some(Gate::Refused { text });
-            }
-        }
-        let ask = tool.ask(&arguments);
-        let timeout = tool.definition().timeout;
-        let left = self.turn_ends.saturating_sub(self.world.clock.monotonic());
-        // A call that will wait for a person starts in another turn, so its time-out is no matter here.
-        if ask.is_none() && timeout + SEND_MARGIN > left {
-            return None;
-        }
-        Some(Gate::Open(Box::new(Start {
-            effect: tool.definition().effect,
-            on_unknown: tool.definition().on_unknown,
-            until: draft.now.plus(timeout),
-            binding: binding(tool.as_ref(), call),
-            fingerprint: fingerprint(call),
-            ask: ask.map(|ask| Asked {
-                reason: ask.reason,
-                approvers: ask.approvers,
-                not_requester: ask.not_requester,
-                expires_at: draft.now.plus(ask.expires_after),
-            }),
-        })))
-    }
-
     /// Runs a started call and commits its result, with the intent of the next.
     pub(super) async fn call(&mut self, index: usize) -> Result<(), TurnError> {
         let outcome = self.run_call(index).await?;
@@ -114,12 +43,14 @@ impl Hold<'_> {
                 Input::OutcomeUnknown { index, reason, expires_at }
             }
         };
-        let mut inputs = vec![input.clone()];
-        self.prepare(&mut inputs).await?;
+        let mut inputs = vec![input];
+        self.prepare(&mut inputs).await;
         let answer = self.answer.clone();
         let committed = self.commit("result", &inputs, &[]).await;
-        if let Err(TurnError::ClaimLost { .. }) = &committed {
-            self.keep_late(&input, answer).await;
+        if committed.is_err()
+            && let Some(known) = inputs.first()
+        {
+            self.keep_late(known, answer).await;
         }
         committed
     }
@@ -127,14 +58,14 @@ impl Hold<'_> {
     async fn run_call(&mut self, index: usize) -> Result<ToolOutcome, TurnError> {
         let world = self.world;
         let lost = |text: &str| ToolOutcome::Failed(text.to_owned());
-        let draft = self.try_out(&[]);
-        let Some(call) =
-            draft.open_answer().and_then(|answer| answer.tool_calls().nth(index)).cloned()
-        else {
+        let Some(call) = self.open_call(index).cloned() else {
             return Ok(lost("This call is not in the record."));
         };
-        let Some(CallStatus::Started { effect_id, until, .. }) =
-            draft.calls().get(index).map(|call| call.status.clone())
+        let Phase::Calls { calls, .. } = &self.head.phase else {
+            return Ok(lost("This call was not started."));
+        };
+        let Some((CallStatus::Started { effect_id, .. }, attempt)) =
+            calls.get(index).map(|call| (call.status.clone(), call.attempts))
         else {
             return Ok(lost("This call was not started."));
         };
@@ -151,22 +82,19 @@ impl Hold<'_> {
             Ok(arguments) => arguments,
             Err(text) => return Ok(ToolOutcome::Failed(text)),
         };
-        self.check_claim(tool.as_ref()).await?;
-        let attempt = draft.calls().get(index).map_or(1, |call| call.attempts);
-        let context = self.context(&call, effect_id, attempt, until).await?;
+        let context = self.context(&call, effect_id, attempt).await?;
+        self.check_claim().await?;
+        // Counted from now: the commit of the intent may have taken its time, and the tool gets all of its own.
+        let deadline = world.clock.now().plus(tool.definition().timeout);
+        let context = ToolContext { deadline, ..context };
         world.probe.reached("tool.before").await;
         let read_on = self.read_on(&settings);
-        self.attend(&*tool, (arguments, read_on), context).await
-    }
-
-    /// Just before sending: 20 s of the claim must remain on both clocks (invariant 6).
-    async fn check_claim(&mut self, _tool: &dyn RunTool) -> Result<(), TurnError> {
-        let wall = self.world.clock.now().until(self.until);
-        let monotonic = self.until_monotonic.saturating_sub(self.world.clock.monotonic());
-        if wall.min(monotonic) < SEND_MARGIN || wall > CLAIM {
-            self.renew().await?;
+        // While the claim is kept; a lost one cancels the call.
+        tokio::select! {
+            biased;
+            outcome = run::run(&*tool, arguments, context, read_on) => Ok(outcome),
+            error = self.keep() => Err(error),
         }
-        Ok(())
     }
 
     async fn context(
@@ -174,16 +102,12 @@ impl Hold<'_> {
         call: &ToolCall,
         effect_id: EffectId,
         attempt: u32,
-        deadline: Timestamp,
     ) -> Result<ToolContext, TurnError> {
         let entries = self.entries().await?;
         let path = path(&entries, self.head.leaf_id.as_ref());
         let run = self.head.prompt.as_ref();
         let update = ToolUpdate {
-            prompt_id: self
-                .try_out(&[])
-                .prompt_id()
-                .unwrap_or_else(|| crate::ids::PromptId::new("")),
+            prompt_id: self.prompt_id().unwrap_or_else(|| crate::ids::PromptId::new("")),
             turn: self.head.turn,
             tool_call_id: call.id.clone(),
             tool_name: call.name.clone(),
@@ -199,7 +123,7 @@ impl Hold<'_> {
             artifacts: Arc::clone(&self.world.artifacts),
             clock: Arc::clone(&self.world.clock),
             workspace: Arc::new(workspace(&path)),
-            deadline,
+            deadline: self.until,
             progress: Arc::new(move |partial: &ToolResult| {
                 let partial_result = RawJson::of(&serde_json::json!({
                     "content": partial.content,
@@ -214,22 +138,6 @@ impl Hold<'_> {
         })
     }
 
-    /// Runs the tool while the claim is renewed; a lost claim cancels it.
-    async fn attend(
-        &mut self,
-        tool: &dyn RunTool,
-        (arguments, read_on): (Arguments, ReadOn),
-        context: ToolContext,
-    ) -> Result<ToolOutcome, TurnError> {
-        let mut running = std::pin::pin!(run::run(tool, arguments, context, read_on));
-        loop {
-            tokio::select! {
-                outcome = &mut running => return Ok(outcome),
-                () = tokio::time::sleep(RENEWAL) => self.renew_or_stop().await?,
-            }
-        }
-    }
-
     /// Whether the model can read on in what was cut.
     fn read_on(&self, settings: &Settings) -> ReadOn {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok();
@@ -241,17 +149,14 @@ impl Hold<'_> {
 
     /// The sources' loops word a tool's own failure differently.
     fn failure_text(&self, index: usize, text: &str) -> String {
-        let name = self
-            .try_out(&[])
-            .open_answer()
-            .and_then(|answer| answer.tool_calls().nth(index).map(|call| call.name.clone()));
+        let name = self.open_call(index).map(|call| call.name.as_str());
         match self.settings().loop_kind.unwrap_or_default() {
             LoopKind::Prompt => format!("Error in tool \"{}\": {text}", name.unwrap_or_default()),
             LoopKind::Agent | LoopKind::Protocol => text.to_owned(),
         }
     }
 
-    /// The claim was lost while a tool ran: its outcome is known all the same, and goes in by the inbox (invariant 3).
+    /// The result of a finished tool could not be committed: it is known all the same, and goes in by the inbox (invariant 3).
     async fn keep_late(&self, input: &Input, answer: Option<Arc<Entry>>) {
         let Input::Returned { index, result } = input else { return };
         let Phase::Calls { answer: answer_seq, .. } = &self.head.phase else { return };
@@ -306,50 +211,6 @@ impl Hold<'_> {
         )
         .await;
     }
-}
-
-fn active_tool(agent: &Agent, settings: &Settings, name: &str) -> Option<Arc<dyn RunTool>> {
-    let is_active =
-        settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name));
-    agent.tool(name).filter(|_| is_active).cloned()
-}
-
-/// The sources' loops word it differently; a tool that a person had approved is told apart.
-fn no_tool(name: &str, agent: Option<&Agent>, settings: &Settings, was_approved: bool) -> String {
-    if was_approved {
-        return format!("Tool \"{name}\" no longer available");
-    }
-    match settings.loop_kind.unwrap_or_default() {
-        LoopKind::Agent => format!("Tool {name} not found"),
-        LoopKind::Protocol => format!("Tool '{name}' not registered"),
-        LoopKind::Prompt => {
-            let names: Vec<&str> = agent
-                .map(|agent| {
-                    agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect()
-                })
-                .unwrap_or_default();
-            format!("Tool \"{name}\" not found. Available tools: {}", names.join(", "))
-        }
-    }
-}
-
-/// What an approval is good for: this tool as it is now, with these arguments.
-fn binding(tool: &dyn RunTool, call: &ToolCall) -> String {
-    sha256_hex(
-        format!("{}\n{}\n{}", call.name, tool.definition().revision, canonical(&call.arguments))
-            .as_bytes(),
-    )
-}
-
-fn fingerprint(call: &ToolCall) -> String {
-    sha256_hex(format!("{}\n{}", call.name, canonical(&call.arguments)).as_bytes())
-}
-
-/// Members sorted, so that equal arguments have equal texts.
-fn canonical(arguments: &RawJson) -> String {
-    let mut value = arguments.value();
-    value.sort_all_objects();
-    value.to_string()
 }
 
 /// The workspace as the path leaves it: what results changed, in order.

@@ -6,17 +6,20 @@ use crate::agent::draft::Draft;
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
 use crate::agent::step::Input;
-use crate::clock::{Timestamp, millis};
 use crate::ids::CommitId;
 use crate::live::LiveEvent;
 use crate::queue;
-use crate::store::{
-    ClaimRequest, ETag, Freshness, HEAD_ID, StoreError, TAKE_OVER_AFTER, Write, events_id,
-};
-use crate::turn::delivery::{CLAIM, Hold, MARGIN, NUDGE_WITHIN, TurnError, Waiting};
+use crate::store::{ETag, Freshness, HEAD_ID, Kind, StoreError, TAKE_OVER_AFTER, Write, events_id};
+use crate::turn::claiming::{CLAIM, MARGIN};
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
+use crate::turn::inbox::{Waiting, hand_over};
 use crate::turn::record::{self, EventsBody};
+use crate::turn::reduce::reduced;
 use crate::turn::{Nudge, World};
 
+/// Nudges are sent for what is due sooner than this; the rest is the sweep's.
+pub(super) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
 /// First wait before an identical batch is sent again; doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
@@ -39,57 +42,59 @@ impl Hold<'_> {
         inputs: &[Input],
         looked_at: &[Waiting],
     ) -> Result<(), TurnError> {
-        let mut inputs = inputs.to_vec();
+        let mut less: Option<Vec<Input>> = None;
         loop {
-            let mut draft = self.try_out(&inputs);
+            let inputs = less.as_deref().unwrap_or(inputs);
+            // The claim that this batch writes begins now, however long the batch is on its way.
+            let began = self.world.clock.monotonic();
+            let mut draft = self.try_out(inputs);
             self.finish(name, &mut draft);
-            let writes = match self.writes(&draft, looked_at) {
-                Ok(writes) => writes,
-                Err(StoreError::TooLarge(what)) if !is_poison(&inputs) => {
-                    inputs = vec![Input::Poisoned {
-                        reason: format!("The step outgrew what one commit can hold: {what}."),
-                    }];
-                    continue;
+            let mut bytes = 0;
+            let sent = match self.writes(&draft, looked_at) {
+                Ok(writes) => {
+                    bytes = entry_bytes(&writes);
+                    self.world.probe.reached(boundary(name, "before")).await;
+                    self.write(writes, &draft).await
                 }
-                Err(source) => return Err(self.error("commit", source)),
+                Err(error) => Err(error),
             };
-            self.world.probe.reached(boundary(name, "before")).await;
-            let verdict = match self.write(writes, &draft).await {
-                Err(StoreError::TooLarge(what)) if !is_poison(&inputs) => {
-                    inputs = vec![Input::Poisoned {
-                        reason: format!("The step outgrew what one commit can hold: {what}."),
-                    }];
-                    continue;
-                }
-                other => other.map_err(|source| self.error("commit", source))?,
-            };
-            match verdict {
-                Verdict::Won(etag) => {
+            match sent {
+                Ok(Verdict::Won(etag)) => {
                     self.world.probe.reached(boundary(name, "after")).await;
-                    self.won(draft, etag).await;
+                    self.won(draft, etag, (began, bytes)).await;
                     return Ok(());
                 }
-                Verdict::Lost => self.reload().await?,
+                Ok(Verdict::Lost) => self.reload().await?,
+                Err(StoreError::TooLarge(what)) => match reduced(inputs, &what) {
+                    Some(reduced) => less = Some(reduced),
+                    None => return Err(self.error("commit", StoreError::TooLarge(what))),
+                },
+                Err(source) => return Err(self.error("commit", source)),
             }
         }
     }
 
     /// Claim, times and the marks of this commit.
-    fn finish(&mut self, name: &str, draft: &mut Draft) {
-        let is_last = self.is_last(draft);
+    fn finish(&self, name: &str, draft: &mut Draft) {
+        // A renewal is made in the middle of something: whatever the turn's time says, it goes on.
+        let is_last = name != "renew" && self.is_last(draft);
         let head = &mut draft.head;
         let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
         head.commit_id = CommitId::new(self.world.ids.fresh());
         head.epoch = self.epoch;
-        // The step that begins with this commit has been tried once more; its progress sets the count back.
-        if name == "take-in" {
+        // The step that begins with this commit has been tried once more; its progress sets the count back. What has come to
+        // rest, waiting for a person or for nothing, is no step: looking at it is not trying it.
+        let is_step = head.phase != Phase::Idle
+            && head.owed_at(draft.now).is_some_and(|due| due <= draft.now);
+        if !is_step {
+            head.claims = 0;
+        } else if name == "take-in" {
             head.claims += 1;
         }
         if has_news {
             head.revision += 1;
             head.updated_at = draft.now;
         }
-        self.until = draft.now.plus(CLAIM);
         if is_last {
             head.claim = None;
             head.due = head.owed_at(draft.now);
@@ -97,8 +102,9 @@ impl Hold<'_> {
                 head.due = head.due.map(|due| due.max(draft.now.plus(back_off(head.claims))));
             }
         } else {
-            head.claim = Some(self.claim());
-            head.due = Some(self.until.plus(TAKE_OVER_AFTER));
+            let until = draft.now.plus(CLAIM);
+            head.claim = Some(self.claim(until));
+            head.due = Some(until.plus(TAKE_OVER_AFTER));
         }
     }
 
@@ -107,11 +113,9 @@ impl Hold<'_> {
         let landed = |item: &InboxItem| {
             draft.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
         };
-        // What was looked at and left waiting owes nothing by itself: the phase that will take it in does.
-        for waiting in looked_at.iter().filter(|waiting| waiting.is_due && !landed(&waiting.item)) {
-            writes
-                .push(Write::Replace(record::inbox_document(&self.key, &waiting.item, None), None));
-        }
+        let left_waiting =
+            looked_at.iter().filter(|waiting| waiting.is_due && !landed(&waiting.item));
+        hand_over(&self.key, &mut writes, left_waiting);
         Ok(writes)
     }
 
@@ -176,13 +180,15 @@ impl Hold<'_> {
         Ok(Some(if is_mine { Verdict::Won(self.etag.clone()) } else { Verdict::Lost }))
     }
 
-    async fn won(&mut self, draft: Draft, etag: ETag) {
-        self.is_counted = true;
+    async fn won(&mut self, draft: Draft, etag: ETag, (began, bytes): (Duration, usize)) {
+        if let Some(claim) = &draft.head.claim {
+            self.until = claim.until;
+            self.until_monotonic = began + CLAIM;
+        }
         self.etag = etag;
         self.answer = draft.answer;
         self.head = draft.head;
-        self.until_monotonic = self.world.clock.monotonic() + CLAIM;
-        self.world.entries.append(&self.head, &draft.entries);
+        self.world.entries.append(&self.head, &draft.entries, bytes);
         self.world.live.publish(&self.key, LiveEvent::Committed { event_seq: self.head.event_seq });
         if self.is_settled && self.head.claim.is_some() {
             // The right outside the head lives as long as the one in it.
@@ -211,76 +217,19 @@ impl Hold<'_> {
         let traceparent = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
         Nudge { key: self.key.clone(), traceparent }
     }
+}
 
-    /// After a lost commit: is the claim still mine?
-    async fn reload(&mut self) -> Result<(), TurnError> {
-        let stored = self.world.store.read(&self.partition, HEAD_ID, Freshness::Latest).await;
-        let stored = stored.map_err(|source| self.error("reload", source))?;
-        let lost = TurnError::ClaimLost { key: self.key.clone() };
-        let Some(stored) = stored else { return Err(lost) };
-        let head = record::read_head(&stored).map_err(|source| self.error("reload", source))?;
-        let is_mine = if self.is_settled {
-            self.renew_settled().await
-        } else {
-            match (&head.claim, self.is_counted) {
-                (Some(claim), true) => claim.epoch == self.epoch && claim.worker == self.worker,
-                // Nothing of ours is committed yet: whoever came between may have claimed.
-                (Some(_), false) | (None, true) => false,
-                (None, false) => true,
-            }
-        };
-        if !is_mine || head.phase == Phase::Deleted {
-            return Err(lost);
-        }
-        if !self.is_counted {
-            self.epoch = head.epoch + 1;
-        }
-        self.head = head;
-        self.etag = stored.etag;
-        self.load_answer().await
-    }
-
-    async fn renew_settled(&mut self) -> bool {
-        let now = self.world.clock.now();
-        self.until = now.plus(CLAIM);
-        let request = ClaimRequest { key: &self.key, worker: &self.worker, now, until: self.until };
-        let is_mine = self.world.store.renew(request).await.is_ok();
-        if is_mine {
-            self.until_monotonic = self.world.clock.monotonic() + CLAIM;
-        }
-        is_mine
-    }
-
-    /// Extends the claim while an effect runs.
-    ///
-    /// # Errors
-    /// [`TurnError::ClaimLost`]: stop the effect.
-    pub(super) async fn renew(&mut self) -> Result<(), TurnError> {
-        if self.is_settled {
-            return if self.renew_settled().await {
-                Ok(())
-            } else {
-                Err(TurnError::ClaimLost { key: self.key.clone() })
-            };
-        }
-        self.commit("renew", &[], &[]).await
-    }
-
-    /// When the holder stops without a renewal: the earlier of what both clocks say.
-    pub(super) fn is_claim_ending(&self) -> bool {
-        let margin = Timestamp(self.until.0.saturating_sub(millis(MARGIN)));
-        self.world.clock.now() >= margin
-            || self.world.clock.monotonic() + MARGIN >= self.until_monotonic
-    }
+fn entry_bytes(writes: &[Write]) -> usize {
+    let sizes = writes.iter().map(|write| match write {
+        Write::Create(document) if document.kind == Kind::Entry => document.body.text().len(),
+        Write::Create(_) | Write::Replace(..) | Write::Delete(..) => 0,
+    });
+    sizes.sum()
 }
 
 /// How long a step that was tried in vain waits: not at all the first time.
 fn back_off(claims: u32) -> Duration {
     if claims <= 1 { Duration::ZERO } else { Duration::from_secs(1 << claims.min(6)) }
-}
-
-fn is_poison(inputs: &[Input]) -> bool {
-    inputs.iter().any(|input| matches!(input, Input::Poisoned { .. }))
 }
 
 /// Rings a doorbell. A lost one costs time, never work: the sweep finds what is owed.

@@ -8,14 +8,19 @@ use crate::ids::ConversationKey;
 use crate::store::{ConversationStore, Freshness, Partition, Selection, StoreError};
 use crate::turn::record;
 
-/// Entries kept over all conversations.
-const ENTRIES_KEPT: u64 = 200_000;
+/// Bytes of entries kept over all conversations, as they are stored; in memory they take about twice that.
+const BYTES_KEPT: u64 = 128 * 1024 * 1024;
+/// What an entry takes besides its text.
+const ENTRY_BYTES: u64 = 256;
+
+type Entries = Arc<Vec<Arc<Entry>>>;
 
 #[derive(Clone)]
 struct Remembered {
     incarnation: String,
     /// In order of `seq`, from 1, without gaps.
     entries: Arc<Vec<Arc<Entry>>>,
+    bytes: u64,
 }
 
 #[derive(Clone)]
@@ -23,7 +28,7 @@ struct Weight;
 
 impl quick_cache::Weighter<ConversationKey, Remembered> for Weight {
     fn weight(&self, _key: &ConversationKey, remembered: &Remembered) -> u64 {
-        remembered.entries.len() as u64 + 1
+        remembered.bytes + ENTRY_BYTES * (remembered.entries.len() as u64 + 1)
     }
 }
 
@@ -40,7 +45,7 @@ impl std::fmt::Debug for EntryMemory {
 
 impl Default for EntryMemory {
     fn default() -> Self {
-        Self { cache: quick_cache::sync::Cache::with_weighter(1_000, ENTRIES_KEPT, Weight) }
+        Self { cache: quick_cache::sync::Cache::with_weighter(1_000, BYTES_KEPT, Weight) }
     }
 }
 
@@ -56,7 +61,7 @@ impl EntryMemory {
         head: &Head,
     ) -> Result<Arc<Vec<Arc<Entry>>>, StoreError> {
         let key = head.key();
-        let known = self.known(&key, &head.incarnation).unwrap_or_default();
+        let (known, known_bytes) = self.known(&key, &head.incarnation).unwrap_or_default();
         let have = known.len() as u64;
         if have == head.seq {
             return Ok(known);
@@ -69,13 +74,12 @@ impl EntryMemory {
         }
         let partition = Partition::Conversation(key.clone());
         let selection = Selection::entries(have + 1, head.seq);
-        let mut new =
-            record::read_entries(&store.select(&partition, &selection, Freshness::Any).await?)?;
+        let mut new = store.select(&partition, &selection, Freshness::Any).await?;
         if new.len() as u64 != head.seq - have {
-            new = record::read_entries(
-                &store.select(&partition, &selection, Freshness::Latest).await?,
-            )?;
+            new = store.select(&partition, &selection, Freshness::Latest).await?;
         }
+        let bytes: usize = new.iter().map(|stored| stored.document.body.text().len()).sum();
+        let new = record::read_entries(&new)?;
         let mut entries = Vec::with_capacity(usize::try_from(head.seq).unwrap_or(0));
         entries.extend(known.iter().cloned());
         entries.extend(new);
@@ -96,16 +100,16 @@ impl EntryMemory {
             )));
         }
         let entries = Arc::new(entries);
-        self.keep(key, &head.incarnation, Arc::clone(&entries));
+        self.keep(key, &head.incarnation, Arc::clone(&entries), known_bytes + bytes as u64);
         Ok(entries)
     }
 
-    /// Appends what a won commit wrote, when everything before it is remembered.
-    pub fn append(&self, head: &Head, new: &[Arc<Entry>]) {
+    /// Appends what a won commit wrote, `bytes` long, when everything before it is remembered.
+    pub fn append(&self, head: &Head, new: &[Arc<Entry>], bytes: usize) {
         let key = head.key();
         let before = head.seq - new.len() as u64;
-        let Some(mut entries) =
-            self.known(&key, &head.incarnation).or((before == 0).then(Arc::default))
+        let Some((mut entries, known_bytes)) =
+            self.known(&key, &head.incarnation).or((before == 0).then(Default::default))
         else {
             return;
         };
@@ -115,15 +119,21 @@ impl EntryMemory {
         // Free of a copy when nobody reads the list at the moment.
         self.cache.remove(&key);
         Arc::make_mut(&mut entries).extend(new.iter().cloned());
-        self.keep(key, &head.incarnation, entries);
+        self.keep(key, &head.incarnation, entries, known_bytes + bytes as u64);
     }
 
-    fn known(&self, key: &ConversationKey, incarnation: &str) -> Option<Arc<Vec<Arc<Entry>>>> {
+    /// A deleted conversation is not kept in memory either.
+    pub fn forget(&self, key: &ConversationKey) {
+        self.cache.remove(key);
+    }
+
+    fn known(&self, key: &ConversationKey, incarnation: &str) -> Option<(Entries, u64)> {
         let remembered = self.cache.get(key).filter(|known| known.incarnation == incarnation)?;
-        Some(remembered.entries)
+        Some((remembered.entries, remembered.bytes))
     }
 
-    fn keep(&self, key: ConversationKey, incarnation: &str, entries: Arc<Vec<Arc<Entry>>>) {
-        self.cache.insert(key, Remembered { incarnation: incarnation.to_owned(), entries });
+    fn keep(&self, key: ConversationKey, incarnation: &str, entries: Entries, bytes: u64) {
+        let incarnation = incarnation.to_owned();
+        self.cache.insert(key, Remembered { incarnation, entries, bytes });
     }
 }

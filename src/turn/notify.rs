@@ -12,8 +12,7 @@ use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
 use crate::store::{Freshness, Kind, Partition, Selection, StoreError, Stored, Write};
-use crate::turn::commit::ring;
-use crate::turn::delivery::NUDGE_WITHIN;
+use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::{Nudge, World, record};
 
 /// After this a notice is given up, visibly.
@@ -51,16 +50,26 @@ pub trait Herald: Send + Sync + fmt::Debug {
 /// # Errors
 /// The store did not answer; what is owed stays owed.
 pub async fn notify(world: &World, key: &ConversationKey) -> Result<(), StoreError> {
-    let Some(herald) = &world.herald else { return Ok(()) };
+    let began = world.clock.monotonic();
     let partition = Partition::Conversation(key.clone());
     let all =
         world.store.select(&partition, &Selection::all(Kind::Notice), Freshness::Latest).await?;
     for stored in all {
         let now = world.clock.now();
         if stored.document.due.is_some_and(|due| due <= now) {
+            // A receiver that is down takes its whole time for each: the rest gets a delivery of its own.
+            if world.clock.monotonic() > began + world.limits.turn / 2 {
+                let nudge = Nudge { key: key.clone(), traceparent: None };
+                ring(world, queue::NOTIFY, &nudge, Duration::ZERO).await;
+                return Ok(());
+            }
             let notice: Notice = record::read(&stored.document)?;
             world.probe.reached("notice.before").await;
-            let told = herald.tell(key, &notice).await;
+            let told = match &world.herald {
+                Some(herald) => herald.tell(key, &notice).await,
+                // It was written when there was somebody to tell, and there may be again.
+                None => Told::NotNow("no webhook is set".to_owned()),
+            };
             world.probe.reached("notice.after").await;
             settle(world, key, &stored, notice, told).await?;
         }

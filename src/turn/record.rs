@@ -25,6 +25,15 @@ pub struct EventsBody {
     pub events: Vec<Event>,
 }
 
+/// The same where it is written, without a copy.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventsWritten<'a> {
+    commit_id: &'a CommitId,
+    first: u64,
+    events: &'a [Event],
+}
+
 /// The content alone: what the store finds a document by stands beside it.
 fn document(id: String, kind: Kind, body: &impl Serialize, due: Option<Timestamp>) -> Document {
     Document { id, kind, body: RawJson::of(body), due, created_at: None, state: None }
@@ -96,10 +105,10 @@ pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> 
     writes.push(Write::Replace(head_document(&draft.head)?, Some(expected.clone())));
     writes.extend(draft.entries.iter().map(|entry| Write::Create(entry_document(&key, entry))));
     if let Some(first) = draft.events.first() {
-        let body = EventsBody {
-            commit_id: draft.head.commit_id.clone(),
+        let body = EventsWritten {
+            commit_id: &draft.head.commit_id,
             first: first.n,
-            events: draft.events.clone(),
+            events: &draft.events,
         };
         writes.push(Write::Create(document(events_id(first.n), Kind::Events, &body, None)));
     }

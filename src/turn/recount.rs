@@ -6,8 +6,8 @@ use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::store::{Kind, Partition, StoreError};
-use crate::turn::delivery::{self, TurnError};
-use crate::turn::{World, sweep};
+use crate::turn::delivery::TurnError;
+use crate::turn::{World, claiming, hold, sweep};
 
 const PAGE: usize = 200;
 
@@ -16,7 +16,8 @@ const PAGE: usize = 200;
 /// # Errors
 /// As a delivery's.
 pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError> {
-    let Some(mut hold) = delivery::take(world, key).await? else { return Ok(()) };
+    let ends = world.clock.monotonic() + world.limits.turn;
+    let Some(mut hold) = hold::take(world, key, ends).await? else { return Ok(()) };
     let now = world.clock.now();
     let is_open = !matches!(hold.head.phase, Phase::Idle)
         && hold.head.owed_at(now).is_some_and(|due| due <= now);
@@ -41,7 +42,13 @@ pub async fn start_up(world: &World) -> Result<usize, StoreError> {
     for key in open_conversations(world, now).await? {
         match count(world, &key).await {
             Ok(()) => {}
-            Err(TurnError::Store { source, .. }) => return Err(source),
+            Err(TurnError::Store { source: source @ StoreError::Unavailable(_), .. }) => {
+                return Err(source);
+            }
+            // One conversation that cannot be read is no reason to keep all others waiting.
+            Err(error @ TurnError::Store { .. }) => {
+                tracing::error!(conversation.id = %key.conversation_id, error = %error, "{key} cannot be counted at start-up: a person has to look");
+            }
             Err(error @ TurnError::ClaimLost { .. }) => {
                 tracing::warn!(conversation.id = %key.conversation_id, error = %error, "{key} is held at start-up");
             }
@@ -57,7 +64,7 @@ async fn open_conversations(
     let mut keys = Vec::new();
     let mut continuation = None;
     // Claimed heads are due only after their claim; nobody's claim has outlived the process.
-    let horizon = now.plus(delivery::CLAIM * 2);
+    let horizon = now.plus(claiming::CLAIM * 2);
     loop {
         let page = world.store.due(horizon, PAGE, continuation.as_deref()).await?;
         keys.extend(page.items.into_iter().filter_map(|owed| match (owed.partition, owed.kind) {

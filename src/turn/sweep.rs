@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
+
 use crate::clock::Timestamp;
 use crate::queue;
 use crate::store::{Kind, Owed, Partition, StoreError};
@@ -14,6 +16,8 @@ pub const GRACE: Duration = Duration::from_secs(20);
 /// What falls due within this is rung for with that delay.
 pub const AHEAD: Duration = Duration::from_secs(90);
 const PAGE: usize = 200;
+/// Nudges that are sent at the same time.
+const RING_AT_ONCE: usize = 16;
 
 /// Rings for everything that is owed; answers how often it rang.
 ///
@@ -22,15 +26,27 @@ const PAGE: usize = 200;
 pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> {
     let now = world.clock.now();
     let horizon = now.plus(AHEAD);
+    let stop_at = world.clock.monotonic() + world.limits.turn;
     let mut rung = HashSet::new();
     let mut continuation = None;
     loop {
         let page = world.store.due(horizon, PAGE, continuation.as_deref()).await?;
-        for owed in &page.items {
-            ring_for(world, owed, now, grace, &mut rung).await;
-        }
+        let bells = page.items.iter().filter_map(|owed| bell_for(owed, now, grace, &mut rung));
+        let bells: Vec<Bell> = bells.collect();
+        stream::iter(bells)
+            .for_each_concurrent(RING_AT_ONCE, |(queue, nudge, delay)| async move {
+                ring(world, queue, &nudge, delay).await;
+            })
+            .await;
         continuation = page.continuation;
         if continuation.is_none() {
+            break;
+        }
+        if world.clock.monotonic() > stop_at {
+            tracing::warn!(
+                count = rung.len(),
+                "the sweep ran out of time; the next one begins with what is owed longest"
+            );
             break;
         }
     }
@@ -40,19 +56,20 @@ pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> 
     Ok(rung.len())
 }
 
-async fn ring_for(
-    world: &World,
+/// Queue, nudge and delay.
+type Bell = (&'static str, Nudge, Duration);
+
+fn bell_for(
     owed: &Owed,
     now: Timestamp,
     grace: Duration,
     rung: &mut HashSet<(String, &'static str)>,
-) {
-    let Partition::Conversation(key) = &owed.partition else { return };
+) -> Option<Bell> {
+    let Partition::Conversation(key) = &owed.partition else { return None };
     let is_recent = owed.due <= now && now.minus(grace) < owed.due && !grace.is_zero();
     let queue = if owed.kind == Kind::Notice { queue::NOTIFY } else { queue::TURNS };
     if is_recent || !rung.insert((key.to_string(), queue)) {
-        return;
+        return None;
     }
-    let nudge = Nudge { key: key.clone(), traceparent: None };
-    ring(world, queue, &nudge, now.until(owed.due)).await;
+    Some((queue, Nudge { key: key.clone(), traceparent: None }, now.until(owed.due)))
 }

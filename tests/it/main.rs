@@ -6,7 +6,9 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod api;
 mod azure_model;
+mod conformance;
 mod edge;
 mod host_contract;
 mod http_tools;

@@ -5,4 +5,5 @@ pub(crate) mod normal;
 pub(crate) mod process;
 pub(crate) mod service;
 pub(crate) mod shared;
+pub(crate) mod stream;
 pub(crate) mod tools;

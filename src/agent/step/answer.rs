@@ -15,18 +15,29 @@ use crate::ids::EntryId;
 const CUT_SHORT: &str = "This call was not run: the answer was cut by the output limit, so its arguments may be incomplete. \
      Make the call again, shorter.";
 
+/// Calls of one answer: each has a result entry, and the results of all have to fit into one commit when a prompt is given up.
+pub const CALLS_MAX: usize = 64;
+
 pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     if !matches!(draft.head.phase, Phase::Model { .. }) {
         return;
     }
-    let entry = record(draft, answered);
-    let message = &answered.message;
+    let calls_count = answered.message.tool_calls().count();
+    let mut message = answered.message.clone();
+    message.timestamp = draft.now;
+    if calls_count > CALLS_MAX && !message.is_failed() {
+        message.stop_reason = StopReason::Error;
+        message.error_message = Some(format!(
+            "The model asked for {calls_count} tool calls in one answer; at most {CALLS_MAX} are taken. None was run."
+        ));
+    }
+    let entry = record(draft, answered, message);
+    let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
     if message.is_failed() {
         end_failed(draft, &entry, message);
         return;
     }
     tell_texts(draft, &entry, message);
-    let calls_count = message.tool_calls().count();
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
         ending::end(draft, PromptState::Completed, PromptStop::End, None);
@@ -36,16 +47,17 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
         answer: entry.base.seq,
         calls: (0..calls_count).map(|_| CallState::fresh()).collect(),
     };
+    let is_cut = message.stop_reason == StopReason::Length;
     draft.answer = Some(entry);
-    if message.stop_reason == StopReason::Length {
+    if is_cut {
         for index in 0..calls_count {
             calls::refuse(draft, index, &CallResult::error(CUT_SHORT));
         }
     }
 }
 
-fn record(draft: &mut Draft, answered: &Answered) -> Arc<Entry> {
-    let usage = answered.message.usage;
+fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> Arc<Entry> {
+    let usage = message.usage;
     let head = &mut draft.head;
     head.claims = 0;
     head.answers += 1;
@@ -60,8 +72,6 @@ fn record(draft: &mut Draft, answered: &Answered) -> Arc<Entry> {
         head.turn += 1;
         draft.tell(EventBody::TurnStart(Empty {}));
     }
-    let mut message = answered.message.clone();
-    message.timestamp = draft.now;
     let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
     let entry = draft.append_as(
         id,

@@ -21,7 +21,10 @@ use crate::ids::{EffectId, EntryId, RequestId};
 /// What the model reads of a write whose answer was lost.
 pub(super) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
 
-/// Writes of unknown outcome that a conversation remembers; above it the oldest is forgotten.
+/// In `unknownWrites`, in the place of a request: nobody will say any more what became of it.
+pub(super) const TOLD: &str = "told";
+
+/// Writes of unknown outcome that a conversation remembers; above it one is forgotten.
 const UNKNOWN_WRITES_MAX: usize = 100;
 
 /// What a call is about, copied so that the draft can be changed.
@@ -247,12 +250,9 @@ pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expire
         return;
     };
     let Some(named) = named(draft, index) else { return };
-    while draft.head.unknown_writes.len() >= UNKNOWN_WRITES_MAX {
-        draft.head.unknown_writes.pop_first();
-    }
     match on_unknown {
         OnUnknown::Tell => {
-            draft.head.unknown_writes.insert(fingerprint, "told".to_owned());
+            block_equal(draft, fingerprint, TOLD.to_owned());
             settle(draft, index, &CallResult::error(format!("{UNKNOWN_OUTCOME} ({reason})")));
         }
         OnUnknown::Ask => {
@@ -270,10 +270,18 @@ pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expire
             put_request(draft, index, &named, request);
             if let Some(open) = draft.head.requests.last() {
                 let id = open.id.as_str().to_owned();
-                draft.head.unknown_writes.insert(fingerprint, id);
+                block_equal(draft, fingerprint, id);
             }
         }
     }
+}
+
+/// From now on a call with the same arguments is not started.
+pub(super) fn block_equal(draft: &mut Draft, fingerprint: String, why: String) {
+    while draft.head.unknown_writes.len() >= UNKNOWN_WRITES_MAX {
+        draft.head.unknown_writes.pop_first();
+    }
+    draft.head.unknown_writes.insert(fingerprint, why);
 }
 
 /// A worker stopped: what it streamed is void, and its started calls are judged by their effect. Reads and idempotent

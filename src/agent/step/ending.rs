@@ -9,8 +9,9 @@ use crate::agent::entry::{
 };
 use crate::agent::event::{AgentEnd, Empty, EventBody, OutputRef, TurnEnd};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
-use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
+use crate::agent::request::{Effect, RequestKind};
 use crate::agent::step::{CallResult, calls};
 use crate::agent::usage::Usage;
 
@@ -117,6 +118,7 @@ pub(super) fn end(
 pub(super) fn poison(draft: &mut Draft, reason: &str) {
     if draft.head.prompt.is_none() {
         draft.head.phase = Phase::Idle;
+        draft.head.claims = 0;
         return;
     }
     // The turn must not run on into another answer when its last call is settled.
@@ -126,11 +128,10 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     let open: Vec<usize> =
         (0..draft.calls().len()).filter(|index| is_open(draft, *index)).collect();
     for index in open {
-        let was_started = matches!(
-            draft.calls().get(index).map(|call| &call.status),
-            Some(CallStatus::Started { effect: crate::agent::request::Effect::Write, .. })
-        );
-        let text = if was_started {
+        let text = if let Some(fingerprint) = started_write(draft, index) {
+            calls::block_equal(draft, fingerprint, calls::TOLD.to_owned());
+            calls::UNKNOWN_OUTCOME.to_owned()
+        } else if is_outcome_asked(draft, index) {
             calls::UNKNOWN_OUTCOME.to_owned()
         } else {
             format!("This call was not run: {reason}")
@@ -140,6 +141,27 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     draft.rules = rules;
     let error = PromptError { kind: "poisoned".to_owned(), message: reason.to_owned() };
     end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+}
+
+/// The fingerprint of a write that is under way.
+fn started_write(draft: &Draft, index: usize) -> Option<String> {
+    let status = draft.calls().get(index).map(|call| &call.status)?;
+    if let CallStatus::Started { effect: Effect::Write, fingerprint, .. } = status {
+        Some(fingerprint.clone())
+    } else {
+        None
+    }
+}
+
+/// Whether a person is asked what became of it.
+fn is_outcome_asked(draft: &Draft, index: usize) -> bool {
+    let Some(CallStatus::Waiting { on: WaitsFor::Request { request_id } }) =
+        draft.calls().get(index).map(|call| &call.status)
+    else {
+        return false;
+    };
+    let mut requests = draft.head.requests.iter();
+    requests.any(|request| request.id == *request_id && request.kind == RequestKind::Outcome)
 }
 
 fn is_open(draft: &Draft, index: usize) -> bool {

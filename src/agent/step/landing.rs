@@ -16,10 +16,26 @@ use crate::agent::step::calls;
 /// Whether an item changes something now; otherwise it waits where it is.
 pub fn can_land(head: &Head, item: &InboxItem) -> bool {
     match &item.body {
-        InboxBody::Prompt(_) => head.prompt.is_none() && head.phase == Phase::Idle,
+        InboxBody::Prompt(_) | InboxBody::FollowUp(_) => {
+            head.prompt.is_none() && head.phase == Phase::Idle
+        }
         InboxBody::Decision(_) | InboxBody::LateResult(_) => true,
         InboxBody::Steer(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::Command(_) => false,
+    }
+}
+
+/// Whether this version ever takes such an item in. The others are left as they lie, due, for a version that does: counted
+/// among what waits, they would keep this one looking for ever.
+pub fn is_understood(body: &InboxBody) -> bool {
+    match body {
+        InboxBody::Prompt(_)
         | InboxBody::FollowUp(_)
+        | InboxBody::Decision(_)
+        | InboxBody::LateResult(_) => true,
+        InboxBody::Steer(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::Command(_) => false,
@@ -43,7 +59,7 @@ pub(super) fn land(draft: &mut Draft, item: &InboxItem) {
         extra: Extra::new(),
     };
     match &item.body {
-        InboxBody::Prompt(prompt) => {
+        InboxBody::Prompt(prompt) | InboxBody::FollowUp(prompt) => {
             begin(draft, item, prompt);
             receipt.turn = draft.head.turn;
             receipt.prompt_id = Some(prompt.prompt_id.clone());
@@ -62,7 +78,6 @@ pub(super) fn land(draft: &mut Draft, item: &InboxItem) {
             }
         }
         InboxBody::Steer(_)
-        | InboxBody::FollowUp(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::Command(_) => {}
@@ -168,11 +183,22 @@ fn decide_tool(draft: &mut Draft, index: usize, request: &Request, decision: &De
 }
 
 fn decide_outcome(draft: &mut Draft, index: usize, request: &Request, decision: &Decision) {
-    draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
     let said = |text: &str| match &decision.reason {
         Some(reason) => format!("{text} {reason}"),
         None => text.to_owned(),
     };
+    let is_known =
+        matches!(decision.verdict, Verdict::Happened | Verdict::DidNotHappen | Verdict::Again);
+    if is_known {
+        draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
+    } else {
+        // Nobody said what became of it: an equal call could pay a second time.
+        for open in draft.head.unknown_writes.values_mut() {
+            if open == request.id.as_str() {
+                calls::TOLD.clone_into(open);
+            }
+        }
+    }
     match decision.verdict {
         Verdict::Happened => calls::settle(draft, index, &told(decision.value.as_ref())),
         Verdict::DidNotHappen => {
@@ -222,6 +248,8 @@ fn accept_late(draft: &mut Draft, late: &LateResult) -> bool {
     };
     match &call.status {
         CallStatus::Started { .. } => {}
+        // Taken over and not yet sent again: what is known need not be done twice.
+        CallStatus::Ready if call.attempts > 0 => {}
         CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
             let is_outcome = |request: &Request| {
                 request.id == *request_id && request.kind == RequestKind::Outcome

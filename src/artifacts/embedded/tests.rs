@@ -85,19 +85,38 @@ async fn a_damaged_file_is_an_error_that_names_it_and_never_wrong_bytes() {
 }
 
 #[tokio::test]
+async fn of_two_writers_who_saw_nothing_the_first_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let artifacts = open(&folder).await;
+    let place = &artifacts.place;
+    let first = facts_of(EFFECT, b"same", 1);
+    let target = place.file(&shelf("a"), &first.id).unwrap();
+    for facts in [first.clone(), facts_of(EFFECT, b"same", 2)] {
+        let unfinished = place.unfinished();
+        write_new(&unfinished, &facts, b"same").unwrap();
+        place.shelve(&unfinished, &target).unwrap();
+    }
+    assert_eq!(artifacts.list(&shelf("a")).await.unwrap(), [first]);
+}
+
+#[tokio::test]
 async fn many_writers_of_one_artifact_leave_one() {
     let folder = tempfile::tempdir().unwrap();
     let artifacts = open(&folder).await;
     let bytes = Bytes::from(vec![7; 100_000]);
     let puts = (0..16).map(|at| {
         let (artifacts, bytes) = (artifacts.clone(), bytes.clone());
-        async move { artifacts.put(&shelf("a"), &facts_of(EFFECT, &bytes, at), bytes).await }
+        async move {
+            let facts = facts_of(EFFECT, &bytes, at);
+            artifacts.put(&shelf("a"), &facts, bytes).await.unwrap();
+            artifacts.facts(&shelf("a"), &facts.id).await.unwrap()
+        }
     });
-    for put in futures_util::future::join_all(puts).await {
-        put.unwrap();
-    }
+    let mut seen = futures_util::future::join_all(puts).await;
+    seen.dedup();
+    assert_eq!(seen.len(), 1, "the first wins, and stays");
     let all = artifacts.list(&shelf("a")).await.unwrap();
-    assert_eq!(all.len(), 1);
+    assert_eq!(all, seen);
     assert_eq!(artifacts.get(&shelf("a"), &all[0].id, None).await.unwrap(), bytes);
     assert_eq!(count(&artifacts.place.unfinished), 0);
 }

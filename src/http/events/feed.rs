@@ -1,16 +1,18 @@
 //! A feed: one reader's place in the events of one conversation, and what it was told live already.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::agent::event::{Event, EventBody};
+use crate::agent::event::Event;
 use crate::http::events::fill::Filler;
+use crate::http::events::told::Told;
 use crate::http::events::{frame, is_settled};
-use crate::ids::{ConversationKey, EntryId, PromptId};
+use crate::ids::{ConversationKey, PromptId};
 use crate::live::{LiveAnswer, LiveEvent, LiveReader, Snapshot};
 use crate::store::{Freshness, Kind, Partition, Selection, StoreError, events_id};
 use crate::turn::World;
@@ -47,6 +49,8 @@ pub struct Feed {
     partition: Partition,
     /// Number of the last event that was told.
     after: u64,
+    /// Number of the newest event whose commit was heard of.
+    heard: u64,
     until: Until,
     /// Whether `after` is the end of a document, so that the next one begins right behind it.
     is_aligned: bool,
@@ -61,20 +65,6 @@ pub struct Feed {
     look_at: Instant,
     head_seen_at: Instant,
     is_over: bool,
-}
-
-/// What was told live: its durable copy only moves the number on.
-#[derive(Debug, Default)]
-struct Told {
-    turns: HashSet<(PromptId, u64)>,
-    starts: HashSet<EntryId>,
-    resets: HashMap<EntryId, u32>,
-    /// Answers whose end was told: deltas that come later are late.
-    ended: HashSet<EntryId>,
-    /// The answer under way.
-    current: Option<LiveAnswer>,
-    /// Whether deltas may have been missed.
-    has_gap: bool,
 }
 
 impl fmt::Debug for Feed {
@@ -98,6 +88,7 @@ impl Feed {
             world,
             key,
             after,
+            heard: 0,
             until,
             is_aligned: after == 0,
             frames: VecDeque::from([frame::retry()]),
@@ -158,7 +149,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Tells durable events that are new; whether there were any.
+    /// Tells durable events that are new; whether another look is due at once.
     async fn look(&mut self) -> Result<bool, Refusal> {
         if matches!(self.until, Until::Past(last) if self.after >= last) {
             return Ok(false);
@@ -179,17 +170,42 @@ impl Feed {
             }
         };
         let found = self.world.store.select(&self.partition, &selection, Freshness::Latest).await?;
-        let was_aligned = self.is_aligned;
-        self.is_aligned = true;
-        let mut is_new = false;
+        // The end of the record: what is heard meanwhile belongs between and behind these events.
+        let is_end = self.is_aligned && found.len() < PAGE;
+        let was_aligned = std::mem::replace(&mut self.is_aligned, true);
+        let mut events = VecDeque::new();
         for stored in &found {
             let body: EventsBody = record::read(&stored.document)?;
-            for event in body.events.iter().filter(|event| event.n >= next) {
-                self.tell(event).await?;
-                is_new = true;
+            events.extend(body.events.into_iter().filter(|event| event.n >= next));
+        }
+        let is_new = !events.is_empty();
+        let is_behind =
+            is_end && self.snapshot.is_none() && self.tell_in_order(&mut events).await?;
+        self.tell_up_to(&mut events, u64::MAX).await?;
+        Ok(is_new || is_behind || !was_aligned)
+    }
+
+    /// Live events in the order in which they happened among the durable ones: the record may be ahead of what was heard, and
+    /// an answer's deltas would come behind its end. Whether something newer than `events` was committed.
+    async fn tell_in_order(&mut self, events: &mut VecDeque<Event>) -> Result<bool, Refusal> {
+        loop {
+            self.tell_up_to(events, self.heard).await?;
+            if self.heard > self.after {
+                // What is heard behind it waits for the next look.
+                return Ok(true);
+            }
+            match self.reader.next().now_or_never() {
+                Some(event) => self.hear(event),
+                None => return Ok(false),
             }
         }
-        Ok(is_new || !was_aligned)
+    }
+
+    async fn tell_up_to(&mut self, events: &mut VecDeque<Event>, last: u64) -> Result<(), Refusal> {
+        while let Some(event) = events.pop_front_if(|event| event.n <= last) {
+            self.tell(&event).await?;
+        }
+        Ok(())
     }
 
     async fn tell(&mut self, event: &Event) -> Result<(), Refusal> {
@@ -249,6 +265,7 @@ impl Feed {
     fn hear(&mut self, event: LiveEvent) {
         match event {
             LiveEvent::Committed { event_seq } => {
+                self.heard = self.heard.max(event_seq);
                 // Also told in place of deltas that this reader was too slow for.
                 self.told.has_gap |= self.told.current.is_some();
                 if event_seq > self.after || self.told.has_gap {
@@ -328,50 +345,5 @@ impl Feed {
             }
         }
         self.frames.push_back(frame::event(None, name, &data));
-    }
-}
-
-impl Told {
-    /// Whether a durable event was told live; and what it says about the answer under way.
-    fn has_told(&mut self, event: &Event) -> bool {
-        match &event.body {
-            EventBody::TurnStart(_) => event
-                .prompt_id
-                .as_ref()
-                .is_some_and(|prompt_id| self.turns.contains(&(prompt_id.clone(), event.turn))),
-            EventBody::MessageStart(message) => self.starts.contains(&message.message_id),
-            EventBody::MessageEnd(message) => {
-                self.ended.insert(message.message_id.clone());
-                if self
-                    .current
-                    .as_ref()
-                    .is_some_and(|answer| answer.message_id == message.message_id)
-                {
-                    self.current = None;
-                }
-                false
-            }
-            EventBody::MessageReset(reset) => match self.resets.get_mut(&reset.message_id) {
-                Some(count) if *count > 0 => {
-                    *count -= 1;
-                    true
-                }
-                Some(_) | None => false,
-            },
-            EventBody::AgentStart(_)
-            | EventBody::AgentEnd(_)
-            | EventBody::AgentSettled(_)
-            | EventBody::TurnEnd(_)
-            | EventBody::ToolExecutionStart(_)
-            | EventBody::ToolExecutionEnd(_)
-            | EventBody::PromptCreated(_)
-            | EventBody::PromptOutput(_)
-            | EventBody::PromptOutputUpdated(_)
-            | EventBody::PromptApprovalRequested(_)
-            | EventBody::PromptApprovalSettled(_)
-            | EventBody::PromptCompleted(_)
-            | EventBody::PromptError(_)
-            | EventBody::Other(_) => false,
-        }
     }
 }

@@ -196,7 +196,15 @@ impl Filler {
             Some(decision) => as_value(&found.settled_view(decision)),
             None => as_value(&found.view()),
         };
-        Ok(json!({"approval": view}))
+        let mut members = json!({"approval": view});
+        // The source's members, for a call; other kinds of requests have none.
+        if let (Some(tool), Some(members)) = (&found.request.tool, members.as_object_mut()) {
+            members.insert("toolCallId".to_owned(), json!(found.request.tool_call_id));
+            members.insert("toolName".to_owned(), json!(tool));
+            members.insert("input".to_owned(), json!(found.arguments));
+            members.insert("reason".to_owned(), json!(found.request.reason));
+        }
+        Ok(members)
     }
 
     fn ending(&self, event: &Event) -> Value {

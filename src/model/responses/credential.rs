@@ -60,3 +60,18 @@ impl Access {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_identity_can_be_chosen() {
+        let mine = Identity::Managed {
+            client_id: Some("11111111-2222-3333-4444-555555555555".to_owned()),
+        };
+        for identity in [Identity::Managed { client_id: None }, mine, Identity::DeveloperTools] {
+            assert!(entra_credential(&identity).is_ok(), "{identity:?}");
+        }
+    }
+}

@@ -54,12 +54,19 @@ async fn taken_in(
     };
     let entries = load::entries(world, &head.key(), from.max(1), to).await?;
     let Some(mut view) = prompt_view(id, head, &entries) else { return Ok(None) };
+    if has_schema(world, head) {
+        view.read_result();
+    }
     if view.state == PromptState::WaitingForApproval
         && seen_state(head, &pending(world, head).await?) != State::WaitingForApproval
     {
         view.state = PromptState::Running;
     }
     Ok(Some(view))
+}
+
+fn has_schema(world: &World, head: &Head) -> bool {
+    world.agents.find(Some(&head.agent)).is_ok_and(|agent| agent.response_schema.is_some())
 }
 
 /// What is known of a prompt before a worker has seen it.
@@ -107,6 +114,7 @@ pub async fn prompts(
         .collect();
     let is_waiting_for_person = head.state() == State::WaitingForApproval
         && seen_state(head, &pending(world, head).await?) == State::WaitingForApproval;
+    let has_schema = has_schema(world, head);
     let mut views = Vec::new();
     for id in begun.iter().skip(after).take(limit) {
         let span: Vec<_> = entries
@@ -115,6 +123,9 @@ pub async fn prompts(
             .cloned()
             .collect();
         if let Some(mut view) = prompt_view(id, head, &span) {
+            if has_schema {
+                view.read_result();
+            }
             if view.state == PromptState::WaitingForApproval && !is_waiting_for_person {
                 view.state = PromptState::Running;
             }

@@ -8,9 +8,10 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
-use futures_util::stream::{self, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 use http::HeaderMap;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 /// What one call gets.
@@ -26,6 +27,8 @@ pub(crate) enum Play {
     Hang,
     /// That many of the events; then the connection breaks.
     CutAfter(usize, Vec<Value>),
+    /// These events, each when the test lets it go: one permit, one event.
+    Paced(Arc<Semaphore>, Vec<Value>),
 }
 
 /// One answer: thoughts, text and calls in this order.
@@ -179,9 +182,7 @@ impl Script {
             output.push(item(
                 json!([{ "type": "output_text", "text": self.text.concat(), "annotations": [] }]),
             ));
-            if self.error.is_none() && !self.hangs {
-                events.push(close(index, &output[index]));
-            }
+            events.push(close(index, &output[index]));
         }
         for (number, call) in self.calls.iter().enumerate() {
             let index = output.len();
@@ -253,6 +254,15 @@ async fn answer(State(stage): State<Arc<Stage>>, headers: HeaderMap, body: Bytes
         Some(Play::CutAfter(count, events)) => {
             stream_of(events.get(..count).unwrap_or(&events), After::Break)
         }
+        Some(Play::Paced(permits, events)) => {
+            stream_with(stream::iter(chunks_of(&events)).then(move |chunk| {
+                let permits = Arc::clone(&permits);
+                async move {
+                    permits.acquire().await.unwrap().forget();
+                    chunk
+                }
+            }))
+        }
         Some(Play::Answer(script)) => {
             stream_of(&script.events(), if script.hangs { After::Hang } else { After::End })
         }
@@ -266,24 +276,30 @@ enum After {
     Break,
 }
 
-fn stream_of(events: &[Value], after: After) -> Response {
-    let chunks: Vec<Result<Bytes, std::io::Error>> = events
-        .iter()
-        .map(|event| {
-            let name = event.get("type").and_then(Value::as_str).unwrap_or("message");
-            Ok(Bytes::from(format!("event: {name}\ndata: {event}\n\n")))
-        })
-        .collect();
-    let chunks = stream::iter(chunks);
-    let body = match after {
-        After::End => Body::from_stream(chunks),
-        After::Hang => Body::from_stream(chunks.chain(stream::pending())),
-        // Waiting makes the server send what it has; otherwise it would drop that with the connection.
-        After::Break => Body::from_stream(chunks.chain(stream::once(broken()))),
+type Chunk = Result<Bytes, std::io::Error>;
+
+fn chunks_of(events: &[Value]) -> Vec<Chunk> {
+    let chunk = |event: &Value| {
+        let name = event.get("type").and_then(Value::as_str).unwrap_or("message");
+        Ok(Bytes::from(format!("event: {name}\ndata: {event}\n\n")))
     };
+    events.iter().map(chunk).collect()
+}
+
+fn stream_of(events: &[Value], after: After) -> Response {
+    let chunks = stream::iter(chunks_of(events));
+    match after {
+        After::End => stream_with(chunks),
+        After::Hang => stream_with(chunks.chain(stream::pending())),
+        // Waiting makes the server send what it has; otherwise it would drop that with the connection.
+        After::Break => stream_with(chunks.chain(stream::once(broken()))),
+    }
+}
+
+fn stream_with(chunks: impl Stream<Item = Chunk> + Send + 'static) -> Response {
     Response::builder()
         .header("content-type", "text/event-stream; charset=utf-8")
-        .body(body)
+        .body(Body::from_stream(chunks))
         .unwrap()
 }
 

@@ -71,29 +71,8 @@ impl Service {
         panic!("the prompt still runs");
     }
 
-    /// Every durable event so far: name and data.
-    pub(crate) async fn events(&self, conversation: &str) -> Vec<(String, Value)> {
-        let path =
-            format!("{}/api/conversations/{conversation}/events?follow=false&after=0", self.base);
-        let text = self.client.get(path).send().await.unwrap().text().await.unwrap();
-        frames(&text)
-    }
-
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(Duration::from_secs(15), self.task).await.unwrap().unwrap();
     }
-}
-
-/// Frames with a name, in order: comments and frames of only an id are passed over.
-pub(crate) fn frames(text: &str) -> Vec<(String, Value)> {
-    let mut frames = Vec::new();
-    for frame in text.split("\n\n") {
-        let line =
-            |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        if let (Some(event), Some(data)) = (line("event:"), line("data:")) {
-            frames.push((event.to_owned(), serde_json::from_str(data).unwrap()));
-        }
-    }
-    frames
 }

@@ -1,0 +1,127 @@
+//! What becomes of calls and prompts when something went wrong around them.
+
+use super::*;
+use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::step::CALLS_MAX;
+use crate::agent::view::prompt_view;
+
+fn view(draft: &Draft) -> serde_json::Value {
+    let id = crate::ids::PromptId::new("pr_1");
+    serde_json::to_value(prompt_view(&id, &draft.head, &draft.entries).unwrap()).unwrap()
+}
+
+fn starts(draft: &Draft) -> usize {
+    let is_start = |body: &EntryBody| matches!(body, EntryBody::ToolStarted(_));
+    draft.entries.iter().filter(|entry| is_start(&entry.body)).count()
+}
+
+fn late(draft: &Draft, text: &str) -> Input {
+    let Phase::Calls { answer, .. } = draft.head.phase else { panic!("no call is open") };
+    let message = json!({"toolCallId": "c0|fc_0", "toolName": "pay", "isError": false, "timestamp": 1,
+        "content": [{"type": "text", "text": text}]});
+    let body = json!({"lateResult": {"call": {"answer": answer, "index": 0}, "message": message}});
+    Input::Landed(Arc::new(item("late-1", body)))
+}
+
+#[test]
+fn a_prompt_that_was_queued_behind_another_begins_when_that_one_has_ended() {
+    let body = json!({"followUp": {"promptId": "pr_2", "user": "default", "input": "two", "visible": true, "source": "queue"}});
+    let queued = Input::Landed(Arc::new(item("in_2", body)));
+    let mut draft = draft();
+    play(&mut draft, &[prompt("one")]);
+    assert!(play(&mut draft, &[queued.clone(), Input::Waiting(1)]).is_empty(), "not before");
+    play(&mut draft, &[answer(&["done"])]);
+    assert_eq!(play(&mut draft, &[queued])[0], "prompt.created");
+    assert_eq!(draft.head.prompts[1].state, PromptState::Running);
+    assert_eq!(draft.receipts.len(), 2);
+}
+
+#[test]
+fn an_outcome_that_nobody_told_in_time_still_blocks_equal_calls() {
+    let mut draft = draft();
+    play(
+        &mut draft,
+        &[prompt("go"), answer(&["pay {}", "pay {}"]), gate(0, Effect::Write, None), lost(0)],
+    );
+    let expired = decision(&draft, Verdict::Expired, None);
+    let told = play(&mut draft, &[expired, gate(1, Effect::Write, None)]);
+    assert!(told.contains(&"tool_execution_end pay error".to_owned()), "{told:?}");
+    assert_eq!(starts(&draft), 1, "the second payment was not made");
+}
+
+#[test]
+fn a_write_under_way_when_its_prompt_is_given_up_blocks_equal_calls() {
+    let mut draft = draft();
+    let poison = Input::Poisoned { reason: "five claims".to_owned() };
+    play(&mut draft, &[prompt("go"), answer(&["pay {}"]), gate(0, Effect::Write, None), poison]);
+    play(&mut draft, &[prompt("again"), answer(&["pay {}"]), gate(0, Effect::Write, None)]);
+    assert_eq!(starts(&draft), 1, "the second payment was not made");
+}
+
+#[test]
+fn a_call_whose_outcome_is_asked_is_not_called_unrun_when_its_prompt_is_given_up() {
+    let mut draft = draft();
+    let poison = Input::Poisoned { reason: "too large".to_owned() };
+    play(
+        &mut draft,
+        &[prompt("go"), answer(&["pay {}"]), gate(0, Effect::Write, None), lost(0), poison],
+    );
+    let error = view(&draft)["output"][0]["result"]["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("may have happened"), "{error}");
+}
+
+#[test]
+fn a_late_result_of_a_call_that_waits_to_be_sent_again_saves_sending_it() {
+    let mut draft = draft();
+    play(
+        &mut draft,
+        &[prompt("go"), answer(&["pay {}"]), gate(0, Effect::Idempotent, None), Input::TakenOver],
+    );
+    assert_eq!(draft.calls()[0].status, CallStatus::Ready);
+    let late = late(&draft, "paid");
+    play(&mut draft, &[late]);
+    assert_eq!(view(&draft)["output"][0]["result"], json!({"type": "success", "output": "paid"}));
+    assert_eq!(draft.head.phase, Phase::Model { attempt: 1, not_before: None });
+}
+
+#[test]
+fn a_late_result_of_a_call_that_was_never_sent_changes_nothing() {
+    let mut draft = draft();
+    play(&mut draft, &[prompt("go"), answer(&["pay {}"])]);
+    let late = late(&draft, "paid");
+    assert!(play(&mut draft, &[late]).is_empty());
+}
+
+#[test]
+fn more_calls_than_one_commit_holds_fail_the_answer_with_the_reason() {
+    let calls = vec!["look {}"; CALLS_MAX + 1];
+    let mut draft = draft();
+    play(&mut draft, &[prompt("go"), answer(&calls)]);
+    assert_eq!(starts(&draft), 0);
+    let view = view(&draft);
+    assert_eq!(view["state"], "failed");
+    let message = view["error"]["message"].as_str().unwrap();
+    assert!(message.contains("65 tool calls") && message.contains("at most 64"), "{message}");
+    assert_eq!(view["usage"]["totalTokens"], 15, "what it cost is counted");
+}
+
+#[test]
+fn the_last_text_of_a_finished_prompt_is_its_result_when_it_is_json() {
+    let read = |texts: &[&str]| {
+        let mut draft = draft();
+        play(&mut draft, &[prompt("go"), answer(texts)]);
+        let id = crate::ids::PromptId::new("pr_1");
+        let mut view = prompt_view(&id, &draft.head, &draft.entries).unwrap();
+        view.read_result();
+        view.result.map(|result| result.text().to_owned())
+    };
+    assert_eq!(read(&["thinking aloud", r#"{"a":1.50}"#]), Some(r#"{"a":1.50}"#.to_owned()));
+    assert_eq!(read(&["no JSON"]), None);
+    let mut running = draft();
+    play(&mut running, &[prompt("go"), answer(&["{}", "look {}"])]);
+    let id = crate::ids::PromptId::new("pr_1");
+    let mut view = prompt_view(&id, &running.head, &running.entries).unwrap();
+    view.read_result();
+    assert!(view.result.is_none(), "it has not ended");
+}

@@ -1,0 +1,148 @@
+//! What stands between a call and its start: the tool, its arguments, extensions, a person, and time.
+
+use std::sync::Arc;
+
+use crate::agent::content::ToolCall;
+use crate::agent::draft::Draft;
+use crate::agent::phase::CallStatus;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::{LoopKind, Settings};
+use crate::agent::step::{Asked, Gate, Input, Start, step};
+use crate::agents::Agent;
+use crate::extensions::CallAhead;
+use crate::store::BATCH_OPERATIONS_MAX;
+use crate::tools::{RunTool, sha256_hex, validate};
+use crate::turn::claiming::SEND_MARGIN;
+use crate::turn::hold::Hold;
+
+/// Operations above which no further call is looked at in the same commit: the end of turn and prompt still fit.
+const PREPARED_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 10;
+
+impl Hold<'_> {
+    /// Looks at every ready call that the inputs lead to, until one runs, waits, none is left, or the commit is full.
+    pub(super) async fn prepare(&mut self, inputs: &mut Vec<Input>) {
+        let mut draft = self.try_out(inputs);
+        while draft.operations() < PREPARED_OPERATIONS {
+            let Some((index, CallStatus::Ready)) = draft.next_call() else { return };
+            // Without a gate it stays ready: the next turn, which has its whole time, starts it.
+            let Some(gate) = self.gate(&draft, index).await else { return };
+            let input = Input::Prepared { index, gate };
+            step(&mut draft, &input);
+            inputs.push(input);
+        }
+    }
+
+    /// `None`: its time-out no longer fits this turn.
+    async fn gate(&self, draft: &Draft, index: usize) -> Option<Gate> {
+        let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
+        else {
+            return Some(Gate::Refused { text: "This call is not in the record.".to_owned() });
+        };
+        let settings = self.settings();
+        let agent = self.world.agents.find(Some(&self.head.agent));
+        let tool = agent.as_ref().ok().and_then(|agent| active_tool(agent, &settings, &call.name));
+        let approved = draft.calls().get(index).and_then(|call| call.approved.as_ref());
+        let Some(tool) = tool else {
+            let agent = agent.ok().map(|agent| &**agent);
+            return Some(Gate::Refused {
+                text: no_tool(&call.name, agent, &settings, approved.is_some()),
+            });
+        };
+        let arguments = match validate::validate(tool.definition(), &call.arguments) {
+            Ok(arguments) => arguments,
+            Err(text) => return Some(Gate::Refused { text }),
+        };
+        let ahead = CallAhead {
+            conversation: &self.key,
+            tool_call_id: &call.id,
+            tool_name: &call.name,
+            arguments: &arguments,
+        };
+        for extension in &self.world.extensions {
+            if let Some(block) = extension.before_tool_call(&ahead).await {
+                let text = block.reason.unwrap_or_else(|| "Tool execution was blocked".to_owned());
+                return Some(Gate::Refused { text });
+            }
+        }
+        let timeout = tool.definition().timeout;
+        if timeout + SEND_MARGIN > self.world.limits.turn {
+            // Put off, it would be put off for ever.
+            return Some(Gate::Refused {
+                text: format!(
+                    "The time-out of tool \"{}\", {} s, is longer than a turn here can be ({} s), so it was not started.",
+                    call.name,
+                    timeout.as_secs(),
+                    self.world.limits.turn.as_secs()
+                ),
+            });
+        }
+        let binding = binding(tool.as_ref(), call);
+        let ask = tool.ask(&arguments).filter(|_| approved != Some(&binding));
+        let left = self.turn_ends.saturating_sub(self.world.clock.monotonic());
+        // A call that will wait for a person starts in another turn, so its time-out is no matter here.
+        if ask.is_none() && timeout + SEND_MARGIN > left {
+            return None;
+        }
+        Some(Gate::Open(Box::new(Start {
+            effect: tool.definition().effect,
+            on_unknown: tool.definition().on_unknown,
+            until: draft.now.plus(timeout),
+            binding,
+            fingerprint: fingerprint(call),
+            ask: ask.map(|ask| Asked {
+                reason: ask.reason,
+                approvers: ask.approvers,
+                not_requester: ask.not_requester,
+                expires_at: draft.now.plus(ask.expires_after),
+            }),
+        })))
+    }
+}
+
+pub(super) fn active_tool(
+    agent: &Agent,
+    settings: &Settings,
+    name: &str,
+) -> Option<Arc<dyn RunTool>> {
+    let is_active =
+        settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name));
+    agent.tool(name).filter(|_| is_active).cloned()
+}
+
+/// The sources' loops word it differently; a tool that a person had approved is told apart.
+fn no_tool(name: &str, agent: Option<&Agent>, settings: &Settings, was_approved: bool) -> String {
+    if was_approved {
+        return format!("Tool \"{name}\" no longer available");
+    }
+    match settings.loop_kind.unwrap_or_default() {
+        LoopKind::Agent => format!("Tool {name} not found"),
+        LoopKind::Protocol => format!("Tool '{name}' not registered"),
+        LoopKind::Prompt => {
+            let names: Vec<&str> = agent
+                .map(|agent| {
+                    agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect()
+                })
+                .unwrap_or_default();
+            format!("Tool \"{name}\" not found. Available tools: {}", names.join(", "))
+        }
+    }
+}
+
+/// What an approval is good for: this tool as it is now, with these arguments.
+fn binding(tool: &dyn RunTool, call: &ToolCall) -> String {
+    sha256_hex(
+        format!("{}\n{}\n{}", call.name, tool.definition().revision, canonical(&call.arguments))
+            .as_bytes(),
+    )
+}
+
+fn fingerprint(call: &ToolCall) -> String {
+    sha256_hex(format!("{}\n{}", call.name, canonical(&call.arguments)).as_bytes())
+}
+
+/// Members sorted, so that equal arguments have equal texts.
+fn canonical(arguments: &RawJson) -> String {
+    let mut value = arguments.value();
+    value.sort_all_objects();
+    value.to_string()
+}

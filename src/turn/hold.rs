@@ -1,0 +1,191 @@
+//! A worker's hold on one conversation: the right to act, and what is known of it while the right lasts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::content::ToolCall;
+use crate::agent::draft::{Draft, Rules};
+use crate::agent::entry::Entry;
+use crate::agent::head::{Claim, Head, READER};
+use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::settings::{Continuation, Settings};
+use crate::agent::step::{Input, step};
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, PromptId, WorkerId};
+use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError};
+use crate::turn::admission::delete;
+use crate::turn::claiming::CLAIM;
+use crate::turn::delivery::{TurnError, store_error};
+use crate::turn::{World, record};
+
+/// The right to act on one conversation, and what is known of it.
+pub(super) struct Hold<'w> {
+    pub(super) world: &'w World,
+    pub(super) key: ConversationKey,
+    pub(super) partition: Partition,
+    /// This delivery's own: two deliveries of one process are two workers to each other.
+    pub(super) worker: WorkerId,
+    pub(super) head: Head,
+    pub(super) etag: ETag,
+    /// The answer whose calls are open.
+    pub(super) answer: Option<Arc<Entry>>,
+    pub(super) epoch: u64,
+    /// Whether the right is kept outside the head and is already ours.
+    pub(super) is_settled: bool,
+    /// Wall and monotonic ends of the claim that others see: the earlier one holds.
+    pub(super) until: Timestamp,
+    pub(super) until_monotonic: Duration,
+    /// When this turn must be over.
+    pub(super) turn_ends: Duration,
+    /// Answers taken in this delivery.
+    pub(super) answers_taken: u32,
+    /// Whether this is no delivery, and only counts one that came to nothing.
+    pub(super) is_counting: bool,
+}
+
+/// The right to act on a conversation; `None`: it is somebody else's, or there is nothing to act on.
+pub(super) async fn take<'w>(
+    world: &'w World,
+    key: &ConversationKey,
+    turn_ends: Duration,
+) -> Result<Option<Hold<'w>>, TurnError> {
+    // Before the store is asked: a slow answer must not make the claim look longer than others see it.
+    let (now, monotonic) = (world.clock.now(), world.clock.monotonic());
+    let until = now.plus(CLAIM);
+    let worker = WorkerId::new(format!("{}.{}", world.worker, world.ids.fresh()));
+    let request = ClaimRequest { key, worker: &worker, now, until };
+    let claimed =
+        world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
+    let Claimed::Free { head: stored, is_settled } = claimed else { return Ok(None) };
+    let head = match record::read_head(&stored) {
+        Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
+        unusable => {
+            world.store.release(key, &worker).await;
+            let head = unusable.map_err(|source| store_error(key, "read", source))?;
+            if head.phase == Phase::Deleted {
+                purge(world, key).await;
+            }
+            return Ok(None);
+        }
+    };
+    Ok(Some(Hold {
+        world,
+        key: key.clone(),
+        partition: Partition::Conversation(key.clone()),
+        worker,
+        epoch: head.epoch + 1,
+        head,
+        etag: stored.etag,
+        answer: None,
+        is_settled,
+        until,
+        until_monotonic: monotonic + CLAIM,
+        turn_ends,
+        answers_taken: 0,
+        is_counting: false,
+    }))
+}
+
+/// A tombstone that is visited owes the rest of its purge, or its own end.
+async fn purge(world: &World, key: &ConversationKey) {
+    world.entries.forget(key);
+    if let Err(error) = delete::purge(world, key).await {
+        tracing::warn!(conversation.id = %key.conversation_id, error = %error, "the purge of {} did not come to its end: the sweep goes on", key.conversation_id);
+    }
+}
+
+impl Hold<'_> {
+    pub(super) fn error(&self, what: &'static str, source: StoreError) -> TurnError {
+        store_error(&self.key, what, source)
+    }
+
+    /// The answer that the phase names: its calls are what is owed.
+    pub(super) async fn load_answer(&mut self) -> Result<(), TurnError> {
+        let loaded = match &self.head.phase {
+            Phase::Calls { answer, .. } => {
+                let place = usize::try_from(answer.saturating_sub(1)).unwrap_or(usize::MAX);
+                self.entries().await?.get(place).cloned()
+            }
+            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => None,
+        };
+        // Only now: whoever stops waiting for a renewal must not leave a hold that has forgotten its answer.
+        self.answer = loaded;
+        Ok(())
+    }
+
+    pub(super) async fn entries(&self) -> Result<Arc<Vec<Arc<Entry>>>, TurnError> {
+        let entries = self.world.entries.entries(&*self.world.store, &self.head).await;
+        entries.map_err(|source| self.error("read the entries of", source))
+    }
+
+    /// A call of the answer whose calls are open.
+    pub(super) fn open_call(&self, index: usize) -> Option<&ToolCall> {
+        self.answer.as_ref()?.body.message()?.as_assistant()?.tool_calls().nth(index)
+    }
+
+    pub(super) fn prompt_id(&self) -> Option<PromptId> {
+        self.head.prompt.as_ref().map(|run| run.id.clone())
+    }
+
+    /// Settings in force: the conversation's over the agent's.
+    pub(super) fn settings(&self) -> Settings {
+        match self.world.agents.find(Some(&self.head.agent)) {
+            Ok(agent) => self.head.settings.over(&agent.settings),
+            Err(_) => self.head.settings.clone(),
+        }
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        let settings = self.settings();
+        Rules {
+            rounds_max: settings.rounds_max(),
+            hard_rounds_max: settings.hard_rounds(),
+            writes_notices: self.world.herald.is_some(),
+        }
+    }
+
+    /// A draft of the head as it is, with the inputs applied: to see what they come to.
+    pub(super) fn try_out(&self, inputs: &[Input]) -> Draft {
+        let mut draft = Draft::new(
+            self.head.clone(),
+            self.answer.clone(),
+            self.rules(),
+            self.world.clock.now(),
+        );
+        for input in inputs {
+            step(&mut draft, input);
+        }
+        draft
+    }
+
+    /// Whether this delivery answers (once more): the first answer always, later ones where turns continue inline.
+    pub(super) fn may_answer(&self, head: &Head) -> bool {
+        if self.answers_taken == 0 {
+            return true;
+        }
+        let is_inline = self.settings().continuation == Some(Continuation::Inline);
+        let now = self.world.clock.monotonic();
+        is_inline && head.waiting == 0 && now + self.world.limits.turn / 2 < self.turn_ends
+    }
+
+    /// Whether nothing more will be performed in this delivery after this commit, so that it clears the claim.
+    pub(super) fn is_last(&self, draft: &Draft) -> bool {
+        if self.is_counting {
+            return true;
+        }
+        match &draft.head.phase {
+            Phase::Idle | Phase::Deleted | Phase::Summary { .. } => true,
+            Phase::Model { not_before, .. } => {
+                not_before.is_some_and(|time| time > draft.now) || !self.may_answer(&draft.head)
+            }
+            Phase::Calls { .. } => {
+                !matches!(draft.next_call(), Some((_, CallStatus::Started { .. })))
+            }
+        }
+    }
+
+    /// The claim as the head shows it while this delivery goes on.
+    pub(super) fn claim(&self, until: Timestamp) -> Claim {
+        Claim { worker: self.worker.clone(), epoch: self.epoch, until }
+    }
+}

@@ -1,0 +1,96 @@
+//! A step that outgrows one commit: what is left out of it, so that as little as possible is lost (invariant 11).
+
+use crate::agent::content::Block;
+use crate::agent::message::StopReason;
+use crate::agent::step::{Answered, CallResult, Input};
+
+/// The same step with less in it, told in words; `None`: there is nothing left to leave out.
+pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
+    let is_poisoned = inputs.iter().any(|input| matches!(input, Input::Poisoned { .. }));
+    if is_poisoned {
+        return None;
+    }
+    match inputs {
+        // What was looked at ahead is looked at again by the next commit.
+        [
+            first @ (Input::Answered(_) | Input::Returned { .. } | Input::OutcomeUnknown { .. }),
+            _,
+            ..,
+        ] => Some(vec![first.clone()]),
+        [Input::Returned { index, result }] if !is_plain(result) => {
+            Some(vec![Input::Returned { index: *index, result: Box::new(plain(result)) }])
+        }
+        [Input::Answered(answered)] if !answered.message.is_failed() => {
+            Some(vec![Input::Answered(Box::new(failed(answered, what)))])
+        }
+        _ => {
+            let reason = format!("The step outgrew what one commit can hold: {what}.");
+            let waiting = inputs.iter().filter(|input| matches!(input, Input::Waiting(_)));
+            // Who waits is counted all the same, or nobody would look for them.
+            Some(waiting.cloned().chain([Input::Poisoned { reason }]).collect())
+        }
+    }
+}
+
+fn is_plain(result: &CallResult) -> bool {
+    result.outputs.is_empty()
+        && result.details.is_none()
+        && result.structured.is_none()
+        && result.content.iter().all(|block| matches!(block, Block::Text(_)))
+}
+
+/// The call was made, so its text stays.
+fn plain(result: &CallResult) -> CallResult {
+    let note = "[Files, widgets, pictures and data of this result were left out: together they are more than one result may hold.]";
+    let texts = result.content.iter().filter(|block| matches!(block, Block::Text(_)));
+    CallResult {
+        content: texts.cloned().chain([Block::text(note)]).collect(),
+        details: None,
+        structured: None,
+        is_error: result.is_error,
+        outputs: Vec::new(),
+        workspace: result.workspace.clone(),
+    }
+}
+
+/// The answer cannot be kept; what it cost is.
+fn failed(answered: &Answered, what: &str) -> Answered {
+    let mut failed = answered.clone();
+    failed.message.content = Vec::new();
+    failed.message.stop_reason = StopReason::Error;
+    failed.message.error_message =
+        Some(format!("The answer is larger than one commit can hold: {what}."));
+    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn returned(outputs: usize) -> Input {
+        let data = crate::agent::raw::RawJson::of(&serde_json::json!({}));
+        let output = crate::agent::entry::Output::Other(data);
+        let content = vec![Block::text("paid")];
+        let result =
+            CallResult { content, outputs: vec![output; outputs], ..CallResult::default() };
+        Input::Returned { index: 0, result: Box::new(result) }
+    }
+
+    #[test]
+    fn what_a_tool_did_is_told_even_when_what_it_made_is_too_much() {
+        let whole = [returned(100), Input::Waiting(0)];
+        let first = reduced(&whole, "100 operations").unwrap();
+        assert_eq!(first.len(), 1);
+        let second = reduced(&first, "100 operations").unwrap();
+        let [Input::Returned { result, .. }] = second.as_slice() else { panic!("{second:?}") };
+        assert_eq!(result.content.first(), Some(&Block::text("paid")));
+        assert!(result.outputs.is_empty());
+        assert!(matches!(reduced(&second, "x").unwrap().as_slice(), [Input::Poisoned { .. }]));
+    }
+
+    #[test]
+    fn who_waits_is_counted_when_the_prompt_is_given_up() {
+        let reduced = reduced(&[Input::Waiting(3), Input::TakenOver], "x").unwrap();
+        assert!(matches!(reduced.as_slice(), [Input::Waiting(3), Input::Poisoned { .. }]));
+    }
+}

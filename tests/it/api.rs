@@ -1,0 +1,7 @@
+//! The API as a client meets it: over HTTP, with the whole service behind it.
+
+mod deciding;
+mod owning;
+mod prompting;
+mod reconnecting;
+mod stage;

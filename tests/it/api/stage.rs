@@ -1,0 +1,165 @@
+//! A service with a fake model and a few tools, and requests with headers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use turnwheel::App;
+use turnwheel::agent::request::Effect;
+use turnwheel::tools::ToolResult;
+use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
+
+use crate::support::fake_model::{FakeModel, Play, Script};
+use crate::support::service::Service;
+use crate::support::tools::{Echo, Gated, Nothing, Runs};
+
+const AGENT: &str = "---
+description: Does what it is told.
+model: gpt-5.1
+tools: [echo, test.gated, hasty]
+---
+You are helpful.
+";
+
+pub(super) struct Stage {
+    pub(super) service: Service,
+    pub(super) model: FakeModel,
+    pub(super) runs: Runs,
+    _folder: tempfile::TempDir,
+}
+
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Value,
+}
+
+impl Reply {
+    /// The last part of its `type`.
+    pub(super) fn problem(&self) -> &str {
+        self.body["type"].as_str().unwrap().strip_prefix("urn:turnwheel:problem:").unwrap()
+    }
+
+    pub(super) fn is_replayed(&self) -> bool {
+        self.headers.get("idempotency-replayed").is_some_and(|value| value == "true")
+    }
+}
+
+impl Stage {
+    pub(super) async fn set(plays: impl IntoIterator<Item = Play>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let agents = folder.path().join("agents");
+        std::fs::create_dir(&agents).unwrap();
+        std::fs::write(agents.join("helper.agent.md"), AGENT).unwrap();
+        let model = FakeModel::start(plays).await;
+        let runs = Runs::default();
+        let app = App::new()
+            .tool(Echo(Arc::clone(&runs)))
+            .tool(Gated(Arc::clone(&runs)))
+            .tool(Hasty(Arc::clone(&runs)));
+        let settings = [
+            ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
+            ("AZURE_OPENAI_API_KEY", "a-key"),
+            ("TURNWHEEL_AUTH", "header"),
+        ];
+        let service = Service::start(app, folder.path(), &settings).await;
+        Self { service, model, runs, _folder: folder }
+    }
+
+    pub(super) async fn send(
+        &self,
+        (method, path): (Method, &str),
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Reply {
+        let mut request =
+            self.service.client.request(method, format!("{}{path}", self.service.base));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.unwrap();
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let text = answer.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Reply { status, headers, body }
+    }
+
+    pub(super) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
+        self.send((Method::POST, path), headers, Some(body)).await
+    }
+
+    pub(super) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
+        self.send((Method::GET, path), headers, None).await
+    }
+}
+
+pub(super) fn says(text: &str) -> Play {
+    Play::Answer(Script::text(text))
+}
+
+pub(super) fn calls(name: &str, arguments: Value) -> Play {
+    Play::Answer(Script::call("c1", name, arguments))
+}
+
+/// An answer of these pieces of text, each let go by a permit.
+pub(super) struct Paced {
+    permits: Arc<Semaphore>,
+    events: usize,
+}
+
+impl Paced {
+    pub(super) fn answer(pieces: &[String]) -> (Self, Play) {
+        let script = Script { text: pieces.to_vec(), ..Script::default() };
+        let events = script.events();
+        let permits = Arc::new(Semaphore::new(0));
+        let paced = Self { permits: Arc::clone(&permits), events: events.len() };
+        (paced, Play::Paced(permits, events))
+    }
+
+    /// The head of the answer, up to before its first piece.
+    pub(super) fn begin(&self) {
+        self.permits.add_permits(2);
+    }
+
+    pub(super) fn one(&self) {
+        self.permits.add_permits(1);
+    }
+
+    pub(super) fn all(&self) {
+        self.permits.add_permits(self.events);
+    }
+}
+
+/// Asks, and does not wait long for the answer.
+struct Hasty(Runs);
+
+impl Tool for Hasty {
+    type Args = Nothing;
+
+    fn name(&self) -> &'static str {
+        "hasty"
+    }
+
+    fn description(&self) -> &'static str {
+        "Runs only if a person agrees at once."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Write
+    }
+
+    fn approval(&self, _args: &Nothing) -> Option<Approval> {
+        Some(Approval::because("Quick!").within(Duration::from_millis(50)))
+    }
+
+    async fn call(&self, _args: Nothing, _cx: CallContext) -> Result<ToolResult, ToolError> {
+        self.0.lock().unwrap().push("hasty".to_owned());
+        Ok(ToolResult::text("done"))
+    }
+}

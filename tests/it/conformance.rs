@@ -1,0 +1,68 @@
+//! The conformance cases, played through the whole service: HTTP in front, a fake Responses endpoint behind.
+
+mod approvals;
+mod azure;
+mod case;
+mod compare;
+mod hooks;
+mod loops;
+mod notation;
+mod stage;
+
+use self::case::Case;
+
+/// Plays the shared case of that id; where the shared folder is not, says so and passes.
+async fn plays(id: &str) {
+    if let Some(case) = Case::shared(id) {
+        play(&case).await;
+    }
+}
+
+async fn play(case: &Case) {
+    match case.system() {
+        "azure" if case.given("messages").is_array() => Box::pin(azure::history(case)).await,
+        "azure" => Box::pin(azure::streams(case)).await,
+        "approvals" => Box::pin(approvals::play(case)).await,
+        _ => Box::pin(loops::play(case)).await,
+    }
+}
+
+macro_rules! cases {
+    ($($name:ident $id:literal;)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                plays($id).await;
+            }
+        )*
+    };
+}
+
+cases! {
+    l01_a_plain_prompt_tells_its_events_in_order "L01";
+    l02_a_tool_call_is_followed_by_a_second_turn "L02";
+    l03_two_calls_run_one_after_the_other "L03";
+    l04_a_tools_progress_is_told_live "L04";
+    l05_a_failing_tool_is_a_result_that_the_model_reads "L05";
+    l06_an_unknown_tool_is_a_result_that_the_model_reads "L06";
+    l07_arguments_that_do_not_fit_are_a_result_that_the_model_reads "L07";
+    l16_an_error_in_the_middle_of_an_answer_ends_the_run "L16";
+    l22_an_extension_changes_what_the_model_is_sent_and_not_the_record "L22";
+    l23_a_call_that_fails_before_any_event_ends_the_run "L23";
+    l26_an_extension_blocks_calls_with_its_reason_or_without "L26";
+    a01_a_streamed_answer_becomes_events_message_and_cost "A01";
+    a03_an_error_event_becomes_the_messages_error "A03";
+    a04_history_becomes_input_items "A04";
+    p01_a_gated_call_waits_and_runs_once_approved "P01";
+    p02_a_rejected_call_never_runs "P02";
+}
+
+/// Made up for this: the players are tried where the shared cases are not.
+#[tokio::test]
+async fn the_cases_made_up_here_are_played() {
+    let own = Case::own();
+    assert!(own.len() >= 4, "one of each kind");
+    for case in &own {
+        play(case).await;
+    }
+}

@@ -1,0 +1,65 @@
+//! A case as its file has it, and which of its expectations wins.
+
+use serde_json::Value;
+
+use crate::support::shared::shared;
+
+/// The first that a case has wins.
+const PROFILES: [&str; 4] = ["source", "required", "both", "today"];
+
+pub(super) struct Case(Value);
+
+impl Case {
+    pub(super) fn shared(id: &str) -> Option<Self> {
+        let text = std::fs::read_to_string(shared("conformance/cases.json")?).unwrap();
+        let found = all(&text).into_iter().find(|case| case.0["id"] == id);
+        Some(found.unwrap_or_else(|| panic!("there is no case {id}")))
+    }
+
+    /// Those that lie beside this file.
+    pub(super) fn own() -> Vec<Self> {
+        all(include_str!("cases.json"))
+    }
+
+    pub(super) fn id(&self) -> &str {
+        self.0["id"].as_str().unwrap()
+    }
+
+    pub(super) fn system(&self) -> &str {
+        self.0["system"].as_str().unwrap()
+    }
+
+    /// Null when the case says nothing of it.
+    pub(super) fn given(&self, name: &str) -> &Value {
+        &self.0["given"][name]
+    }
+
+    pub(super) fn actions(&self) -> &[Value] {
+        self.0["actions"].as_array().unwrap()
+    }
+
+    /// What the case expects; behaviour that it calls a defect is not asked for.
+    pub(super) fn expected(&self) -> &Value {
+        let expect = &self.0["expect"];
+        let found = PROFILES.iter().map(|profile| &expect[*profile]).find(|expected| {
+            let defect = expected["treat_as"].as_str().unwrap_or_default();
+            !expected.is_null() && !defect.starts_with("defect")
+        });
+        found.unwrap_or_else(|| panic!("{}: nothing is expected", self.id()))
+    }
+
+    /// What stands beside the profiles.
+    pub(super) fn expected_beside(&self, name: &str) -> &Value {
+        &self.0["expect"][name]
+    }
+
+    /// Of a case whose winning expectation is that of later releases, which run calls in parallel.
+    pub(super) fn is_of_today(&self) -> bool {
+        self.expected() == &self.0["expect"]["today"]
+    }
+}
+
+fn all(text: &str) -> Vec<Case> {
+    let file: Value = serde_json::from_str(text).unwrap();
+    file["cases"].as_array().unwrap().iter().cloned().map(Case).collect()
+}

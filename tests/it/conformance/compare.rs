@@ -1,0 +1,54 @@
+//! Comparing what happened with what a case expects.
+
+use serde_json::Value;
+
+/// Equal lists, or a panic that shows both, one item a line.
+pub(super) fn assert_same(what: &str, actual: &[Value], expected: &[Value]) {
+    if actual == expected {
+        return;
+    }
+    let at = actual.iter().zip(expected).take_while(|(one, other)| one == other).count();
+    panic!(
+        "{what}: differs from item {at} on\nactual:\n{}\nexpected:\n{}",
+        lines(actual),
+        lines(expected)
+    );
+}
+
+fn lines(items: &[Value]) -> String {
+    items.iter().map(|item| format!("  {item}\n")).collect()
+}
+
+/// Everything expected is there; members that nobody expected may be.
+pub(super) fn assert_fits(what: &str, actual: &Value, expected: &Value) {
+    assert!(fits(actual, expected), "{what}:\nactual:   {actual}\nexpected: {expected}");
+}
+
+fn fits(actual: &Value, expected: &Value) -> bool {
+    match (actual, expected) {
+        (Value::Object(actual), Value::Object(expected)) => expected
+            .iter()
+            .all(|(name, value)| actual.get(name).is_some_and(|actual| fits(actual, value))),
+        (Value::Array(actual), Value::Array(expected)) => {
+            actual.len() == expected.len()
+                && actual.iter().zip(expected).all(|(actual, expected)| fits(actual, expected))
+        }
+        (Value::Number(actual), Value::Number(expected)) => {
+            let (actual, expected) = (actual.as_f64().unwrap(), expected.as_f64().unwrap());
+            (actual - expected).abs() <= 1e-12 * expected.abs()
+        }
+        (actual, expected) => actual == expected,
+    }
+}
+
+#[test]
+fn a_difference_is_noticed() {
+    use serde_json::json;
+    let whole = json!({"a": [1, {"b": "x", "c": 2}], "d": null});
+    assert!(fits(&whole, &json!({"a": [1, {"b": "x"}]})));
+    for other in [json!({"a": [1]}), json!({"a": [1, {"b": "y"}]}), json!({"e": null}), json!([])] {
+        assert!(!fits(&whole, &other), "{other}");
+    }
+    assert!(fits(&json!(6e-5), &json!(5.999_999_999_999_999_5e-5)));
+    assert!(!fits(&json!(6e-5), &json!(6.1e-5)));
+}

@@ -1,0 +1,66 @@
+//! The cases' hooks as extensions.
+
+use std::borrow::Cow;
+
+use async_trait::async_trait;
+use turnwheel::App;
+use turnwheel::agent::message::Message;
+use turnwheel::extensions::{Block, CallAhead, Extension};
+
+use super::case::Case;
+
+pub(super) fn with_hooks(app: App, case: &Case) -> App {
+    let hooks = case.given("hooks");
+    let app = match hooks["context"].as_str() {
+        None => app,
+        Some("keep the last two messages") => app.extension(KeepsTwo),
+        Some(other) => panic!("an unknown hook: {other}"),
+    };
+    match hooks["tool_call"].as_str() {
+        None => app,
+        Some(text) => app.extension(Blocks(text.split(';').map(block).collect())),
+    }
+}
+
+#[derive(Debug)]
+struct KeepsTwo;
+
+#[async_trait]
+impl Extension for KeepsTwo {
+    fn name(&self) -> &'static str {
+        "keeps-two"
+    }
+
+    async fn transform_context<'a>(
+        &self,
+        mut messages: Vec<Cow<'a, Message>>,
+    ) -> Vec<Cow<'a, Message>> {
+        messages.split_off(messages.len().saturating_sub(2))
+    }
+}
+
+/// Call ids, each with the reason.
+#[derive(Debug)]
+struct Blocks(Vec<(String, Option<String>)>);
+
+/// `c1 -> block, reason 'not allowed here'`.
+fn block(text: &str) -> (String, Option<String>) {
+    let (id, what) = text.split_once(" -> block, ").unwrap();
+    let reason =
+        what.strip_prefix("reason '").map(|reason| reason.trim_end_matches('\'').to_owned());
+    assert!(reason.is_some() || what == "no reason", "{what}");
+    (id.trim().to_owned(), reason)
+}
+
+#[async_trait]
+impl Extension for Blocks {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    async fn before_tool_call(&self, call: &CallAhead<'_>) -> Option<Block> {
+        let id = call.tool_call_id.split('|').next();
+        let found = self.0.iter().find(|(blocked, _)| Some(blocked.as_str()) == id);
+        found.map(|(_, reason)| Block { reason: reason.clone() })
+    }
+}

@@ -1,0 +1,124 @@
+//! Cases of the loop: events live and kept, what the model was sent, what the record holds, which tools ran.
+
+use serde_json::{Value, json};
+
+use super::case::Case;
+use super::compare::assert_same;
+use super::notation::{self, in_sequence, is_live_only};
+use super::stage::{CONVERSATION, Needs, Stage};
+use crate::support::fake_model::Play;
+use crate::support::stream::{Stream, numbers};
+
+pub(super) async fn play(case: &Case) {
+    let id = case.id();
+    let plays = Play::script(case.given("model_script"));
+    let needs = Needs { messages: history(case), ..Needs::of_loop("agent") };
+    let stage = Stage::set(case, plays, needs).await;
+    let mut stream = Stream::open(&stage.service, CONVERSATION, "", None).await;
+    let [action] = case.actions() else { panic!("{id} does more than prompt") };
+    assert_eq!(action["do"], "prompt");
+    let prompt_id = stage.prompt(&action["text"]).await;
+    let live = stream.until("agent_settled").await;
+    let kept = Stream::open(&stage.service, CONVERSATION, "?follow=false", None).await.rest().await;
+
+    let expected = &as_thrown(case);
+    let events = expected_events(case, expected);
+    assert_same(&format!("{id}: events as they happen"), &notation::events(&live), &events);
+    let kept_events: Vec<Value> =
+        events.iter().filter(|event| !is_live_only(event)).cloned().collect();
+    assert_same(&format!("{id}: events kept"), &notation::events(&kept), &kept_events);
+    let count = kept.len() as u64;
+    assert_eq!(numbers(&kept), (1..=count).collect::<Vec<_>>(), "{id}: numbers kept");
+    assert_eq!(numbers(&live), (1..=count).collect::<Vec<_>>(), "{id}: numbers told live");
+
+    let list = |name: &str| expected[name].as_array().unwrap().clone();
+    let requests: Vec<Value> = stage.model.requests().iter().map(notation::request).collect();
+    assert_same(&format!("{id}: requests"), &requests, &list("model_requests"));
+    let messages: Vec<Value> = stage.messages().await.iter().map(notation::message).collect();
+    assert_same(&format!("{id}: messages"), &messages, &list("messages_after"));
+    let runs: Vec<Value> = list("tool_runs").iter().map(run).collect();
+    // The cases do not say when `prog` runs.
+    let ran: Vec<Value> =
+        stage.runs().into_iter().filter(|run| run != "prog").map(Value::from).collect();
+    assert_same(&format!("{id}: tool runs"), &ran, &runs);
+    ends_as_expected(&stage, &prompt_id, expected).await;
+    stage.service.stop().await;
+}
+
+async fn ends_as_expected(stage: &Stage, prompt_id: &str, expected: &Value) {
+    let path = format!("/api/conversations/{CONVERSATION}");
+    assert_eq!(stage.service.get(&path).await["state"], "idle");
+    let prompt = stage.service.get(&format!("{path}/prompts/{prompt_id}")).await;
+    let error = &expected["state_after"]["error"];
+    let state = if error.is_null() { "completed" } else { "failed" };
+    assert_eq!(prompt["state"], state, "{prompt}");
+    assert_eq!(&prompt["error"]["message"], error, "{prompt}");
+}
+
+/// In the order that holds here: calls run one after the other unless a setting says otherwise, and an answer that failed
+/// before its first event is a message and a turn like any other.
+fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
+    let mut events = expected["events"].as_array().unwrap().clone();
+    if case.is_of_today() {
+        events = in_sequence(&events);
+    }
+    let failed = expected["messages_after"].as_array().unwrap().iter().rfind(|message| {
+        message["stop"] == "error" && events.iter().all(|event| event["role"] != "assistant")
+    });
+    if let Some(failed) = failed {
+        let mut end = failed.clone();
+        end["type"] = json!("message_end");
+        let last = events.len() - 1;
+        events.splice(
+            last..,
+            [
+                json!({"type": "message_start", "role": "assistant"}),
+                end,
+                json!({"type": "turn_end", "stop": "error", "tool_results": []}),
+                json!({"type": "agent_end", "messages": ["user", "assistant"]}),
+            ],
+        );
+    }
+    events
+}
+
+/// What the origin's stream function throws is here a refused request, and its text says so.
+fn as_thrown(case: &Case) -> Value {
+    let mut expected = case.expected().clone();
+    let script = case.given("model_script").as_array().unwrap();
+    if script.iter().any(Value::is_string) {
+        let text = format!("HTTP 400: {}", expected["state_after"]["error"].as_str().unwrap());
+        for message in expected["messages_after"].as_array_mut().unwrap() {
+            if message["stop"] == "error" {
+                message["error"] = json!(text);
+            }
+        }
+        expected["state_after"]["error"] = json!(text);
+    }
+    expected
+}
+
+/// `["echo", {"value": "x"}]` as the tools here write it down.
+fn run(run: &Value) -> Value {
+    let name = run[0].as_str().unwrap();
+    let value = run[1]["value"].as_str().or(run[1].as_str());
+    Value::from(value.map_or_else(|| name.to_owned(), |value| format!("{name} {value}")))
+}
+
+/// `user: o1` as a message.
+fn history(case: &Case) -> Vec<Value> {
+    let lines = case.given("history").as_array().cloned().unwrap_or_default();
+    lines.iter().map(|line| remembered(line.as_str().unwrap())).collect()
+}
+
+fn remembered(line: &str) -> Value {
+    let (role, text) = line.split_once(": ").unwrap();
+    match role {
+        "user" => json!({"role": "user", "content": text, "timestamp": 1}),
+        "assistant" => json!({
+            "role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": 1,
+            "api": "openai-responses", "provider": "openai", "model": "gpt-4o", "stopReason": "stop",
+        }),
+        other => panic!("who is {other}?"),
+    }
+}

@@ -1,0 +1,104 @@
+//! The whole service for one case: its agent, its tools, its hooks, and the fake model behind it.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use turnwheel::App;
+
+use super::case::Case;
+use super::hooks::with_hooks;
+use crate::support::fake_model::{FakeModel, Play};
+use crate::support::service::Service;
+use crate::support::tools::{Add, Boom, Echo, Gated, Prog, Runs, Slow};
+
+/// The conversation of every case.
+pub(super) const CONVERSATION: &str = "case";
+
+pub(super) struct Stage {
+    pub(super) service: Service,
+    pub(super) model: FakeModel,
+    pub(super) runs: Runs,
+    _folder: tempfile::TempDir,
+}
+
+/// What a case needs beyond its tools.
+pub(super) struct Needs<'a> {
+    /// Id of the model.
+    pub(super) model: &'a str,
+    /// Of that model, as `TURNWHEEL_PRICES` has it.
+    pub(super) facts: Value,
+    pub(super) settings: Value,
+    /// With which the conversation begins.
+    pub(super) messages: Vec<Value>,
+}
+
+impl Needs<'_> {
+    /// Retries have cases of their own.
+    pub(super) fn of_loop(kind: &str) -> Self {
+        Self {
+            model: "gpt-5.1",
+            facts: json!({}),
+            settings: json!({"loop": kind, "retry": {"enabled": false}}),
+            messages: Vec::new(),
+        }
+    }
+}
+
+impl Stage {
+    /// The conversation exists when this returns, and nothing has been asked.
+    pub(super) async fn set(case: &Case, plays: Vec<Play>, needs: Needs<'_>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let agents = folder.path().join("agents");
+        std::fs::create_dir(&agents).unwrap();
+        std::fs::write(agents.join("player.agent.md"), agent(case, needs.model)).unwrap();
+        let model = FakeModel::start(plays).await;
+        let runs = Runs::default();
+        let of = || Arc::clone(&runs);
+        let app = App::new()
+            .tool(Echo(of()))
+            .tool(Boom(of()))
+            .tool(Add(of()))
+            .tool(Slow(of()))
+            .tool(Prog(of()))
+            .tool(Gated(of()));
+        let prices = json!({needs.model: needs.facts}).to_string();
+        let settings = [
+            ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
+            ("AZURE_OPENAI_API_KEY", "a-key"),
+            ("TURNWHEEL_PRICES", prices.as_str()),
+        ];
+        let service = Service::start(with_hooks(app, case), folder.path(), &settings).await;
+        let body =
+            json!({"id": CONVERSATION, "settings": needs.settings, "messages": needs.messages});
+        let (status, answer) = service.post("/api/conversations", &body).await;
+        assert_eq!(status, 201, "{}: {answer}", case.id());
+        Self { service, model, runs, _folder: folder }
+    }
+
+    /// The prompt's id.
+    pub(super) async fn prompt(&self, input: &Value) -> String {
+        let path = format!("/api/conversations/{CONVERSATION}/prompts");
+        let (status, answer) = self.service.post(&path, &json!({"input": input})).await;
+        assert_eq!(status, 202, "{answer}");
+        answer["promptId"].as_str().unwrap().to_owned()
+    }
+
+    pub(super) async fn messages(&self) -> Vec<Value> {
+        let path = format!("/api/conversations/{CONVERSATION}/messages?limit=100");
+        self.service.get(&path).await["items"].as_array().unwrap().clone()
+    }
+
+    pub(super) fn runs(&self) -> Vec<String> {
+        self.runs.lock().unwrap().clone()
+    }
+}
+
+fn agent(case: &Case, model: &str) -> String {
+    let tools = case.given("tools").as_array().cloned().unwrap_or_default();
+    let tools: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let instructions = case.given("system_prompt").as_str().unwrap_or("You are helpful.");
+    format!(
+        "---\ndescription: Plays a case.\nmodel: {model}\ntools: {}\n---\n{instructions}\n",
+        json!(tools)
+    )
+}

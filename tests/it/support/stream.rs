@@ -1,0 +1,98 @@
+//! A reader of server-sent events that can go away in the middle.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::service::Service;
+
+/// Nothing here takes that long; a stream that says nothing more is a failed test.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One frame. With a number alone it only moves the reader's number on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) id: Option<u64>,
+    /// Empty when there is none.
+    pub(crate) name: String,
+    pub(crate) data: Value,
+}
+
+/// Dropping it cuts the connection.
+pub(crate) struct Stream {
+    pub(crate) status: u16,
+    response: reqwest::Response,
+    text: String,
+}
+
+impl Stream {
+    /// Hears everything from here on once this has returned. `after` goes as `Last-Event-ID`.
+    pub(crate) async fn open(
+        service: &Service,
+        conversation: &str,
+        query: &str,
+        after: Option<u64>,
+    ) -> Self {
+        let url = format!("{}/api/conversations/{conversation}/events{query}", service.base);
+        let mut request = service.client.get(url);
+        if let Some(after) = after {
+            request = request.header("last-event-id", after.to_string());
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        assert!(status < 300, "the stream is refused with {status}");
+        Self { status, response, text: String::new() }
+    }
+
+    /// The next frame that is no comment; `None`: the stream has ended.
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((frame, rest)) = self.text.split_once("\n\n") {
+                let (frame, rest) = (frame.to_owned(), rest.to_owned());
+                self.text = rest;
+                if let Some(frame) = read(&frame) {
+                    return Some(frame);
+                }
+                continue;
+            }
+            let chunk = tokio::time::timeout(PATIENCE, self.response.chunk()).await;
+            let chunk = chunk.expect("the stream goes on or ends").unwrap()?;
+            self.text.push_str(std::str::from_utf8(&chunk).expect("one frame, one chunk"));
+        }
+    }
+
+    /// All frames up to the first of that name.
+    pub(crate) async fn until(&mut self, name: &str) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            let is_last = frame.name == name;
+            frames.push(frame);
+            if is_last {
+                return frames;
+            }
+        }
+        panic!("the stream ended without {name}: {frames:#?}");
+    }
+
+    /// All frames up to the end.
+    pub(crate) async fn rest(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            frames.push(frame);
+        }
+        frames
+    }
+}
+
+fn read(text: &str) -> Option<Frame> {
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let id = line("id:").map(|id| id.parse().expect("a number"));
+    let name = line("event:").unwrap_or_default().to_owned();
+    let data = line("data:").map_or(Value::Null, |data| serde_json::from_str(data).unwrap());
+    (id.is_some() || !name.is_empty()).then_some(Frame { id, name, data })
+}
+
+/// The numbers that the frames carry.
+pub(crate) fn numbers(frames: &[Frame]) -> Vec<u64> {
+    frames.iter().filter_map(|frame| frame.id).collect()
+}
