@@ -10,6 +10,7 @@ mod api;
 mod azure_model;
 mod conformance;
 mod edge;
+mod fsyncs;
 mod host_contract;
 mod http_tools;
 mod kill;

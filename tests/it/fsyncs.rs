@@ -1,0 +1,132 @@
+//! What a durable tool round costs on disk, counted: counts do not drift, so they are held.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use turnwheel::agent::content::Content;
+use turnwheel::agent::entry::Source;
+use turnwheel::agent::message::Message;
+use turnwheel::agent::settings::Settings;
+use turnwheel::agents::{Agent, Catalog};
+use turnwheel::artifacts::MemoryArtifacts;
+use turnwheel::clock::{Clock, SystemClock};
+use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
+use turnwheel::live::EmbeddedLive;
+use turnwheel::model::scripted::ScriptedModel;
+use turnwheel::model::{Answer, Listener, Model, ModelRecord, ModelRequest};
+use turnwheel::queue::{self, MemoryQueue, Queue as _};
+use turnwheel::store::embedded::EmbeddedStore;
+use turnwheel::tools::code::code_tool;
+use turnwheel::turn::admission::Owner;
+use turnwheel::turn::admission::idempotency::Idempotency;
+use turnwheel::turn::admission::prompt::{
+    FirstPromptRequest, Sender, WhenBusy, begin_conversation,
+};
+use turnwheel::turn::{EntryMemory, Limits, NoProbe, World, delivery};
+
+use crate::support::tools::Echo;
+
+const ROUNDS: usize = 20;
+/// Syncs that a checkpoint makes: measured with strace.
+const SYNCS_OF_A_CHECKPOINT: u64 = 3;
+
+/// One call a round, then a text.
+#[derive(Debug)]
+struct Rounds;
+
+#[async_trait]
+impl Model for Rounds {
+    async fn answer(&self, request: ModelRequest<'_>, _listener: &dyn Listener) -> Answer {
+        let results = request
+            .messages
+            .iter()
+            .filter(|message| matches!(message, Message::ToolResult(_)))
+            .count();
+        let block = if results < ROUNDS {
+            json!({"type": "toolCall", "id": "c1", "name": "echo", "arguments": {"value": "x"}})
+        } else {
+            json!({"type": "text", "text": "done"})
+        };
+        let message = json!({"content": [block], "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 0});
+        Answer { message: serde_json::from_str(&message.to_string()).unwrap(), failure: None }
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        ScriptedModel.record(model)
+    }
+}
+
+fn world(store: Arc<EmbeddedStore>) -> World {
+    let agent = Agent {
+        name: "echoing".to_owned(),
+        description: String::new(),
+        settings: Settings::default(),
+        instructions: String::new(),
+        tools: vec![code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
+        response_schema: None,
+        revision: "r".to_owned(),
+    };
+    let agents = Catalog {
+        agents: BTreeMap::from([("echoing".to_owned(), Arc::new(agent))]),
+        ..Catalog::default()
+    };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let ids: Arc<dyn Ids> = Arc::new(SystemIds);
+    World {
+        store,
+        queue: Arc::new(MemoryQueue::new(Arc::clone(&clock), 0, queue::Faults::default())),
+        artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
+        live: Arc::new(EmbeddedLive::default()),
+        model: Arc::new(Rounds),
+        agents: Arc::new(agents),
+        extensions: Vec::new(),
+        entries: Arc::new(EntryMemory::default()),
+        herald: None,
+        clock,
+        worker: WorkerId::new(ids.fresh()),
+        ids,
+        probe: Arc::new(NoProbe),
+        limits: Limits::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_tool_round_costs_at_most_three_fsyncs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
+    let world = world(Arc::clone(&store));
+    let owner = Owner { tenant: TenantId::new("t"), user: UserId::new("u") };
+    let request = FirstPromptRequest {
+        conversation_id: Some("c".to_owned()),
+        input: Some(Content::Text("go".to_owned())),
+        ..FirstPromptRequest::default()
+    };
+    let idempotency = Idempotency {
+        key: "k".to_owned(),
+        is_repeatable: true,
+        route: "POST /prompts",
+        body_hash: "h".to_owned(),
+    };
+    let sender = Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse };
+    begin_conversation(&world, &owner, request, &idempotency, &sender).await.unwrap();
+    let (commits, checkpoints) = (store.commits(), store.checkpoints());
+    let mut deliveries = 0;
+    loop {
+        let messages = world.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
+        let Some(message) = messages.into_iter().next() else { break };
+        let nudge = serde_json::from_str(&message.text).unwrap();
+        delivery::handle(&world, &nudge).await.unwrap();
+        world.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
+        deliveries += 1;
+    }
+    assert_eq!(deliveries, ROUNDS + 1, "one message is one turn");
+    // Taking in the prompt and the last answer are no tool rounds.
+    let commits = store.commits() - commits - 2;
+    let syncs = commits + SYNCS_OF_A_CHECKPOINT * (store.checkpoints() - checkpoints);
+    let rounds = ROUNDS as u64;
+    assert!(syncs <= 3 * rounds, "{syncs} fsyncs in {rounds} tool rounds");
+    assert_eq!(commits, 2 * rounds, "the answer with its intent, and the result");
+}
