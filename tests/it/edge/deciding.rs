@@ -215,3 +215,11 @@ async fn a_forged_link_is_no_link_and_its_token_is_never_repeated() {
         .await
         .fails(404, "not-found");
 }
+
+#[tokio::test]
+async fn a_link_to_what_links_may_not_decide_shows_and_decides_nothing() {
+    let (rig, _, _) = asked(50_000).await;
+    let link = rig.link().await;
+    rig.get(&link).send().await.fails(404, "not-found");
+    rig.post(&link, &json!({"decision": "approve"})).send().await.fails(404, "not-found");
+}

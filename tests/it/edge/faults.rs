@@ -62,8 +62,15 @@ async fn with_a_key_a_request_happens_once_whatever_the_store_does() {
         assert_eq!(again.await.is(202).json(), accepted, "seed {seed}");
         rig.store.set_faults(Faults::default());
         rig.work().await;
+        rig.store.set_faults(ROUGH);
+        let more = json!({"input": "say more"});
+        let path = "/api/conversations/c/prompts";
+        insist(|| rig.post(path, &more).key("more").send()).await.is(202);
+        rig.store.set_faults(Faults::default());
+        rig.work().await;
         let seen = rig.seen("/api/conversations/c/prompts").await;
-        assert_eq!(seen["items"].as_array().unwrap().len(), 1, "seed {seed}");
+        assert_eq!(seen["items"].as_array().unwrap().len(), 2, "seed {seed}");
+        assert_eq!(seen["items"][1]["output"][0]["content"], "more", "seed {seed}");
         assert_eq!(seen["items"][0]["output"][0]["content"], "hello", "seed {seed}");
         let entries = rig.seen("/api/conversations/c/entries?limit=100").await;
         let named = entries["items"]

@@ -73,7 +73,11 @@ impl RunTool for Pay {
         let amount = arguments.value["amount"].as_f64().unwrap_or(0.0);
         (amount > 100.0).then(|| Ask {
             reason: format!("Paying {amount} requires approval."),
-            approvers: vec!["owner".to_owned(), "link".to_owned(), "role:Boss".to_owned()],
+            approvers: if amount > 10_000.0 {
+                vec!["role:Boss".to_owned()]
+            } else {
+                vec!["owner".to_owned(), "link".to_owned(), "role:Boss".to_owned()]
+            },
             not_requester: amount > 1_000.0,
             expires_after: Duration::from_hours(24),
         })
