@@ -23,7 +23,7 @@ fn steps(readme: &str) -> Vec<Step> {
                 text.push('\n');
             }
             (None, line) if line.contains("<!-- tour: kill -9, start again -->") => {
-                steps.push(Step::PullThePlug)
+                steps.push(Step::PullThePlug);
             }
             (None, _) => {}
         }

@@ -51,6 +51,7 @@ impl Receiver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/hook", post(hear)).with_state(self.clone());
+        #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         format!("http://{address}/hook")
     }

@@ -16,7 +16,7 @@ pub(super) fn assert_same(what: &str, actual: &[Value], expected: &[Value]) {
 }
 
 fn lines(items: &[Value]) -> String {
-    items.iter().map(|item| format!("  {item}\n")).collect()
+    items.iter().fold(String::new(), |text, item| text + &format!("  {item}\n"))
 }
 
 /// Everything expected is there; members that nobody expected may be.

@@ -108,13 +108,11 @@ fn list(items: &Value, of: impl Fn(&Value) -> Value) -> Vec<Value> {
 
 /// A text, or the texts of blocks or of a request's parts.
 fn text(content: &Value) -> Value {
-    match content {
-        Value::String(text) => Value::from(text.as_str()),
-        other => {
-            let texts = list(other, |block| block["text"].clone());
-            Value::from(texts.iter().filter_map(Value::as_str).collect::<String>())
-        }
+    if content.is_string() {
+        return content.clone();
     }
+    let texts = list(content, |block| block["text"].clone());
+    Value::from(texts.iter().filter_map(Value::as_str).collect::<String>())
 }
 
 /// A request's input without its instructions; the items of one answer are one.

@@ -283,7 +283,7 @@ impl Rig {
     pub(super) async fn work(&self) {
         for _ in 0..50 {
             let received =
-                self.queue.receive(queue::TURNS, 1, Duration::from_secs(60)).await.unwrap();
+                self.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
             let Some(message) = received.into_iter().next() else { return };
             let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
             Box::pin(delivery::handle(&self.world, &nudge)).await.unwrap();

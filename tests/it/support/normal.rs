@@ -82,22 +82,16 @@ impl Renumbering {
                 let next = format!("#{}", self.names.len() + 1);
                 Value::String(self.names.entry(text.clone()).or_insert(next).clone())
             }
-            Value::String(text) => Value::String(self.without_ids(text)),
+            Value::String(text) => Value::String(without_receipts(text)),
             Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
         }
     }
+}
 
-    /// Ids and receipts inside texts: a receipt is a hash of the effect id.
-    fn without_ids(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        while let Some(at) = text.find("rcpt_") {
-            let end = text[at + 5..]
-                .find(|letter: char| !letter.is_ascii_alphanumeric())
-                .map_or(text.len(), |end| at + 5 + end);
-            text.replace_range(at..end, "receipt");
-        }
-        text
-    }
+/// Receipts inside texts: each is a hash of the effect id.
+fn without_receipts(text: &str) -> String {
+    let receipt = regex::Regex::new("rcpt_[[:alnum:]]*").unwrap();
+    receipt.replace_all(text, "receipt").into_owned()
 }
 
 #[test]
