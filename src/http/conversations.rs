@@ -19,7 +19,7 @@ use crate::turn::admission::delete::delete_conversation;
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::record;
 use crate::turn::views::conversation::{
-    ConversationView, conversation_view, entry_view, listed_view, messages,
+    ConversationView, current_view, entry_view, listed_view, messages,
 };
 use crate::turn::views::{etag_of, load};
 
@@ -98,8 +98,8 @@ pub(crate) async fn read(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> Answered {
-    let (_, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let view = conversation_view(&api.world, &head).await?;
+    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let (view, head) = current_view(&api.world, &key).await?;
     let mut response = json(StatusCode::OK, &view);
     if let Ok(etag) = HeaderValue::from_str(&etag_of(&head)) {
         response.headers_mut().insert(ETAG, etag);

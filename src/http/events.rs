@@ -80,13 +80,14 @@ fn last_event_id(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id")?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Whether nothing runs, waits for a person, or is about to run.
+/// Whether nothing runs, waits for a person, or is about to run; and nothing happened since the head was read.
 pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refusal> {
     if head.phase != Phase::Idle {
         return Ok(false);
     }
-    let inbox = load::inbox(world, &head.key()).await?;
-    Ok(!inbox.iter().any(|item| load::waiting_prompt(item).is_some()))
+    let (inbox, now) = load::inbox_then_head(world, &head.key()).await?;
+    let is_idle = now.phase == Phase::Idle && now.event_seq == head.event_seq;
+    Ok(is_idle && !inbox.iter().any(|item| load::waiting_prompt(item).is_some()))
 }
 
 fn response(feed: Feed) -> Response {

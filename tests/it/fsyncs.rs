@@ -17,7 +17,7 @@ use turnwheel::ids::{Ids, SystemIds, TenantId, UserId, WorkerId};
 use turnwheel::live::EmbeddedLive;
 use turnwheel::model::scripted::ScriptedModel;
 use turnwheel::model::{Answer, Listener, Model, ModelRecord, ModelRequest};
-use turnwheel::queue::{self, MemoryQueue, Queue as _};
+use turnwheel::queue::{self, MemoryQueue};
 use turnwheel::store::embedded::EmbeddedStore;
 use turnwheel::tools::code::code_tool;
 use turnwheel::turn::admission::Owner;

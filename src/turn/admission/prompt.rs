@@ -285,8 +285,9 @@ async fn busy_with(world: &World, head: &Head) -> Result<Option<PromptId>, Refus
     if let Some(run) = &head.prompt {
         return Ok(Some(run.id.clone()));
     }
-    let inbox = load::inbox(world, &head.key()).await?;
-    Ok(inbox.iter().find_map(load::waiting_prompt).map(|prompt| prompt.prompt_id.clone()))
+    let (inbox, head) = load::inbox_then_head(world, &head.key()).await?;
+    let waiting = inbox.iter().find_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id);
+    Ok(head.prompt.as_ref().map(|run| &run.id).or(waiting).cloned())
 }
 
 async fn inbox_item(

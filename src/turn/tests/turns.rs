@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use super::bench::Bench;
+use crate::agent::head::State;
 use crate::agent::phase::Phase;
 use crate::queue::{self, Queue as _};
+use crate::turn::views::conversation::current_view;
+use crate::turn::views::prompts::prompts;
 use crate::turn::{NoProbe, sweep};
 
 #[tokio::test(start_paused = true)]
@@ -55,4 +58,20 @@ async fn events_have_consecutive_numbers() {
     bench.run().await;
     let events = bench.events().await;
     assert!(events.iter().map(|event| event.n).eq(1..=events.len() as u64));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_is_taken_in_while_somebody_looks_is_not_missed() {
+    let mut bench = Bench::new(5);
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    let before = bench.head().await.unwrap();
+    assert_eq!(before.phase, Phase::Idle);
+    // Between a reader's look at the head and its look at the inbox.
+    let nudge = crate::turn::Nudge { key: Bench::key(), traceparent: None };
+    crate::turn::delivery::handle(&world, &nudge).await.unwrap();
+    let (seen, _) = current_view(&world, &before.key()).await.unwrap();
+    assert_eq!((seen.state, seen.prompts.len()), (State::Running, 1));
+    let (listed, _) = prompts(&world, &before, 0, 10).await.unwrap();
+    assert_eq!(listed.len(), 1);
 }

@@ -8,12 +8,13 @@ use utoipa::ToSchema;
 
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::head::{Head, State};
+use crate::agent::inbox::InboxItem;
 use crate::agent::path::path;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
-use crate::ids::{ConversationId, EntryId, PromptId, TenantId, UserId};
+use crate::ids::{ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::views::approvals::{Approval, ApprovalView, pending};
@@ -84,14 +85,33 @@ pub async fn listed_view(world: &World, head: &Head) -> Result<ConversationView,
     Ok(whole(head, state, prompt_summaries(head, state), &pending))
 }
 
-/// The view, with what waits in the inbox.
+/// The view of a head, with what waits in the inbox.
 ///
 /// # Errors
 /// As the store's.
 pub async fn conversation_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
-    let key = head.key();
+    let inbox = load::inbox(world, &head.key()).await?;
+    with_inbox(world, head, &inbox).await
+}
+
+/// The view of the conversation as it is now, and the head that it is of.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn current_view(
+    world: &World,
+    key: &ConversationKey,
+) -> Result<(ConversationView, Head), Refusal> {
+    let (inbox, head) = load::inbox_then_head(world, key).await?;
+    Ok((with_inbox(world, &head, &inbox).await?, head))
+}
+
+async fn with_inbox(
+    world: &World,
+    head: &Head,
+    inbox: &[InboxItem],
+) -> Result<ConversationView, Refusal> {
     let pending = pending(world, head).await?;
-    let inbox = load::inbox(world, &key).await?;
     let waiting: Vec<&PromptId> =
         inbox.iter().filter_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id).collect();
     let state = match seen_state(head, &pending) {

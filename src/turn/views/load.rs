@@ -101,6 +101,22 @@ pub async fn inbox(world: &World, key: &ConversationKey) -> Result<Vec<InboxItem
     Ok(items)
 }
 
+/// What waits in the inbox, and the head as it is after that look: a prompt that was accepted before is in just one of the two.
+/// The other way round, one that is taken in between the two reads would be in neither.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn inbox_then_head(
+    world: &World,
+    key: &ConversationKey,
+) -> Result<(Vec<InboxItem>, Head), Refusal> {
+    let mut inbox = inbox(world, key).await?;
+    let (head, _) = head(world, key).await?;
+    let has_begun = |prompt: &PromptInput| head.prompts.iter().any(|it| it.id == prompt.prompt_id);
+    inbox.retain(|item| !waiting_prompt(item).is_some_and(has_begun));
+    Ok((inbox, head))
+}
+
 /// The prompt that an inbox item will begin.
 pub fn waiting_prompt(item: &InboxItem) -> Option<&PromptInput> {
     match &item.body {

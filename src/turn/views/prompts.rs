@@ -99,9 +99,9 @@ pub async fn prompts(
     after: usize,
     limit: usize,
 ) -> Result<(Vec<PromptView>, Option<usize>), Refusal> {
-    let key = head.key();
+    let (inbox, head) = load::inbox_then_head(world, &head.key()).await?;
+    let head = &head;
     let entries = load::all_entries(world, head).await?;
-    let inbox = load::inbox(world, &key).await?;
     let begun: Vec<&PromptId> = entries
         .iter()
         .filter(|entry| matches!(entry.body, EntryBody::Prompt(_)))

@@ -38,7 +38,7 @@ impl Service {
         let base = format!("http://{}", running.address());
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        #[expect(clippy::disallowed_methods, reason = "it ends with `stop`, which waits for it")]
+        #[expect(clippy::disallowed_methods, reason = "the service beside the test, ended with it")]
         let task = tokio::spawn(async move { Box::pin(running.run(stopped)).await.unwrap() });
         Self { base, client: reqwest::Client::new(), stop, task }
     }
