@@ -99,8 +99,8 @@ impl PromptView {
     /// The last text as JSON: what an agent with a response schema answers with. Stays absent while the prompt runs, when it
     /// did not come to a proper end, and when the text is no JSON.
     pub fn read_result(&mut self) {
-        let is_answered = self.state == PromptState::Completed
-            && self.stop_reason == Some(PromptStop::End);
+        let is_answered =
+            self.state == PromptState::Completed && self.stop_reason == Some(PromptStop::End);
         let last = self.output.iter().rev().find_map(|output| match output {
             PromptOutput::Text { content, .. } => Some(content),
             PromptOutput::Tool { .. }

@@ -187,10 +187,8 @@ fn decide_outcome(draft: &mut Draft, index: usize, request: &Request, decision: 
         Some(reason) => format!("{text} {reason}"),
         None => text.to_owned(),
     };
-    let is_known = matches!(
-        decision.verdict,
-        Verdict::Happened | Verdict::DidNotHappen | Verdict::Again
-    );
+    let is_known =
+        matches!(decision.verdict, Verdict::Happened | Verdict::DidNotHappen | Verdict::Again);
     if is_known {
         draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
     } else {
