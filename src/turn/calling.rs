@@ -30,6 +30,7 @@ impl Hold<'_> {
     pub(super) async fn call(&mut self, index: usize) -> Result<(), TurnError> {
         let outcome = self.run_call(index).await?;
         self.world.probe.reached("tool.after").await;
+        self.has_run_tools = true;
         let input = match outcome {
             ToolOutcome::Returned(result) => {
                 Input::Returned { index, result: Box::new(recorded(result)) }

@@ -27,8 +27,12 @@ impl Hold<'_> {
         let mut wait = RENEWAL;
         loop {
             tokio::time::sleep(wait.min(self.claim_left())).await;
+            let left = self.claim_left();
+            if left.is_zero() {
+                return TurnError::ClaimLost { key: self.key.clone() };
+            }
             // Also a store that never answers must not keep an effect alive.
-            match tokio::time::timeout(self.claim_left(), self.renew()).await {
+            match tokio::time::timeout(left, self.renew()).await {
                 Ok(Ok(())) => wait = RENEWAL,
                 Ok(Err(TurnError::Store {
                     source: source @ StoreError::Unavailable(_), ..

@@ -23,6 +23,8 @@ pub(super) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
 /// First wait before an identical batch is sent again; doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+
 /// What became of a batch.
 enum Verdict {
     Won(ETag),
@@ -149,7 +151,7 @@ impl Hold<'_> {
                 return Err(doubt.unwrap_or(StoreError::Conflict));
             }
             tokio::time::sleep(wait).await;
-            wait *= 2;
+            wait = (wait * 2).min(BACK_OFF_MAX);
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Hold<'w> {
     pub(super) turn_ends: Duration,
     /// Answers taken in this delivery.
     pub(super) answers_taken: u32,
+    /// Whether tools have run in this delivery: they may have taken most of the turn.
+    pub(super) has_run_tools: bool,
     /// Whether this is no delivery, and only counts one that came to nothing.
     pub(super) is_counting: bool,
 }
@@ -82,6 +84,7 @@ pub(super) async fn take<'w>(
         until_monotonic: monotonic + CLAIM,
         turn_ends,
         answers_taken: 0,
+        has_run_tools: false,
         is_counting: false,
     }))
 }
@@ -158,14 +161,16 @@ impl Hold<'_> {
         draft
     }
 
-    /// Whether this delivery answers (once more): the first answer always, later ones where turns continue inline.
+    /// Whether this delivery answers (once more): the first answer always, unless tools have used up the time that the
+    /// model may need; later ones where turns continue inline.
     pub(super) fn may_answer(&self, head: &Head) -> bool {
-        if self.answers_taken == 0 {
+        let is_first = self.answers_taken == 0;
+        if is_first && !self.has_run_tools {
             return true;
         }
-        let is_inline = self.settings().continuation == Some(Continuation::Inline);
-        let now = self.world.clock.monotonic();
-        is_inline && head.waiting == 0 && now + self.world.limits.turn / 2 < self.turn_ends
+        let has_time = self.world.clock.monotonic() + self.world.limits.turn / 2 < self.turn_ends;
+        let is_inline = || self.settings().continuation == Some(Continuation::Inline);
+        has_time && (is_first || (head.waiting == 0 && is_inline()))
     }
 
     /// Whether nothing more will be performed in this delivery after this commit, so that it clears the claim.

@@ -7,5 +7,9 @@
 )]
 
 mod bench;
+mod bounds;
+mod claims;
+mod recovery;
 mod simulation;
 mod turns;
+mod waiting;

@@ -1,0 +1,212 @@
+//! The bench's agent: tools that count what they did, and a model that follows a script.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use crate::agent::content::Content;
+use crate::agent::entry::{Output, WidgetOutput};
+use crate::agent::message::{AssistantMessage, Message};
+use crate::agent::phase::OnUnknown;
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::Effect;
+use crate::agents::{Agent, Catalog};
+use crate::model::{Answer, Listener, Model, ModelRecord, ModelRequest, Prices};
+use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+
+/// What tools did, by effect id.
+pub(in crate::turn::tests) type Done = Arc<Mutex<BTreeMap<String, u32>>>;
+
+/// How long a person has to answer a gated call.
+pub(in crate::turn::tests) const GATE_EXPIRES: Duration = Duration::from_mins(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Plain,
+    /// A person is asked first.
+    Gated,
+    /// Its answer gets lost, half of the time.
+    Lossy,
+    /// Makes more widgets than a commit holds.
+    Lavish,
+    /// Takes longer than half a turn.
+    Slow,
+}
+
+#[derive(Debug)]
+struct CountingTool {
+    definition: ToolDefinition,
+    way: Way,
+    done: Done,
+}
+
+#[async_trait]
+impl RunTool for CountingTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
+        (self.way == Way::Gated).then(|| Ask {
+            reason: "Gated".to_owned(),
+            approvers: vec!["owner".to_owned()],
+            not_requester: false,
+            expires_after: GATE_EXPIRES,
+        })
+    }
+
+    async fn call(&self, _arguments: Arguments, context: ToolContext) -> ToolOutcome {
+        let effect = context.effect_id.to_string();
+        // At once: a call that is polled at all is a call that was sent.
+        *self.done.lock().unwrap().entry(effect.clone()).or_default() += 1;
+        let span = if self.way == Way::Slow { 200_000 } else { 50 };
+        tokio::time::sleep(Duration::from_millis(span)).await;
+        let is_lost = self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
+        if is_lost {
+            return ToolOutcome::Unknown { reason: "cut".to_owned() };
+        }
+        let mut result = ToolResult::text(format!("{} done", self.definition.name));
+        if self.way == Way::Lavish {
+            let widget = Output::Widget(WidgetOutput {
+                widget: "w".to_owned(),
+                data: RawJson::of(&json!({})),
+                fallback: "w".to_owned(),
+                extra: Extra::new(),
+            });
+            result.outputs = vec![widget; 100];
+        }
+        ToolOutcome::Returned(result)
+    }
+}
+
+/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds) and `brew`
+/// (takes long).
+pub(super) fn catalog(done: &Done) -> Catalog {
+    let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
+        let definition = ToolDefinition {
+            name: name.to_owned(),
+            label: name.to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object"}),
+            effect,
+            on_unknown: OnUnknown::Ask,
+            timeout: Duration::from_secs(if way == Way::Slow { 240 } else { 30 }),
+            revision: "1".to_owned(),
+        };
+        Arc::new(CountingTool { definition, way, done: Arc::clone(done) })
+    };
+    let agent = Agent {
+        name: "clerk".to_owned(),
+        description: String::new(),
+        settings: crate::agent::settings::Settings::default(),
+        instructions: "Be good.".to_owned(),
+        tools: vec![
+            tool("look", Effect::Read, Way::Plain),
+            tool("pay", Effect::Write, Way::Plain),
+            tool("gated", Effect::Write, Way::Gated),
+            tool("put", Effect::Idempotent, Way::Plain),
+            tool("wire", Effect::Write, Way::Lossy),
+            tool("make", Effect::Write, Way::Lavish),
+            tool("brew", Effect::Write, Way::Slow),
+        ],
+        response_schema: Some(json!({"type": "object"})),
+        revision: "r".to_owned(),
+    };
+    Catalog {
+        agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
+        ..Catalog::default()
+    }
+}
+
+/// What the model says next: by the results since the person spoke, and by what the person said.
+pub(in crate::turn::tests) type Script = fn(results: usize, said: &str) -> Vec<Value>;
+
+pub(in crate::turn::tests) fn text(said: &str) -> Value {
+    json!({"type": "text", "text": said})
+}
+
+pub(in crate::turn::tests) fn call(id: &str, name: &str, n: usize) -> Value {
+    json!({"type": "toolCall", "id": id, "name": name, "arguments": {"n": n}})
+}
+
+/// Three rounds of tools, then a text.
+pub(in crate::turn::tests) fn three_rounds(results: usize, _said: &str) -> Vec<Value> {
+    match results {
+        0 => vec![text("first"), call("c1", "look", 0), call("c2", "pay", 0)],
+        1 | 2 => {
+            vec![
+                call("c1", "nope", results),
+                call("c2", "gated", results),
+                call("c3", "put", results),
+            ]
+        }
+        _ => vec![text("done")],
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::turn::tests) struct ScriptedAnswers {
+    /// Calls of the model, also those whose answer nobody kept.
+    pub(in crate::turn::tests) answers: Mutex<u32>,
+    pub(in crate::turn::tests) script: Mutex<Script>,
+    /// How long an answer takes.
+    pub(in crate::turn::tests) span: Mutex<Duration>,
+}
+
+impl Default for ScriptedAnswers {
+    fn default() -> Self {
+        Self {
+            answers: Mutex::new(0),
+            script: Mutex::new(three_rounds),
+            span: Mutex::new(Duration::from_millis(100)),
+        }
+    }
+}
+
+#[async_trait]
+impl Model for ScriptedAnswers {
+    async fn answer(&self, request: ModelRequest<'_>, _listener: &dyn Listener) -> Answer {
+        *self.answers.lock().unwrap() += 1;
+        let span = *self.span.lock().unwrap();
+        tokio::time::sleep(span).await;
+        let (mut results, mut said) = (0, String::new());
+        for message in request.messages {
+            match message {
+                Message::User(user) => {
+                    results = 0;
+                    if let Content::Text(text) = &user.content {
+                        said.clone_from(text);
+                    }
+                }
+                Message::ToolResult(_) => results += 1,
+                _ => {}
+            }
+        }
+        let content = self.script.lock().unwrap()(results, &said);
+        let is_call = content.iter().any(|block| block["type"] == "toolCall");
+        let stop = if is_call { "toolUse" } else { "stop" };
+        let message: AssistantMessage = serde_json::from_str(
+            &json!({"content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}).to_string(),
+        )
+        .unwrap();
+        Answer { message, failure: None }
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        Ok(ModelRecord {
+            id: model.to_owned(),
+            name: model.to_owned(),
+            api: "a".to_owned(),
+            provider: "p".to_owned(),
+            reasoning: false,
+            images: false,
+            cost: Prices::default(),
+            context_window: 1_000,
+            max_tokens: 100,
+            deployment_name: model.to_owned(),
+        })
+    }
+}

@@ -1,0 +1,177 @@
+//! What is finished later: purges, notices, a start after a crash.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::bench::{Bench, text};
+use crate::agent::inbox::{Admission, InboxBody, InboxItem};
+use crate::agent::notice::Notice;
+use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
+use crate::clock::Clock as _;
+use crate::ids::{ConversationKey, InputId};
+use crate::store::{ConversationStore as _, Document, HEAD_ID, Kind, Partition, Write};
+use crate::turn::admission::delete::{TOMBSTONE, delete_conversation};
+use crate::turn::notify::{Herald, Told, notify};
+use crate::turn::{NoProbe, record, recount};
+
+fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
+    vec![text("hello")]
+}
+
+fn partition() -> Partition {
+    Partition::Conversation(Bench::key())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_after_a_deletion_is_purged_and_the_tombstone_ends() {
+    let mut bench = Bench::with(1, says_hello);
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    bench.run().await;
+    delete_conversation(&world, &Bench::key()).await.unwrap();
+    // A worker that lost its claim to the deletion keeps its result a moment later.
+    let item = InboxItem {
+        input_id: InputId::new("late-1"),
+        accepted_at: bench.clock.now(),
+        admission: Admission::default(),
+        body: serde_json::from_value::<InboxBody>(json!({"abort": {}})).unwrap(),
+    };
+    let orphan = record::inbox_document(&Bench::key(), &item, Some(item.accepted_at));
+    bench.store.write(&partition(), vec![Write::Create(orphan)]).await.unwrap();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    bench.sweep().await;
+    while bench.deliver().await {}
+    let left: Vec<_> = bench.store.documents(&partition());
+    let left: Vec<&str> = left.iter().map(|stored| stored.document.id.as_str()).collect();
+    assert_eq!(left, [HEAD_ID]);
+    tokio::time::sleep(TOMBSTONE).await;
+    bench.sweep().await;
+    while bench.deliver().await {}
+    assert!(bench.store.documents(&partition()).is_empty(), "the id is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_cannot_be_read_does_not_keep_the_others_from_starting() {
+    let mut bench = Bench::with(2, says_hello);
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    let broken = Partition::Conversation(super::bench::owner().key("broken"));
+    let head = Document {
+        id: HEAD_ID.to_owned(),
+        kind: Kind::Head,
+        body: RawJson::of(&json!({"phase": "unheard of"})),
+        due: Some(bench.clock.now()),
+        created_at: Some(bench.clock.now()),
+        state: Some("running".to_owned()),
+    };
+    bench.store.write(&broken, vec![Write::Create(head)]).await.unwrap();
+    recount::start_up(&world).await.unwrap();
+    bench.run().await;
+    assert_eq!(bench.head().await.unwrap().phase, Phase::Idle);
+}
+
+/// Takes its time, and refuses.
+#[derive(Debug, Default)]
+struct Deaf {
+    told: Mutex<u32>,
+}
+
+#[async_trait]
+impl Herald for Deaf {
+    async fn tell(&self, _key: &ConversationKey, _notice: &Notice) -> Told {
+        *self.told.lock().unwrap() += 1;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        Told::NotNow("deaf".to_owned())
+    }
+}
+
+/// Writes down what it is told.
+#[derive(Debug, Default)]
+struct Scribe {
+    ids: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Herald for Scribe {
+    async fn tell(&self, _key: &ConversationKey, notice: &Notice) -> Told {
+        self.ids.lock().unwrap().push(notice.id.clone());
+        Told::Taken
+    }
+}
+
+fn notice(number: u32, bench: &Bench) -> Write {
+    let notice = Notice {
+        id: format!("nt_{number}"),
+        kind: "prompt.completed".to_owned(),
+        at: bench.clock.now(),
+        data: RawJson::of(&json!({})),
+        text: "A prompt is complete.".to_owned(),
+        attempts: 0,
+        settled_at: None,
+        gave_up: false,
+    };
+    Write::Create(record::notice_document(&Bench::key(), &notice, Some(notice.at)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_down_does_not_hold_a_delivery_beyond_its_time() {
+    let mut bench = Bench::with(3, says_hello);
+    let deaf = Arc::new(Deaf::default());
+    let mut world = bench.worker(Arc::new(NoProbe));
+    world.herald = Some(deaf.clone());
+    let notices = (0..40).map(|number| notice(number, &bench)).collect();
+    bench.store.write(&partition(), notices).await.unwrap();
+    let began = Instant::now();
+    notify(&world, &Bench::key()).await.unwrap();
+    assert!(began.elapsed() < world.limits.turn, "{:?}", began.elapsed());
+    notify(&world, &Bench::key()).await.unwrap();
+    notify(&world, &Bench::key()).await.unwrap();
+    assert!(*deaf.told.lock().unwrap() >= 30, "the others have their turn too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn notices_of_a_webhook_that_was_taken_away_wait_for_one_and_ring_less_and_less() {
+    let mut bench = Bench::with(4, says_hello);
+    let mut world = bench.worker(Arc::new(NoProbe));
+    let first = notice(1, &bench);
+    bench.store.write(&partition(), vec![first]).await.unwrap();
+    notify(&world, &Bench::key()).await.unwrap();
+    let due = bench.store.documents(&partition())[0].document.due.unwrap();
+    assert!(due > bench.clock.now(), "it is put off");
+    let scribe = Arc::new(Scribe::default());
+    world.herald = Some(scribe.clone());
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    notify(&world, &Bench::key()).await.unwrap();
+    notify(&world, &Bench::key()).await.unwrap();
+    assert_eq!(*scribe.ids.lock().unwrap(), ["nt_1"], "told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_kills_every_worker_fails_its_prompt_after_five() {
+    let mut bench = Bench::with(5, says_hello);
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    for _ in 0..5 {
+        let pause = Arc::new(super::bench::PauseProbe::new("model.before"));
+        let worker = bench.worker(pause.clone());
+        let nudge = Bench::nudge();
+        tokio::select! {
+            _ = crate::turn::delivery::handle(&worker, &nudge) => panic!("it was killed"),
+            () = pause.reached.notified() => {}
+        }
+        tokio::time::sleep(Duration::from_secs(66)).await;
+    }
+    bench.run().await;
+    let entries = bench.entries().await;
+    let end = entries.iter().find_map(|entry| match &entry.body {
+        crate::agent::entry::EntryBody::PromptEnd(end) => end.error.clone(),
+        _ => None,
+    });
+    assert_eq!(end.unwrap().kind, "poisoned");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 0);
+}
