@@ -41,7 +41,7 @@ async fn what_comes_after_a_deletion_is_purged_and_the_tombstone_ends() {
         admission: Admission::default(),
         body: serde_json::from_value::<InboxBody>(json!({"abort": {}})).unwrap(),
     };
-    let orphan = record::inbox_document(&Bench::key(), &item, Some(item.accepted_at));
+    let orphan = record::inbox_document(&item, Some(item.accepted_at));
     bench.store.write(&partition(), vec![Write::Create(orphan)]).await.unwrap();
     tokio::time::sleep(Duration::from_mins(2)).await;
     bench.sweep().await;
@@ -115,7 +115,7 @@ fn notice(number: u32, bench: &Bench) -> Write {
         settled_at: None,
         gave_up: false,
     };
-    Write::Create(record::notice_document(&Bench::key(), &notice, Some(notice.at)))
+    Write::Create(record::notice_document(&notice, Some(notice.at)))
 }
 
 #[tokio::test(start_paused = true)]
