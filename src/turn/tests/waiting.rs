@@ -78,7 +78,7 @@ async fn what_only_a_later_version_understands_is_left_for_it() {
         admission: Admission::default(),
         body,
     };
-    let document = record::inbox_document(&Bench::key(), &item, Some(item.accepted_at));
+    let document = record::inbox_document(&item, Some(item.accepted_at));
     bench.store.write(&partition, vec![Write::Create(document.clone())]).await.unwrap();
     while bench.head().await.unwrap().prompt.is_some() || bench.entries().await.is_empty() {
         bench.deliver().await;
