@@ -125,7 +125,7 @@ async fn a_decision_and_its_expiry_at_the_same_moment_are_one_decision() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.deliver().await;
-    tokio::time::sleep(GATE_EXPIRES - Duration::from_millis(1)).await;
+    tokio::time::sleep(GATE_EXPIRES.saturating_sub(Duration::from_millis(1))).await;
     // The person is a moment earlier; the worker comes when the time is over.
     bench.decide().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
