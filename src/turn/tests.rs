@@ -8,8 +8,11 @@
 
 mod bench;
 mod bounds;
+mod checks;
 mod claims;
+mod invariants;
 mod recovery;
 mod simulation;
 mod turns;
 mod waiting;
+mod week;

@@ -2,6 +2,7 @@
 
 mod agent;
 mod probes;
+mod steady;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,9 +11,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(super) use self::agent::{Done, GATE_EXPIRES, Script, ScriptedAnswers, call, text};
+pub(super) use self::agent::{
+    Done, GATE_EXPIRES, Script, ScriptedAnswers, call, text, three_rounds,
+};
 use self::probes::CrashProbe;
 pub(super) use self::probes::{HookProbe, PauseProbe, RuntimeClock};
+pub(super) use self::steady::Steady;
 use crate::agent::content::Content;
 use crate::agent::entry::{Entry, EntryBody, Source};
 use crate::agent::event::Event;
@@ -28,12 +32,13 @@ use crate::store::memory::{Faults, MemoryStore};
 use crate::store::{ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection};
 use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::idempotency::Idempotency;
+use crate::turn::admission::patch::patch_conversation;
 use crate::turn::admission::prompt::{
     FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
 use crate::turn::admission::{Answer, Owner, Refusal};
 use crate::turn::record::{self, EventsBody};
-use crate::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery, sweep};
+use crate::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery, recount, sweep};
 
 pub(super) struct Bench {
     /// What workers write to; the memory store unless a test brings another.
@@ -54,8 +59,10 @@ pub(super) struct Bench {
     pub(super) ignored_in_a_hundred: u8,
     pub(super) story: Vec<String>,
     pub(super) was_asked_for_outcome: bool,
-    /// Since when somebody crashed whose store forgets claims with its process.
-    pub(super) has_crashed: bool,
+    /// Set when the workers are one process with an embedded store.
+    steady: Option<Arc<Steady>>,
+    /// Chance that a client changes a conversation between two deliveries.
+    pub(super) patched_in_a_hundred: u8,
     pub(super) conversations: Vec<ConversationKey>,
 }
 
@@ -79,7 +86,8 @@ impl Bench {
             ignored_in_a_hundred: 0,
             story: Vec::new(),
             was_asked_for_outcome: false,
-            has_crashed: false,
+            steady: None,
+            patched_in_a_hundred: 0,
             conversations: vec![owner().key("c")],
         }
     }
@@ -197,8 +205,14 @@ impl Bench {
             self.queue.receive(queue::TURNS, 3, Duration::from_secs(90)).await.unwrap_or_default();
         let is_any = !received.is_empty();
         let mut running = Vec::new();
+        let (one_process, _) = watch::channel(None);
+        let one_process = Arc::new(one_process);
         for message in received {
-            let (crashed, mut crash) = watch::channel(None);
+            let crashed = match &self.steady {
+                Some(_) => Arc::clone(&one_process),
+                None => Arc::new(watch::channel(None).0),
+            };
+            let mut crash = crashed.subscribe();
             let probe = CrashProbe {
                 dice: Mutex::new(fastrand::Rng::with_seed(self.dice.u64(..))),
                 in_a_hundred: self.crash_in_a_hundred,
@@ -219,11 +233,33 @@ impl Bench {
                 }
             });
         }
-        for (has_crashed, told) in futures_util::future::join_all(running).await {
-            self.has_crashed |= has_crashed;
+        let mut has_crashed = false;
+        for (is_crash, told) in futures_util::future::join_all(running).await {
+            has_crashed |= is_crash;
             self.story.push(told);
         }
+        if has_crashed && self.steady.is_some() {
+            self.start_again().await;
+        }
         is_any
+    }
+
+    /// The embedded store's process died: its claims and its doorbells with it.
+    async fn start_again(&mut self) {
+        self.queue.drop_queue(queue::TURNS);
+        self.shared = self.store.clone();
+        if let Some(steady) = self.steady.take() {
+            self.use_steady(Steady::reopen(steady).await);
+        }
+        let world = self.worker(Arc::new(NoProbe));
+        let rung = recount::start_up(&world).await;
+        self.story.push(format!("started again: {rung:?}"));
+    }
+
+    /// From now on workers write to the embedded store; a crash is one of the whole process.
+    pub(super) fn use_steady(&mut self, steady: Arc<Steady>) {
+        self.shared = steady.clone();
+        self.steady = Some(steady);
     }
 
     /// Decides what is asked, as somebody who looks at what really happened.
@@ -268,6 +304,21 @@ impl Bench {
         }
     }
 
+    async fn patch(&mut self) {
+        if self.dice.u8(0..100) >= self.patched_in_a_hundred {
+            return;
+        }
+        let world = self.worker(Arc::new(NoProbe));
+        let key = self.conversations[self.dice.usize(0..self.conversations.len())].clone();
+        let number = self.dice.u32(..);
+        let patch = json!({"name": format!("name {number}")});
+        let idempotency = idempotency(&format!("patch {number}"));
+        let patched =
+            patch_conversation(&world, &key, patch.as_object().unwrap(), &idempotency, |_| true);
+        let status = patched.await.map(|answer| answer.status);
+        self.story.push(format!("patched {key}: {status:?}"));
+    }
+
     pub(super) async fn has_come_to_rest(&self) -> bool {
         for key in &self.conversations {
             let Some(head) = self.head_of(key).await else { return false };
@@ -288,6 +339,7 @@ impl Bench {
         for _ in 0..6_000 {
             let is_busy = self.deliver().await;
             self.decide().await;
+            self.patch().await;
             if self.has_come_to_rest().await {
                 return;
             }

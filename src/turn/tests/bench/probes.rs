@@ -1,8 +1,8 @@
 //! What happens at boundaries: a crash, a pause, a hook; and clocks that are wrong.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,7 +35,8 @@ impl Clock for RuntimeClock {
 pub(super) struct CrashProbe {
     pub(super) dice: Mutex<fastrand::Rng>,
     pub(super) in_a_hundred: u8,
-    pub(super) crashed: watch::Sender<Option<&'static str>>,
+    /// Shared by workers of one process: they die together.
+    pub(super) crashed: Arc<watch::Sender<Option<&'static str>>>,
 }
 
 #[async_trait]
