@@ -13,7 +13,7 @@ use crate::store::memory as stores;
 use crate::turn::NoProbe;
 
 /// Seeds of the everyday run.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 200;
 
 async fn good_day() -> Vec<serde_json::Value> {
     let mut bench = Bench::new(0);
