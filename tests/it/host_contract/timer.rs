@@ -53,7 +53,7 @@ async fn the_timer_fires_by_the_clock_and_never_overlaps() {
     // Three more minutes go by while the first run lasts. They become one run, at the next minute, although it failed.
     clock.advance(Duration::from_secs(210));
     gate.add_permits(1);
-    let told = tokio::time::timeout(SOON, async { while rig.errors().await.is_empty() {} });
+    let told = tokio::time::timeout(SOON, async { while rig.all_errors().await.is_empty() {} });
     told.await.expect("the failure is told");
     clock.advance(Duration::from_secs(30));
     let second = next().await;
