@@ -84,7 +84,7 @@ async fn invariant_14_cost_is_linear() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.run().await;
-    for number in 0..40 {
+    for number in 0..22 {
         bench.queue_up(&world, &Bench::key(), &format!("prompt {number}")).await.unwrap();
         bench.run().await;
     }
