@@ -75,7 +75,8 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 35] = [
+pub const BOUNDARIES: [&str; 36] = [
+    "admission.hold-key",
     "admission.accept",
     "admission.accepted",
     "admission.nudge",

@@ -190,6 +190,23 @@ fn an_impure_core_is_noticed() {
 }
 
 #[test]
+fn every_boundary_is_in_the_list_that_proofs_cut_at() {
+    let named = regex::Regex::new(r#"reached\("([^"]+)"\)"#).unwrap();
+    let mut found = 0;
+    for name in files("src", is_rust) {
+        for boundary in named.captures_iter(&read(&name)) {
+            found += 1;
+            assert!(
+                turnwheel::turn::BOUNDARIES.contains(&&boundary[1]),
+                "{name}: {}",
+                &boundary[1]
+            );
+        }
+    }
+    assert!(found > 20, "boundaries are named where they are reached");
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     assert_eq!(matches(&product(), UNFINISHED), [""; 0]);
 }
