@@ -4,6 +4,7 @@ pub mod agent;
 pub mod agents;
 pub mod app;
 pub mod artifacts;
+pub mod azure;
 pub mod clock;
 pub mod doctor;
 pub mod extensions;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub mod azure;
 pub mod halt;
 pub mod links;
 pub mod local;

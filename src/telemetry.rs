@@ -5,6 +5,8 @@
 //! calls OpenTelemetry's `gen_ai.request.model`, `gen_ai.usage.input_tokens`, `gen_ai.usage.output_tokens`. Prompts,
 //! answers, arguments, results, keys and addresses are in no line above `debug`.
 
+pub mod meter;
+
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
 use std::sync::Arc;

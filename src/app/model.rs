@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::azure::credential::credential;
 use crate::model::Model;
 use crate::model::responses::client::AzureResponses;
 use crate::model::responses::config::{ResponsesConfig, Secret};
-use crate::model::responses::credential::{Identity, entra_credential};
 use crate::model::scripted::ScriptedModel;
 use crate::settings::Settings;
+use crate::settings::azure::Identity;
 use crate::settings::model::{AzureOpenAi, Provider};
 
 /// # Errors
@@ -16,13 +17,11 @@ pub(super) fn model_of(settings: &Settings) -> Result<Arc<dyn Model>, Vec<String
     match &settings.model.provider {
         Provider::Unset | Provider::Scripted => Ok(Arc::new(ScriptedModel)),
         Provider::Azure(azure) => {
-            let credential = match &azure.api_key {
+            let token = match &azure.api_key {
                 Some(_) => None,
-                None => {
-                    Some(entra_credential(&identity(settings)).map_err(|mistake| vec![mistake])?)
-                }
+                None => Some(credential(&identity(settings)).map_err(|mistake| vec![mistake])?),
             };
-            AzureResponses::new(&config(settings, azure), credential)
+            AzureResponses::new(&config(settings, azure), token)
                 .map(|model| Arc::new(model) as Arc<dyn Model>)
         }
     }

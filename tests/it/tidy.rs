@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["turn"],
     &["agents", "extensions", "payments"],
     &["artifacts", "live", "model", "queue", "store", "tools"],
-    &["agent"],
+    &["agent", "azure"],
     &["telemetry"],
     &["settings"],
     &["ids"],

@@ -1,0 +1,3 @@
+//! The way into Azure: settings become credentials and clients, here and nowhere else.
+
+pub mod credential;
