@@ -9,6 +9,7 @@ mod line;
 mod memory;
 #[cfg(test)]
 mod properties;
+mod redrive;
 
 use std::fmt;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 pub use self::embedded::{EmbeddedQueue, Peeked};
 pub use self::memory::{Faults, MemoryQueue};
+pub use self::redrive::redrive;
 use crate::clock::Timestamp;
 
 /// Bytes of one message (Storage: 64 KiB).

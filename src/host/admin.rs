@@ -46,6 +46,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/admin/host/ping", get(ping).post(ping))
         .route("/admin/queues/{queue}", get(length))
         .route("/admin/queues/{queue}/messages", post(put))
+        .route("/admin/queues/{queue}/redrive", post(redrive))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
@@ -196,6 +197,16 @@ async fn put(
     match host.queues.send(&queue, text, Duration::ZERO).await {
         Ok(()) => (StatusCode::CREATED, Json(json!({ "queue": queue }))).into_response(),
         Err(QueueError::TooLarge(_)) => too_large(),
+        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
+    }
+}
+
+async fn redrive(State(host): State<Arc<Shared>>, Path(queue): Path<String>) -> Response {
+    if let Some(refusal) = refuse_queue(&host, &queue) {
+        return refusal;
+    }
+    match crate::queue::redrive(&*host.queues, &queue).await {
+        Ok(count) => Json(json!({ "redriven": count })).into_response(),
         Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
     }
 }

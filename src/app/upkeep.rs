@@ -1,0 +1,134 @@
+//! What an operator asks for by hand: ring for all that is owed, put rejected messages back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agents::Catalog;
+use crate::app::ports::{self, Storage};
+use crate::app::service::{StartError, io};
+use crate::clock::{Clock, SystemClock};
+use crate::ids::{Ids, SystemIds, WorkerId};
+use crate::model::scripted::ScriptedModel;
+use crate::queue;
+use crate::settings::Settings;
+use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::turn::{EntryMemory, Limits, NoProbe, World, sweep};
+
+/// A running `dev` answers at once.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Rings for all that is owed; answers the sentence to print.
+///
+/// # Errors
+/// Show it and exit: each says what to do.
+pub(super) async fn rebuild(
+    settings: &Settings,
+    storage: &Storage,
+    data: &Path,
+) -> Result<String, StartError> {
+    if *storage == Storage::Embedded {
+        return match running_dev(data)? {
+            Some(address) => {
+                post(&format!("{address}/admin/functions/sweep")).await?;
+                Ok(format!("The sweep of the service at {address} was started; its queues are in its memory."))
+            }
+            None => Ok(format!(
+                "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which rings for all that is owed when it starts.",
+                data.display()
+            )),
+        };
+    }
+    let world = world(settings, storage, data).await?;
+    let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
+    Ok(format!("Rang for {rung} conversations."))
+}
+
+/// Puts back what is on the poison queue; answers the sentence to print.
+///
+/// # Errors
+/// Show it and exit: each says what to do.
+pub(super) async fn redrive(
+    settings: &Settings,
+    (storage, data): (&Storage, &Path),
+    queue: &str,
+) -> Result<String, StartError> {
+    let count = match storage {
+        Storage::Embedded => match running_dev(data)? {
+            Some(address) => {
+                let answer = post(&format!("{address}/admin/queues/{queue}/redrive")).await?;
+                answer.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
+            }
+            None => {
+                let (clock, ids) = (clock(), ids());
+                let queues = ports::embedded_queue(data, &clock, &ids).await?;
+                queue::redrive(&*queues, queue).await.map_err(io("put the messages back"))?
+            }
+        },
+        Storage::Azurite { .. } | Storage::Account { .. } => {
+            let queues = ports::open_queue(settings, storage, data).await?;
+            queue::redrive(&*queues, queue).await.map_err(io("put the messages back"))?
+        }
+    };
+    Ok(format!("{count} messages are back on {queue}."))
+}
+
+/// The address of the process that has the data folder; `None`: nobody has it, or there is none.
+fn running_dev(data: &Path) -> Result<Option<String>, StartError> {
+    if !data.exists() {
+        return Err(StartError::Io {
+            doing: "find the data folder",
+            source: format!(
+                "there is no {}: name it with `--data`, or an Azure account in the settings",
+                data.display()
+            )
+            .into(),
+        });
+    }
+    match EmbeddedStore::open(data) {
+        Ok(_) => Ok(None),
+        Err(OpenError::InUse { note, .. }) if note.starts_with("http://127.0.0.1:") => {
+            Ok(Some(note))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn post(url: &str) -> Result<serde_json::Value, StartError> {
+    let asking = "ask the running service";
+    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
+    let answer = client.map_err(io(asking))?.post(url).send().await.map_err(io(asking))?;
+    let answer = answer.error_for_status().map_err(io(asking))?;
+    let body = answer.bytes().await.map_err(io(asking))?;
+    Ok(serde_json::from_slice(&body).unwrap_or_default())
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock::default())
+}
+
+fn ids() -> Arc<dyn Ids> {
+    Arc::new(SystemIds)
+}
+
+/// Enough of the world to ring: it takes no turn, so it has no agents and asks no model.
+async fn world(settings: &Settings, storage: &Storage, data: &Path) -> Result<World, StartError> {
+    let (clock, ids) = (clock(), ids());
+    let ports = ports::open(settings, storage, data, (&clock, &ids)).await?;
+    Ok(World {
+        store: ports.store,
+        queue: ports.queue,
+        artifacts: ports.artifacts,
+        live: ports.live,
+        model: Arc::new(ScriptedModel),
+        agents: Arc::new(Catalog::default()),
+        extensions: Vec::new(),
+        entries: Arc::new(EntryMemory::default()),
+        herald: None,
+        clock,
+        worker: WorkerId::new(ids.fresh()),
+        ids,
+        probe: Arc::new(NoProbe),
+        limits: Limits::default(),
+    })
+}
