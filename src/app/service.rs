@@ -15,7 +15,8 @@ use crate::app::App;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
-use crate::app::ports::{self, Storage};
+use crate::app::ports::{self, Opening, Storage};
+use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
@@ -91,8 +92,9 @@ pub struct Running {
     /// Whether the store's claims died with the process before this one.
     is_alone: bool,
     agents: Vec<String>,
-    /// Ends with the service.
+    /// They end with the service.
     payments: Option<PaymentsServer>,
+    emulator: Option<Azurite>,
 }
 
 #[derive(Debug)]
@@ -126,8 +128,10 @@ impl App {
         let model = model_of(settings).map_err(StartError::Settings)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-        let ports =
-            ports::open(settings, &options.storage, &options.data, (&clock, &ids)).await?;
+        let worker = WorkerId::new(ids.fresh());
+        let opening =
+            Opening { settings, data: &options.data, clock: &clock, ids: &ids, worker: &worker };
+        let ports = ports::open(&options.storage, &opening).await?;
         let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
         let listener = listener.map_err(io("take a port for the handler"))?;
         let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
@@ -155,7 +159,7 @@ impl App {
             entries: Arc::new(EntryMemory::default()),
             herald: herald(settings, &clock, links)?,
             clock,
-            worker: WorkerId::new(ids.fresh()),
+            worker,
             ids,
             probe: probe(settings, &options.data),
             limits: Limits::default(),
@@ -172,6 +176,7 @@ impl App {
             is_alone: ports.embedded.is_some(),
             agents: names,
             payments: prepared.payments,
+            emulator: ports.emulator,
         })
     }
 }
@@ -195,7 +200,7 @@ impl Running {
     /// # Errors
     /// A part of the service failed: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, is_alone, agents: _, payments } = self;
+        let Self { host, handler, world, is_alone, agents: _, payments, emulator } = self;
         let handler_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let ended = handler_stop.clone();
@@ -216,7 +221,7 @@ impl Running {
         };
         handler_stop.cancel();
         let _ = tokio::time::timeout(super::functions::STOP_WITHIN, tasks.join_next()).await;
-        drop(payments);
+        drop((payments, emulator));
         outcome.map_err(StartError::Host)
     }
 }

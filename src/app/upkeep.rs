@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agents::Catalog;
-use crate::app::ports::{self, Storage};
+use crate::app::ports::{self, Opening, Storage};
 use crate::app::service::{StartError, io};
 use crate::clock::{Clock, SystemClock};
 use crate::ids::{Ids, SystemIds, WorkerId};
@@ -39,7 +39,25 @@ pub(super) async fn rebuild(
             )),
         };
     }
-    let world = world(settings, storage, data).await?;
+    let tools = Tools::default();
+    let ports = ports::open(storage, &tools.opening(settings, data)).await?;
+    let world = World {
+        store: ports.store,
+        queue: ports.queue,
+        artifacts: ports.artifacts,
+        live: ports.live,
+        // It takes no turn: nobody asks a model, and there are no agents.
+        model: Arc::new(ScriptedModel),
+        agents: Arc::new(Catalog::default()),
+        extensions: Vec::new(),
+        entries: Arc::new(EntryMemory::default()),
+        herald: None,
+        clock: tools.clock,
+        ids: tools.ids,
+        worker: tools.worker,
+        probe: Arc::new(NoProbe),
+        limits: Limits::default(),
+    };
     let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
     Ok(format!("Rang for {rung} conversations."))
 }
@@ -53,22 +71,14 @@ pub(super) async fn redrive(
     (storage, data): (&Storage, &Path),
     queue: &str,
 ) -> Result<String, StartError> {
-    let count = match storage {
-        Storage::Embedded => match running_dev(data)? {
-            Some(address) => {
-                let answer = post(&format!("{address}/admin/queues/{queue}/redrive")).await?;
-                answer.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
-            }
-            None => {
-                let (clock, ids) = (clock(), ids());
-                let queues = ports::embedded_queue(data, &clock, &ids).await?;
-                queue::redrive(&*queues, queue).await.map_err(io("put the messages back"))?
-            }
-        },
-        Storage::Azurite { .. } | Storage::Account { .. } => {
-            let queues = ports::open_queue(settings, storage, data).await?;
-            queue::redrive(&*queues, queue).await.map_err(io("put the messages back"))?
-        }
+    let running = if *storage == Storage::Embedded { running_dev(data)? } else { None };
+    let count = if let Some(address) = running {
+        let answer = post(&format!("{address}/admin/queues/{queue}/redrive")).await?;
+        answer.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
+    } else {
+        let tools = Tools::default();
+        let opened = ports::open_queue(storage, &tools.opening(settings, data)).await?;
+        queue::redrive(&*opened.0, queue).await.map_err(io("put the messages back"))?
     };
     Ok(format!("{count} messages are back on {queue}."))
 }
@@ -103,32 +113,23 @@ async fn post(url: &str) -> Result<serde_json::Value, StartError> {
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
-fn clock() -> Arc<dyn Clock> {
-    Arc::new(SystemClock::default())
+/// What the ports need of a process that lives for one command.
+struct Tools {
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    worker: WorkerId,
 }
 
-fn ids() -> Arc<dyn Ids> {
-    Arc::new(SystemIds)
+impl Default for Tools {
+    fn default() -> Self {
+        let ids = SystemIds;
+        let worker = WorkerId::new(ids.fresh());
+        Self { clock: Arc::new(SystemClock::default()), ids: Arc::new(ids), worker }
+    }
 }
 
-/// Enough of the world to ring: it takes no turn, so it has no agents and asks no model.
-async fn world(settings: &Settings, storage: &Storage, data: &Path) -> Result<World, StartError> {
-    let (clock, ids) = (clock(), ids());
-    let ports = ports::open(settings, storage, data, (&clock, &ids)).await?;
-    Ok(World {
-        store: ports.store,
-        queue: ports.queue,
-        artifacts: ports.artifacts,
-        live: ports.live,
-        model: Arc::new(ScriptedModel),
-        agents: Arc::new(Catalog::default()),
-        extensions: Vec::new(),
-        entries: Arc::new(EntryMemory::default()),
-        herald: None,
-        clock,
-        worker: WorkerId::new(ids.fresh()),
-        ids,
-        probe: Arc::new(NoProbe),
-        limits: Limits::default(),
-    })
+impl Tools {
+    fn opening<'a>(&'a self, settings: &'a Settings, data: &'a Path) -> Opening<'a> {
+        Opening { settings, data, clock: &self.clock, ids: &self.ids, worker: &self.worker }
+    }
 }
