@@ -297,6 +297,7 @@ fn own_signing_key(data: &Path) -> Result<Vec<u8>, StartError> {
         Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(key),
         _ => {
             let key = crate::ids::secret_bytes(KEY_BYTES_MIN).map_err(io("make a signing key"))?;
+            std::fs::create_dir_all(data).map_err(io("make the data folder"))?;
             write_secret(&file, &key).map_err(io("keep the signing key"))?;
             Ok(key)
         }

@@ -41,7 +41,7 @@ pub struct StorageAccount {
 impl StorageAccount {
     /// Whether it is an emulator on this machine.
     pub fn is_local(&self) -> bool {
-        is_loopback(&self.queue)
+        is_loopback(self.queue.as_str())
     }
 }
 
