@@ -11,6 +11,7 @@ mod bounds;
 mod checks;
 mod claims;
 mod invariants;
+mod lost_answers;
 mod recovery;
 mod simulation;
 mod turns;
