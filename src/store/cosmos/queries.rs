@@ -1,0 +1,180 @@
+//! Every query there is: its text, its parameters and where it looks.
+//!
+//! The key stands in the WHERE clause as well as in the scope: Cosmos routes a prefix of a hierarchical key by it.
+
+use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
+use serde_json::{Value, json};
+
+use crate::clock::Timestamp;
+use crate::ids::ConversationKey;
+use crate::store::check::DELETED;
+use crate::store::{HeadQuery, Kind, Partition, Selection};
+
+pub(super) struct Asked {
+    text: String,
+    parameters: Vec<(&'static str, Value)>,
+    pub(super) scope: FeedScope,
+}
+
+impl Asked {
+    fn new(columns: &str, scope: FeedScope) -> Self {
+        Self { text: format!("SELECT {columns} FROM c"), parameters: Vec::new(), scope }
+    }
+
+    /// One more condition: `c.<path> <comparison> @<name>`.
+    fn and(mut self, condition: &str, name: &'static str, value: Value) -> Self {
+        let word = if self.parameters.is_empty() { "WHERE" } else { "AND" };
+        self.text += &format!(" {word} {condition} {name}");
+        self.parameters.push((name, value));
+        self
+    }
+
+    fn ordered(mut self, by: &str) -> Self {
+        self.text += &format!(" ORDER BY {by}");
+        self
+    }
+
+    pub(super) fn query(&self) -> Result<Query, CosmosError> {
+        let query = Query::from(self.text.as_str());
+        self.parameters
+            .iter()
+            .try_fold(query, |query, (name, value)| query.with_parameter(*name, value))
+    }
+}
+
+pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
+    let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
+    match partition {
+        Partition::Conversation(_) => PartitionKey::from((tenant, user, conversation)),
+        Partition::Scope(_) => PartitionKey::from(tenant),
+    }
+}
+
+pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
+    let Selection { kind, from_id, to_id, limit: _ } = selection;
+    let [tenant, user, conversation] = partition.parts();
+    let scope = FeedScope::partition(partition_key(partition));
+    let mut asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
+    if let Partition::Conversation(_) = partition {
+        asked = asked
+            .and("c.user =", "@user", json!(user))
+            .and("c.conversationId =", "@conversation", json!(conversation));
+    }
+    asked = asked.and("c.kind =", "@kind", json!(kind.as_str()));
+    if let Some(from) = from_id {
+        asked = asked.and("c.id >=", "@from", json!(from));
+    }
+    if let Some(to) = to_id {
+        asked = asked.and("c.id <=", "@to", json!(to));
+    }
+    asked.ordered("c.id")
+}
+
+/// The head and what waits for it, the head first: what it has taken in cannot have been read before it.
+pub(super) fn claim(key: &ConversationKey) -> Asked {
+    let partition = Partition::Conversation(key.clone());
+    let [tenant, user, conversation] = partition.parts();
+    let mut asked = Asked::new("*", FeedScope::partition(partition_key(&partition)))
+        .and("c.tenant =", "@tenant", json!(tenant))
+        .and("c.user =", "@user", json!(user))
+        .and("c.conversationId =", "@conversation", json!(conversation));
+    asked.text += &format!(" AND c.kind IN ('{}', '{}')", Kind::Head.as_str(), Kind::Inbox.as_str());
+    asked.ordered("c.kind")
+}
+
+pub(super) fn heads(query: &HeadQuery) -> Asked {
+    let HeadQuery { tenant, user, state, limit: _, continuation: _ } = query;
+    let prefix = match user {
+        Some(user) => PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned())),
+        None => PartitionKey::from(tenant.as_str().to_owned()),
+    };
+    let mut asked =
+        Asked::new("*", FeedScope::partition(prefix)).and("c.tenant =", "@tenant", json!(tenant));
+    if let Some(user) = user {
+        asked = asked.and("c.user =", "@user", json!(user));
+    }
+    asked = asked.and("c.kind =", "@kind", json!(Kind::Head.as_str()));
+    asked = match state {
+        Some(state) => asked.and("c.state =", "@state", json!(state)),
+        None => asked.and("c.state !=", "@deleted", json!(DELETED)),
+    };
+    asked.ordered("c.createdAt DESC")
+}
+
+/// The one query that looks into every partition: the sweep's. In no order, so that each is asked alone and once.
+pub(super) fn due(at: Timestamp) -> Asked {
+    let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId";
+    Asked::new(columns, FeedScope::full_container()).and("c.due <=", "@at", json!(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::azure::cosmos::{CONVERSATIONS, ContainerShape, SCOPES};
+    use crate::ids::{ConversationId, TenantId, UserId};
+
+    fn paths(asked: &Asked) -> Vec<String> {
+        let conditions = asked.text.split_once(" WHERE ").unwrap().1;
+        let path = regex::Regex::new(r"\bc\.(\w+)").unwrap();
+        path.captures_iter(conditions).map(|found| format!("/{}/?", &found[1])).collect()
+    }
+
+    fn assert_indexed(asked: &Asked, shape: &ContainerShape) {
+        let paths = paths(asked);
+        assert!(!paths.is_empty());
+        for path in paths {
+            let is_indexed = shape.indexed_paths.contains(&path.as_str());
+            assert!(is_indexed, "{path} of `{}` is not in {}", asked.text, shape.name);
+        }
+    }
+
+    fn selection(kind: Kind) -> Selection {
+        let (from_id, to_id) = (Some("a".to_owned()), Some("b".to_owned()));
+        Selection { from_id, to_id, ..Selection::all(kind) }
+    }
+
+    #[test]
+    fn whatever_is_filtered_or_ordered_by_is_indexed() {
+        let tenant = TenantId::new("t");
+        let scope = Partition::Scope(tenant.clone());
+        let conversation = Partition::Conversation(ConversationKey {
+            tenant: tenant.clone(),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        });
+        assert_indexed(&select(&conversation, &selection(Kind::Entry)), &CONVERSATIONS);
+        let Partition::Conversation(key) = &conversation else { panic!() };
+        assert_indexed(&claim(key), &CONVERSATIONS);
+        assert_indexed(&select(&scope, &selection(Kind::Scope)), &SCOPES);
+        assert_indexed(&due(Timestamp(1)), &CONVERSATIONS);
+        assert_indexed(&due(Timestamp(1)), &SCOPES);
+        let users = [None, Some(UserId::new("u"))];
+        for (user, state) in users.into_iter().zip([Some("idle".to_owned()), None]) {
+            let query =
+                HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
+            assert_indexed(&heads(&query), &CONVERSATIONS);
+        }
+    }
+
+    #[test]
+    fn order_is_by_one_column_which_needs_no_composite_index() {
+        let at = Partition::Scope(TenantId::new("t"));
+        let text = select(&at, &selection(Kind::Scope)).text;
+        assert_eq!(
+            text,
+            "SELECT * FROM c WHERE c.tenant = @tenant AND c.kind = @kind AND c.id >= @from AND c.id <= @to ORDER BY c.id"
+        );
+        let query = HeadQuery {
+            tenant: TenantId::new("t"),
+            user: Some(UserId::new("u")),
+            state: None,
+            limit: 1,
+            continuation: None,
+        };
+        assert_eq!(
+            heads(&query).text,
+            "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
+        );
+        assert!(!due(Timestamp(1)).text.contains("ORDER"), "one range after the other");
+    }
+}
