@@ -23,7 +23,7 @@ use crate::agent::event::AnswerEvent;
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 
-/// Readers of one process that follow no conversation look at the store by themselves so often.
+/// How often readers look at the store by themselves where nobody tells what other processes do.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Not durable; order within one epoch is the order of publication.

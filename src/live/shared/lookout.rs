@@ -81,7 +81,9 @@ pub(super) struct Lookout {
     wants_all: Arc<AtomicBool>,
     post: Post,
     sight: Option<Sight>,
+    /// When the head is due again, and when it was read last.
     head_at: Instant,
+    head_seen_at: Instant,
     /// Between looks while nothing goes on; grows.
     pause: Duration,
     epoch: u64,
@@ -150,6 +152,7 @@ impl Lookout {
             post: Post::default(),
             sight: None,
             head_at: Instant::now(),
+            head_seen_at: Instant::now(),
             pause: BUSY,
             epoch: 0,
             page: None,
@@ -178,7 +181,8 @@ impl Lookout {
         }
         self.tell_commits(live);
         if told.is_any && !told.is_commit {
-            self.head_at += HEAD_EVERY;
+            // Who tells is at work, most likely: it is asked less often whether somebody else is.
+            self.head_at = self.head_seen_at + HEAD_EVERY;
         }
         if goes_on || is_news {
             self.pause = BUSY;
@@ -190,6 +194,7 @@ impl Lookout {
 
     /// Whether something was committed since the last look.
     async fn look_at_head(&mut self, live: &Inner) -> Result<bool, StoreError> {
+        self.head_seen_at = Instant::now();
         let found = live.store.read(&self.partition, HEAD_ID, Freshness::Any).await?;
         let sight = found.as_ref().map(Sight::of).transpose()?.filter(|sight| !sight.is_deleted());
         let known = self.sight.as_ref().map_or(0, |sight| sight.event_seq);
