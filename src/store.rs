@@ -41,6 +41,10 @@ pub enum Kind {
     Inbox,
     Receipt,
     Notice,
+    /// What readers on other instances are told of an answer under way; it has a [`Document::ttl`].
+    Live,
+    /// Which instances want to be told; it has a [`Document::ttl`].
+    Watch,
     /// Any document of a [`Partition::Scope`].
     Scope,
 }
@@ -54,6 +58,8 @@ impl Kind {
             Self::Inbox => "inbox",
             Self::Receipt => "receipt",
             Self::Notice => "notice",
+            Self::Live => "live",
+            Self::Watch => "watch",
             Self::Scope => "scope",
         }
     }
@@ -85,6 +91,9 @@ pub struct Document {
     pub created_at: Option<Timestamp>,
     /// On heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
     pub state: Option<String>,
+    /// Whole seconds, at least one, from its last write: the store may forget the document any time later, or never, so
+    /// that nobody may rely on it. Just what is [`Kind::Live`] or [`Kind::Watch`] has one.
+    pub ttl: Option<u32>,
 }
 
 /// Names one version of one document. Opaque.
