@@ -65,7 +65,7 @@ pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
     problems
 }
 
-/// A NuGet range that begins with some 4 and ends before 5.
+/// A range of package versions that begins with some 4 and ends before 5.
 fn reaches_bundle_4(range: &str) -> bool {
     let inner = range.strip_prefix('[').and_then(|range| range.strip_suffix([')', ']']));
     let Some((from, to)) = inner.and_then(|inner| inner.split_once(',')) else { return false };

@@ -57,185 +57,195 @@ fn put(folder: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// What is refused, and how the refusal begins.
+/// The host or a tool has this rule: who breaks it is `told` a line that begins with `refusal`.
+fn kept(rule: &str, told: &str, refusal: &str) {
+    let is_told = told.lines().any(|line| line.starts_with(refusal));
+    assert!(is_told, "{rule}: wanted `{refusal}`, told:\n{told}");
+}
+
+fn replace_handler(folder: &Path, program: Sample) {
+    fs::write(folder.join("turnwheel"), program.bytes()).unwrap();
+}
+
 #[test]
-fn every_rule_of_a_package_is_kept() {
-    let executable = "\"defaultExecutablePath\": \"turnwheel\"";
-    let description = "\"description\": {";
-    let rules = [
-        (
-            "host.json is at the root",
-            after(|folder| {
-                fs::create_dir(folder.join("inner")).unwrap();
-                fs::rename(folder.join("host.json"), folder.join("inner/host.json")).unwrap();
-            }),
-            "inner/host.json: is below the root",
-        ),
-        (
-            "functions lie one level deep",
-            after(|folder| put(folder, "functions/late/function.json", "{}")),
-            "functions/late/function.json: is too deep",
-        ),
-        (
-            "there are functions",
-            after(|folder| {
-                for entry in fs::read_dir(folder).unwrap() {
-                    let path = entry.unwrap().path();
-                    if path.join("function.json").is_file() {
-                        fs::remove_dir_all(path).unwrap();
-                    }
+fn a_package_lies_as_the_host_looks_for_it() {
+    kept(
+        "host.json is at the root",
+        &after(|folder| {
+            fs::create_dir(folder.join("inner")).unwrap();
+            fs::rename(folder.join("host.json"), folder.join("inner/host.json")).unwrap();
+        }),
+        "inner/host.json: is below the root",
+    );
+    kept(
+        "functions lie one level deep",
+        &after(|folder| put(folder, "functions/late/function.json", "{}")),
+        "functions/late/function.json: is too deep",
+    );
+    kept(
+        "there are functions",
+        &after(|folder| {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.join("function.json").is_file() {
+                    fs::remove_dir_all(path).unwrap();
                 }
-            }),
-            "<name>/function.json: there is none",
+            }
+        }),
+        "<name>/function.json: there is none",
+    );
+    kept(
+        "a function's name is a letter, then letters, digits, _ and -",
+        &after(|folder| put(folder, "1st/function.json", "{}")),
+        "1st/function.json: `1st` is no name",
+    );
+    kept(
+        "no function is called host",
+        &after(|folder| put(folder, "Host/function.json", "{}")),
+        "Host/function.json: `Host` is no name",
+    );
+    kept(
+        "a function has one trigger",
+        &after(|folder| put(folder, "turn/function.json", r#"{"bindings":[]}"#)),
+        "turn/function.json: has 0 triggers",
+    );
+    kept(
+        "a queue's connection is the host's storage",
+        &with("turn/function.json", "\"AzureWebJobsStorage\"", "\"QUEUES\""),
+        "turn/function.json: `connection` is `QUEUES`",
+    );
+}
+
+#[test]
+fn host_json_names_the_handler_as_the_tools_look_for_it() {
+    let description = "\"description\": {";
+    let executable = "\"defaultExecutablePath\": \"turnwheel\"";
+    kept(
+        "host.json has version 2.0",
+        &host("\"2.0\"", "\"2\""),
+        "host.json: `version` is not \"2.0\"",
+    );
+    kept(
+        "defaultExecutablePath is there",
+        &host(executable, "\"defaultExecutablePath\": \"\""),
+        "host.json: `customHandler.description.defaultExecutablePath` is missing",
+    );
+    kept(
+        "defaultExecutablePath does not begin with ./",
+        &host("\"turnwheel\"", "\"./turnwheel\""),
+        "host.json: `customHandler.description.defaultExecutablePath` is `./turnwheel`: leave `./` away",
+    );
+    kept(
+        "defaultExecutablePath is a name in the package",
+        &host("\"turnwheel\"", "\"/usr/bin/turnwheel\""),
+        "host.json: `defaultExecutablePath` is `/usr/bin/turnwheel`",
+    );
+    kept(
+        "the handler is where host.json says",
+        &host("\"turnwheel\"", "\"handler\""),
+        "handler: is missing",
+    );
+    kept(
+        "the handler is looked for at the root",
+        &host(description, "\"description\": {\"workerDirectory\": \"bin\","),
+        "host.json: `customHandler.description.workerDirectory` is `bin`",
+    );
+    kept(
+        "the handler is started at the root",
+        &host("\"workingDirectory\": \"\"", "\"workingDirectory\": \"api\""),
+        "host.json: `customHandler.description.workingDirectory` is `api`",
+    );
+}
+
+#[test]
+fn the_handler_is_a_program_that_azure_can_start() {
+    kept(
+        "the handler is a program, no script: only its own execute bit survives",
+        &after(|folder| put(folder, "turnwheel", "#!/bin/sh\nexec ./real\n")),
+        "turnwheel: is a script",
+    );
+    kept(
+        "the handler runs on Linux and x86-64",
+        &after(|folder| replace_handler(folder, Sample { machine: 183, ..Sample::default() })),
+        "turnwheel: is a program for ARM",
+    );
+    kept(
+        "the handler's glibc is not newer than Azure's",
+        &after(|folder| {
+            replace_handler(folder, Sample { versions: &["GLIBC_2.39"], ..Sample::default() })
+        }),
+        "turnwheel: needs glibc 2.39",
+    );
+}
+
+#[test]
+fn host_json_says_what_the_host_needs() {
+    let description = "\"description\": {";
+    kept(
+        "HTTP is proxied, so that streams stream",
+        &host("\"enableProxyingHttpRequest\": true", "\"enableForwardingHttpRequest\": true"),
+        "host.json: `customHandler.enableProxyingHttpRequest` is not true",
+    );
+    kept(
+        "no customHandler.http.routes beside function.json",
+        &host(
+            description,
+            "\"http\": {\"routes\": [{\"route\": \"{*path}\"}]}, \"description\": {",
         ),
-        (
-            "a function's name is a letter, then letters, digits, _ and -",
-            after(|folder| put(folder, "1st/function.json", "{}")),
-            "1st/function.json: `1st` is no name",
-        ),
-        (
-            "no function is called host",
-            after(|folder| put(folder, "Host/function.json", "{}")),
-            "Host/function.json: `Host` is no name",
-        ),
-        (
-            "a function has one trigger",
-            after(|folder| put(folder, "turn/function.json", r#"{"bindings":[]}"#)),
-            "turn/function.json: has 0 triggers",
-        ),
-        (
-            "a queue's connection is the host's storage",
-            with("turn/function.json", "\"AzureWebJobsStorage\"", "\"QUEUES\""),
-            "turn/function.json: `connection` is `QUEUES`",
-        ),
-        (
-            "host.json has version 2.0",
-            host("\"2.0\"", "\"2\""),
-            "host.json: `version` is not \"2.0\"",
-        ),
-        (
-            "defaultExecutablePath is there",
-            host(executable, "\"defaultExecutablePath\": \"\""),
-            "host.json: `customHandler.description.defaultExecutablePath` is missing",
-        ),
-        (
-            "defaultExecutablePath does not begin with ./",
-            host("\"turnwheel\"", "\"./turnwheel\""),
-            "host.json: `customHandler.description.defaultExecutablePath` is `./turnwheel`: leave `./` away",
-        ),
-        (
-            "defaultExecutablePath is a name in the package",
-            host("\"turnwheel\"", "\"/usr/bin/turnwheel\""),
-            "host.json: `defaultExecutablePath` is `/usr/bin/turnwheel`",
-        ),
-        (
-            "the handler is where host.json says",
-            host("\"turnwheel\"", "\"handler\""),
-            "handler: is missing",
-        ),
-        (
-            "the handler is looked for at the root",
-            host(description, "\"description\": {\"workerDirectory\": \"bin\","),
-            "host.json: `customHandler.description.workerDirectory` is `bin`",
-        ),
-        (
-            "the handler is started at the root",
-            host("\"workingDirectory\": \"\"", "\"workingDirectory\": \"api\""),
-            "host.json: `customHandler.description.workingDirectory` is `api`",
-        ),
-        (
-            "the handler is a program, no script: only its own execute bit survives",
-            after(|folder| put(folder, "turnwheel", "#!/bin/sh\nexec ./real\n")),
-            "turnwheel: is a script",
-        ),
-        (
-            "the handler runs on Linux and x86-64",
-            after(|folder| {
-                fs::write(
-                    folder.join("turnwheel"),
-                    Sample { machine: 183, ..Sample::default() }.bytes(),
-                )
-                .unwrap()
-            }),
-            "turnwheel: is a program for ARM",
-        ),
-        (
-            "the handler's glibc is not newer than Azure's",
-            after(|folder| {
-                fs::write(
-                    folder.join("turnwheel"),
-                    Sample { versions: &["GLIBC_2.39"], ..Sample::default() }.bytes(),
-                )
-                .unwrap()
-            }),
-            "turnwheel: needs glibc 2.39",
-        ),
-        (
-            "HTTP is proxied, so that streams stream",
-            host("\"enableProxyingHttpRequest\": true", "\"enableForwardingHttpRequest\": true"),
-            "host.json: `customHandler.enableProxyingHttpRequest` is not true",
-        ),
-        (
-            "no customHandler.http.routes beside function.json",
-            host(
-                description,
-                "\"http\": {\"routes\": [{\"route\": \"{*path}\"}]}, \"description\": {",
-            ),
-            "host.json: `customHandler.http.routes` is there",
-        ),
-        (
-            "no profile with routes beside function.json",
-            host("\"version\"", "\"configurationProfile\": \"mcp-custom-handler\", \"version\""),
-            "host.json: `configurationProfile` is `mcp-custom-handler`",
-        ),
-        (
-            "the extension bundle is named",
-            host("\"id\": \"Microsoft.Azure.Functions.ExtensionBundle\"", "\"name\": \"bundle\""),
-            "host.json: `extensionBundle` is missing",
-        ),
-        (
-            "the extension bundle is a 4",
-            host("[4.*, 5.0.0)", "[3.*, 4.0.0)"),
-            "host.json: `extensionBundle.version` is `[3.*, 4.0.0)`",
-        ),
-        (
-            "routePrefix keeps strangers from background functions",
-            host("\"routePrefix\": \"api\"", "\"routePrefix\": \"\""),
-            "host.json: `extensions.http.routePrefix` is empty",
-        ),
-        (
-            "queue messages are plain text",
-            host("\"messageEncoding\": \"none\",", ""),
-            "host.json: `extensions.queues.messageEncoding` is not \"none\"",
-        ),
-        (
-            "no keys of a developer's machine",
-            after(|folder| {
-                put(folder, "local.settings.json", "{}");
-                put(folder, ".funcignore", "*.log\n");
-            }),
-            "local.settings.json: holds keys",
-        ),
-        (
-            ".funcignore leaves out no function",
-            after(|folder| put(folder, ".funcignore", "*.log\nturn\n")),
-            ".funcignore:2: leaves turn/function.json out",
-        ),
-        (
-            ".funcignore leaves out no agent",
-            after(|folder| put(folder, ".funcignore", "# ours\n\n*.md\n")),
-            ".funcignore:3: leaves agents/",
-        ),
-        (
-            ".funcignore leaves out no handler",
-            after(|folder| put(folder, ".funcignore", "/turnwheel\n")),
-            ".funcignore:1: leaves turnwheel out",
-        ),
-    ];
-    for (rule, told, refusal) in &rules {
-        let is_told = told.lines().any(|line| line.starts_with(refusal));
-        assert!(is_told, "{rule}: wanted `{refusal}`, told:\n{told}");
-    }
+        "host.json: `customHandler.http.routes` is there",
+    );
+    kept(
+        "no profile with routes beside function.json",
+        &host("\"version\"", "\"configurationProfile\": \"mcp-custom-handler\", \"version\""),
+        "host.json: `configurationProfile` is `mcp-custom-handler`",
+    );
+    kept(
+        "the extension bundle is named",
+        &host("\"id\": \"Microsoft.Azure.Functions.ExtensionBundle\"", "\"name\": \"bundle\""),
+        "host.json: `extensionBundle` is missing",
+    );
+    kept(
+        "the extension bundle is a 4",
+        &host("[4.*, 5.0.0)", "[3.*, 4.0.0)"),
+        "host.json: `extensionBundle.version` is `[3.*, 4.0.0)`",
+    );
+    kept(
+        "routePrefix keeps strangers from background functions",
+        &host("\"routePrefix\": \"api\"", "\"routePrefix\": \"\""),
+        "host.json: `extensions.http.routePrefix` is empty",
+    );
+    kept(
+        "queue messages are plain text",
+        &host("\"messageEncoding\": \"none\",", ""),
+        "host.json: `extensions.queues.messageEncoding` is not \"none\"",
+    );
+}
+
+#[test]
+fn the_upload_has_all_and_no_keys() {
+    kept(
+        "no keys of a developer's machine",
+        &after(|folder| {
+            put(folder, "local.settings.json", "{}");
+            put(folder, ".funcignore", "*.log\n");
+        }),
+        "local.settings.json: holds keys",
+    );
+    kept(
+        ".funcignore leaves out no function",
+        &after(|folder| put(folder, ".funcignore", "*.log\nturn\n")),
+        ".funcignore:2: leaves turn/function.json out",
+    );
+    kept(
+        ".funcignore leaves out no agent",
+        &after(|folder| put(folder, ".funcignore", "# ours\n\n*.md\n")),
+        ".funcignore:3: leaves agents/",
+    );
+    kept(
+        ".funcignore leaves out no handler",
+        &after(|folder| put(folder, ".funcignore", "/turnwheel\n")),
+        ".funcignore:1: leaves turnwheel out",
+    );
 }
 
 #[cfg(unix)]
