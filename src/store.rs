@@ -188,8 +188,9 @@ pub enum Claimed {
     /// Another worker's claim is live, or ended less than [`TAKE_OVER_AFTER`] ago.
     Held { until: Timestamp },
     /// Nobody else's is. `is_settled`: the right is already the caller's; otherwise it is once a commit that carries it
-    /// has won, and no effect may begin before.
-    Free { head: Stored, is_settled: bool },
+    /// has won, and no effect may begin before. `inbox`: everything of [`Kind::Inbox`], by id. It is never older than the
+    /// head: what the head has taken in is not in it, or it would be taken in twice.
+    Free { head: Stored, inbox: Vec<Stored>, is_settled: bool },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -237,7 +238,8 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError>;
 
-    /// Whether the caller may act on the conversation, and its head, read [`Freshness::Latest`].
+    /// Whether the caller may act on the conversation, with its head and what waits for it, read [`Freshness::Latest`]:
+    /// one request where requests are paid for.
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError>;
 
     /// Extends a settled claim without a commit, where the store keeps claims apart from heads; `false`: this store does
