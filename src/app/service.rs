@@ -23,6 +23,7 @@ use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::payments::PaymentsServer;
+use crate::queue::doorbell::Doorbell;
 use crate::queue::{self, EmbeddedQueue, Queue};
 use crate::settings::Settings;
 use crate::settings::links::Auth;
@@ -147,7 +148,7 @@ impl App {
         let names = loaded.catalog.agents.keys().cloned().collect();
         let world = Arc::new(World {
             store: Arc::new(store),
-            queue,
+            queue: Doorbell::over(queue),
             artifacts: Arc::new(
                 EmbeddedArtifacts::open(&options.data.join("artifacts"))
                     .await
