@@ -205,11 +205,7 @@ impl Handler {
 
 /// What Azure makes of an answer, and where it would hang or corrupt silently, an error that says so. Names of outputs are
 /// not looked at.
-fn judge(
-    status: StatusCode,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<Outputs, InvocationError> {
+fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs, InvocationError> {
     if status.is_redirection() {
         return Err(InvocationError::Redirect(status));
     }

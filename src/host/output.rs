@@ -51,12 +51,15 @@ impl Shared {
             let declared = function.outputs.iter().find(|output| output.name == name);
             let Some(Output { queue, .. }) = declared else {
                 // Azure drops it and says nothing; the invocation is good all the same.
-                self.handler.note(&function.name, invocation_id, &InvocationError::Undeclared(name));
+                self.handler.note(
+                    &function.name,
+                    invocation_id,
+                    &InvocationError::Undeclared(name),
+                );
                 continue;
             };
             for text in messages(&value) {
-                let text =
-                    if self.config.queues.is_base64 { STANDARD.encode(text) } else { text };
+                let text = if self.config.queues.is_base64 { STANDARD.encode(text) } else { text };
                 sending.push(self.queues.send(queue, text, Duration::ZERO));
             }
         }
@@ -75,7 +78,9 @@ fn messages(value: &Value) -> Vec<String> {
             Ok(object @ Value::Object(_)) => message(&object).into_iter().collect(),
             Ok(_) | Err(_) => vec![text.clone()],
         },
-        Value::Bool(_) | Value::Number(_) | Value::Object(_) => message(value).into_iter().collect(),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
+            message(value).into_iter().collect()
+        }
     }
 }
 

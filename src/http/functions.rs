@@ -22,7 +22,7 @@ use tracing::Instrument;
 
 use crate::queue::doorbell;
 
-pub use answer::{NUDGES, answer_failed, answer_ok};
+pub use answer::{answer_failed, answer_ok};
 pub use invocation::{EnvelopeError, Invocation, MESSAGE, Meta, TIMER, TimerInfo, text_of};
 
 /// Bytes of one envelope: a message of 64 KiB, escaped twice and spilled into the metadata, fits.

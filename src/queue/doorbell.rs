@@ -3,7 +3,6 @@
 //!
 //! The host writes outputs only after an answer of 2xx, and cannot delay them.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +12,9 @@ use tokio::sync::watch;
 
 use crate::queue::{Queue, QueueError, Received, TURNS};
 use crate::telemetry::meter;
+
+/// The output binding's name in every background function's `function.json`.
+pub const NUDGES: &str = "nudges";
 
 /// Bells that one invocation answers at most: the host writes them all at the same time.
 const OUTPUTS_MAX: usize = 64;

@@ -4,13 +4,12 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
+use crate::queue::doorbell::NUDGES;
+
 /// The host takes `application/json` and `text/json`, and fails the invocation for every other type.
 const JSON: &str = "application/json";
 
 const SUCCESS: &str = r#"{"Outputs":{},"Logs":[],"ReturnValue":null}"#;
-
-/// The output binding's name in every background function's `function.json`.
-pub const NUDGES: &str = "nudges";
 
 /// The invocation succeeded: the host puts the nudges on the queue, then deletes a queue message. In an array, because a
 /// single string that happens to be base64 would be decoded.
@@ -18,7 +17,8 @@ pub fn answer_ok(nudges: &[&str]) -> Response {
     if nudges.is_empty() {
         return ([(CONTENT_TYPE, JSON)], SUCCESS).into_response();
     }
-    let body = serde_json::json!({ "Outputs": { NUDGES: nudges }, "Logs": [], "ReturnValue": null });
+    let body =
+        serde_json::json!({ "Outputs": { NUDGES: nudges }, "Logs": [], "ReturnValue": null });
     ([(CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }
 
