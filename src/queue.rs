@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod contract;
+pub mod doorbell;
 mod embedded;
 mod line;
 mod memory;

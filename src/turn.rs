@@ -15,6 +15,7 @@ pub mod notify;
 pub mod record;
 pub mod recount;
 mod reduce;
+mod spending;
 pub mod sweep;
 pub mod views;
 

@@ -24,6 +24,7 @@ use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
+use crate::queue::doorbell::Doorbell;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
@@ -150,7 +151,7 @@ impl App {
         let names = loaded.catalog.agents.keys().cloned().collect();
         let world = Arc::new(World {
             store: ports.store,
-            queue: ports.queue,
+            queue: Doorbell::over(ports.queue),
             artifacts: ports.artifacts,
             live: ports.live,
             model,

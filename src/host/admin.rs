@@ -159,9 +159,8 @@ async fn run_one(host: &Shared, Manual { function, input }: Manual) {
                 next_visible_at: now.plus(host.lease),
             };
             let body = envelope::of_message(&function, &message, now, host.ids.as_ref());
-            let timeout = host.config.function_timeout;
             // Its failure is already told.
-            drop(Box::pin(host.handler.invoke(&function.name, &id, (&body, timeout))).await);
+            drop(Box::pin(host.invoke(&function, &id, &body)).await);
         }
     }
 }

@@ -151,9 +151,7 @@ impl Listener {
         let id = envelope::guid(host.ids.as_ref());
         let body =
             envelope::of_message(&self.function, message, host.clock.now(), host.ids.as_ref());
-        let timeout = host.config.function_timeout;
-        let mut invocation =
-            Box::pin(host.handler.invoke(&self.function.name, &id, (&body, timeout)));
+        let mut invocation = Box::pin(host.invoke(&self.function, &id, &body));
         let mut receipt = Some(message.pop_receipt.clone());
         let mut wait = host.lease / 2;
         loop {

@@ -13,7 +13,7 @@ use crate::store::{StoreError, Stored};
 use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
-use crate::turn::{Nudge, World, expiry};
+use crate::turn::{Nudge, World, expiry, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -43,6 +43,10 @@ pub enum Handled {
 /// The message must be delivered again; see [`TurnError`].
 #[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
 pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
+    Box::pin(spending::told(world, &nudge.key, rounds(world, nudge))).await
+}
+
+async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
     let began = world.clock.monotonic();
     // Of all rounds together: the host counts the whole invocation.
     let ends = began + world.limits.turn;
