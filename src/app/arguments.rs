@@ -104,14 +104,14 @@ impl StorageArguments {
     pub(super) fn of_dev(&self) -> Result<Storage, &'static str> {
         let prefix = self.queue_prefix.clone().unwrap_or_default();
         match self.storage {
-            None | Some(StorageKind::Embedded) if self.queue_prefix.is_some() => {
-                Err("--queue-prefix belongs to --storage azurite or azure: the queues of the data folder are nobody else's.")
-            }
+            None | Some(StorageKind::Embedded) if self.queue_prefix.is_some() => Err(
+                "--queue-prefix belongs to --storage azurite or azure: the queues of the data folder are nobody else's.",
+            ),
             None | Some(StorageKind::Embedded) => Ok(Storage::Embedded),
             Some(StorageKind::Azurite) => Ok(Storage::Azurite { queue_prefix: prefix }),
-            Some(StorageKind::Azure) if prefix.is_empty() => {
-                Err("This would take production's work. Give this machine queues of its own: --queue-prefix NAME")
-            }
+            Some(StorageKind::Azure) if prefix.is_empty() => Err(
+                "This would take production's work. Give this machine queues of its own: --queue-prefix NAME",
+            ),
             Some(StorageKind::Azure) => Ok(Storage::Account { queue_prefix: prefix }),
         }
     }

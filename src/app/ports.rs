@@ -17,7 +17,9 @@ use crate::ids::{Ids, WorkerId};
 use crate::live::{EmbeddedLive, Live, SharedLive};
 use crate::queue::{self, EmbeddedQueue, Queue, StorageQueue};
 use crate::settings::Settings;
-use crate::settings::azure::{CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount};
+use crate::settings::azure::{
+    CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount,
+};
 use crate::store::ConversationStore;
 use crate::store::cosmos::CosmosStore;
 use crate::store::embedded::EmbeddedStore;
@@ -67,10 +69,7 @@ struct Account {
 
 /// # Errors
 /// Show it and exit: each says what to do.
-pub(super) async fn open(
-    storage: &Storage,
-    opening: &Opening<'_>,
-) -> Result<Ports, StartError> {
+pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Ports, StartError> {
     let Some(used) = account(storage, opening).await? else {
         let store = Arc::new(EmbeddedStore::open(opening.data)?);
         let artifacts = EmbeddedArtifacts::open(&opening.data.join("artifacts")).await;
@@ -83,8 +82,8 @@ pub(super) async fn open(
             emulator: None,
         });
     };
-    let artifacts = blob_artifacts(&used, opening.settings).await?;
-    let queue = storage_queue(&used, opening.settings).await?;
+    let artifacts = blob_artifacts(&used).await?;
+    let queue = storage_queue(&used).await?;
     let ports = |store, live, embedded| Ports {
         store,
         queue: Arc::new(queue),
@@ -98,13 +97,9 @@ pub(super) async fn open(
         let embedded = Some(Arc::clone(&store));
         return Ok(ports(store, Arc::new(EmbeddedLive::default()), embedded));
     };
-    let store: Arc<dyn ConversationStore> =
-        Arc::new(cosmos_store(cosmos, opening.settings).await?);
-    let live = SharedLive::new(
-        Arc::clone(&store),
-        Arc::clone(opening.clock),
-        opening.worker.clone(),
-    );
+    let store: Arc<dyn ConversationStore> = Arc::new(cosmos_store(cosmos).await?);
+    let live =
+        SharedLive::new(Arc::clone(&store), Arc::clone(opening.clock), opening.worker.clone());
     Ok(ports(store, Arc::new(live), None))
 }
 
@@ -118,7 +113,7 @@ pub(super) async fn open_queue(
 ) -> Result<(Box<dyn Queue>, Option<Azurite>), StartError> {
     match account(storage, opening).await? {
         Some(used) => {
-            let queue = storage_queue(&used, opening.settings).await?;
+            let queue = storage_queue(&used).await?;
             Ok((Box::new(queue), used.emulator))
         }
         None => {
@@ -160,8 +155,9 @@ async fn emulator(
     data: &Path,
 ) -> Result<(StorageAccount, Option<Azurite>), StartError> {
     let named = settings.storage.clone().filter(StorageAccount::is_local);
-    let account = named.unwrap_or_else(|| azurite::account(azurite::Ports::USUAL));
-    if answers(&account).await {
+    if let Some(account) = named.or_else(azurite::usual_account)
+        && answers(&account).await
+    {
         return Ok((account, None));
     }
     let options = AzuriteOptions {
@@ -183,8 +179,8 @@ async fn answers(account: &StorageAccount) -> bool {
     matches!(tokio::time::timeout(ANSWERS_WITHIN, connecting).await, Ok(Ok(_)))
 }
 
-async fn storage_queue(used: &Account, settings: &Settings) -> Result<StorageQueue, StartError> {
-    let token = storage_token(&used.account, settings)?;
+async fn storage_queue(used: &Account) -> Result<StorageQueue, StartError> {
+    let token = storage_token(&used.account)?;
     let sending = Sending::default();
     let queue = StorageQueue::connect(&used.account, token, &used.queue_prefix, &sending)
         .map_err(io("use the storage account"))?;
@@ -193,8 +189,8 @@ async fn storage_queue(used: &Account, settings: &Settings) -> Result<StorageQue
     Ok(queue)
 }
 
-async fn blob_artifacts(used: &Account, settings: &Settings) -> Result<BlobArtifacts, StartError> {
-    let token = storage_token(&used.account, settings)?;
+async fn blob_artifacts(used: &Account) -> Result<BlobArtifacts, StartError> {
+    let token = storage_token(&used.account)?;
     let sending = Sending::default();
     let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
         .map_err(io("use the storage account"))?;
@@ -202,10 +198,7 @@ async fn blob_artifacts(used: &Account, settings: &Settings) -> Result<BlobArtif
     Ok(artifacts)
 }
 
-async fn cosmos_store(
-    account: &CosmosAccount,
-    settings: &Settings,
-) -> Result<CosmosStore, StartError> {
+async fn cosmos_store(account: &CosmosAccount) -> Result<CosmosStore, StartError> {
     let token = match &account.access {
         CosmosAccess::Key(_) => None,
         CosmosAccess::Identity(identity) => Some(token(identity)?),
@@ -213,10 +206,7 @@ async fn cosmos_store(
     CosmosStore::connect(account, token).await.map_err(io("open the conversation store"))
 }
 
-fn storage_token(
-    account: &StorageAccount,
-    settings: &Settings,
-) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
+fn storage_token(account: &StorageAccount) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
     match &account.access {
         StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Ok(None),
         StorageAccess::Identity(identity) => token(identity).map(Some),

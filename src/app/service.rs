@@ -188,7 +188,9 @@ impl Running {
     /// # Errors
     /// The system does not know the handler's port.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.host.as_ref().map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
+        self.host
+            .as_ref()
+            .map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
     }
 
     /// Names of the agents that are ready.

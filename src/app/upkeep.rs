@@ -31,7 +31,9 @@ pub(super) async fn rebuild(
         return match running_dev(data)? {
             Some(address) => {
                 post(&format!("{address}/admin/functions/sweep")).await?;
-                Ok(format!("The sweep of the service at {address} was started; its queues are in its memory."))
+                Ok(format!(
+                    "The sweep of the service at {address} was started; its queues are in its memory."
+                ))
             }
             None => Ok(format!(
                 "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which rings for all that is owed when it starts.",

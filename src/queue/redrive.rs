@@ -72,7 +72,14 @@ mod tests {
         let back = queues.receive(PROMPTS, 32, HIDE).await.unwrap();
         let mut texts: Vec<_> = back.into_iter().map(|message| message.text).collect();
         texts.sort();
-        assert_eq!(texts, ["not json", r#"{"agent":"clerk","original":"unknown member"}"#, r#"{"agent":"clerk"}"#]);
+        assert_eq!(
+            texts,
+            [
+                "not json",
+                r#"{"agent":"clerk","original":"unknown member"}"#,
+                r#"{"agent":"clerk"}"#
+            ]
+        );
         assert_eq!(redrive(&queues, PROMPTS).await.unwrap(), 0);
     }
 }

@@ -31,8 +31,8 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
-    Page, Partition, Selection, StoreError, Stored, Write, check, held, place,
+    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HeadQuery, Kind, Owed, Page,
+    Partition, Selection, StoreError, Stored, Write, check, held, place,
 };
 
 /// Bytes of a batch as it is sent: Cosmos takes 2 MB, headers and all.
@@ -113,9 +113,9 @@ fn batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, 
             Write::Replace(document, wanted) => {
                 let wrapped = Wrapped::of(partition, document);
                 sent += wrapped.body_bytes();
-                let options = wanted.as_ref().map(|etag| {
-                    BatchReplaceOptions::default().with_precondition(if_match(etag))
-                });
+                let options = wanted
+                    .as_ref()
+                    .map(|etag| BatchReplaceOptions::default().with_precondition(if_match(etag)));
                 batch.replace_item(document.id.clone(), wrapped, options)
             }
             Write::Delete(id, wanted) => {

@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use turnwheel::payments::PaymentsServer;
 
-use crate::support::azure::{Azure, settings_of};
+use crate::support::azure::Azure;
 use crate::support::normal::normal;
 use crate::support::process::Dev;
 
@@ -26,6 +26,7 @@ const KILLING: Duration = Duration::from_secs(75);
 const RECOVERY_MAX: Duration = Duration::from_secs(150);
 /// Tenants lie in different physical partitions.
 const TENANTS: usize = 8;
+const PARTITIONS: u32 = 64;
 /// Clients that speak at the same time; the others wait for their turn.
 const AT_ONCE: usize = 100;
 
@@ -52,7 +53,7 @@ struct Ending {
 impl Cluster {
     async fn start() -> Self {
         Self {
-            azure: Azure::start().await,
+            azure: Azure::start(PARTITIONS).await,
             payments: PaymentsServer::start().await.unwrap(),
             addresses: Arc::new(Mutex::new(vec![None; INSTANCES])),
             client: reqwest::Client::new(),
@@ -62,7 +63,7 @@ impl Cluster {
     }
 
     fn start_instance(&self, number: usize) -> Dev {
-        let mut settings = settings_of(&self.azure);
+        let mut settings = self.azure.settings();
         settings.push(("PAYMENTS_URL", self.payments.base_url.clone()));
         let data = self.folder.path().join(number.to_string());
         let dev = tokio::task::block_in_place(|| {
@@ -101,9 +102,7 @@ impl Cluster {
     async fn ask(&self, tenant: &str, path: &str, post: Option<(&str, &Value)>) -> Option<Value> {
         let url = format!("{}{path}", self.some_address()?);
         let request = match post {
-            Some((key, body)) => {
-                self.client.post(url).header("idempotency-key", key).json(body)
-            }
+            Some((key, body)) => self.client.post(url).header("idempotency-key", key).json(body),
             None => self.client.get(url),
         };
         let request = request.header("turnwheel-tenant", tenant).timeout(Duration::from_secs(15));
@@ -165,8 +164,7 @@ impl Cluster {
                 None
             }
             _ => {
-                let entries =
-                    self.ask(tenant, &format!("{base}/entries?limit=100"), None).await?;
+                let entries = self.ask(tenant, &format!("{base}/entries?limit=100"), None).await?;
                 Some((prompt, entries["items"].as_array().unwrap().clone()))
             }
         }
@@ -182,10 +180,8 @@ impl Cluster {
 
 /// The longest time in which nothing happened: nobody waits for a person for long here, so it bounds every recovery.
 fn longest_pause(entries: &[Value]) -> Duration {
-    let times: Vec<jiff::Timestamp> = entries
-        .iter()
-        .map(|entry| entry["timestamp"].as_str().unwrap().parse().unwrap())
-        .collect();
+    let times: Vec<jiff::Timestamp> =
+        entries.iter().map(|entry| entry["timestamp"].as_str().unwrap().parse().unwrap()).collect();
     let pauses = times.windows(2).map(|pair| pair[1].duration_since(pair[0]).unsigned_abs());
     pauses.max().unwrap_or_default()
 }

@@ -67,16 +67,6 @@ impl CosmosEmulator {
         Ok(Self { core, endpoint })
     }
 
-    /// For clients in this process, over no socket.
-    pub(crate) fn in_process(
-        database: &str,
-        containers: &[Container<'_>],
-        partitions: u32,
-    ) -> io::Result<Self> {
-        let endpoint = Url::parse("https://eastus.emulator.local").map_err(io::Error::other)?;
-        Self::new(endpoint, database, containers, partitions)
-    }
-
     async fn serve(self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -171,7 +161,9 @@ async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Res
     } else if !bytes.is_empty() {
         asked.set_body(bytes.to_vec());
     }
-    pass_on(&emulator, &asked).await.unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
+    pass_on(&emulator, &asked)
+        .await
+        .unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
 }
 
 async fn pass_on(
@@ -216,8 +208,7 @@ fn check_key(method: &str, path: &str, headers: &HeaderMap) -> Result<(), String
         Some((_, rest)) => (rest.last().copied().unwrap_or_default().to_owned(), path.clone()),
     };
     let link = if kind == "offers" { parts.last().unwrap_or(&"").to_lowercase() } else { link };
-    let signed =
-        format!("{}\n{}\n{link}\n{date}\n\n", method.to_lowercase(), kind.to_lowercase());
+    let signed = format!("{}\n{}\n{link}\n{date}\n\n", method.to_lowercase(), kind.to_lowercase());
     let wanted = hmac_sha256(&signed, &Secret::new(KEY)).map_err(|error| error.to_string())?;
     if wanted == signature { Ok(()) } else { Err("the key is not this account's".to_owned()) }
 }

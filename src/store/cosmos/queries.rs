@@ -56,9 +56,11 @@ pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
     let scope = FeedScope::partition(partition_key(partition));
     let mut asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
     if let Partition::Conversation(_) = partition {
-        asked = asked
-            .and("c.user =", "@user", json!(user))
-            .and("c.conversationId =", "@conversation", json!(conversation));
+        asked = asked.and("c.user =", "@user", json!(user)).and(
+            "c.conversationId =",
+            "@conversation",
+            json!(conversation),
+        );
     }
     asked = asked.and("c.kind =", "@kind", json!(kind.as_str()));
     if let Some(from) = from_id {
@@ -78,7 +80,8 @@ pub(super) fn claim(key: &ConversationKey) -> Asked {
         .and("c.tenant =", "@tenant", json!(tenant))
         .and("c.user =", "@user", json!(user))
         .and("c.conversationId =", "@conversation", json!(conversation));
-    asked.text += &format!(" AND c.kind IN ('{}', '{}')", Kind::Head.as_str(), Kind::Inbox.as_str());
+    asked.text +=
+        &format!(" AND c.kind IN ('{}', '{}')", Kind::Head.as_str(), Kind::Inbox.as_str());
     asked.ordered("c.kind")
 }
 

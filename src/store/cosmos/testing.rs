@@ -22,7 +22,8 @@ fn containers() -> Vec<emulator::Container<'static>> {
 
 /// An account with both containers, for stores of this process.
 pub(crate) fn in_process(partitions: u32) -> CosmosEmulator {
-    CosmosEmulator::in_process(DATABASE, &containers(), partitions).unwrap()
+    let endpoint = Url::parse("https://eastus.emulator.local").unwrap();
+    CosmosEmulator::new(endpoint, DATABASE, &containers(), partitions).unwrap()
 }
 
 /// The same behind a socket.

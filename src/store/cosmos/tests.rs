@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::testing::{account, hosted, in_process, store};
 use super::CosmosStore;
+use super::testing::{account, hosted, in_process, store};
 use crate::store::ConversationStore;
 use crate::store::contract::contract;
 
