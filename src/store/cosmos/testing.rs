@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use azure_data_cosmos::fault_injection::FaultInjectionRule;
 use azure_data_cosmos::{CosmosClient, CosmosRuntimeBuilder};
+use url::Url;
 
 pub(crate) use self::emulator::{CosmosEmulator, CosmosHost, KEY};
 use super::CosmosStore;
