@@ -91,10 +91,16 @@ impl Relays {
         }
         let Some(relay) = self.0.get_mut(key) else { return };
         relay.hear(event);
-        let is_first = relay.task.is_none()
-            && matches!(event, LiveEvent::Delta { .. } | LiveEvent::ToolUpdate(_));
-        if is_first {
-            relay.task = Some(start());
+        if relay.task.is_some() {
+            return;
+        }
+        match event {
+            LiveEvent::Delta { .. } | LiveEvent::ToolUpdate(_) => relay.task = Some(start()),
+            // It ended without a word, and nobody else would forget it.
+            LiveEvent::Committed { .. } | LiveEvent::Reset { .. } | LiveEvent::Gone => {
+                self.0.remove(key);
+            }
+            LiveEvent::AnswerStarted(_) | LiveEvent::SoFar(_) => {}
         }
     }
 

@@ -86,6 +86,9 @@ async fn what_nobody_watches_elsewhere_is_not_written() {
     after(60_000).await;
     assert_eq!(stage.store.since(&before).total(), 2);
     assert_eq!(a.inner.relays().count(), 0, "and then it is forgotten");
+    a.publish(&key("c"), begun(2));
+    a.publish(&key("c"), reset("m1"));
+    assert_eq!(a.inner.relays().count(), 0, "an answer that ends without a word too");
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,7 +67,8 @@ fn streamed(told: &[Frame]) -> (String, usize) {
         match frame.name.as_str() {
             "message_start" => text.clear(),
             "message_snapshot" => {
-                text = frame.data["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+                let so_far = frame.data["content"][0]["text"].as_str();
+                so_far.unwrap_or_default().clone_into(&mut text);
                 times += 1;
             }
             "message_update" => {

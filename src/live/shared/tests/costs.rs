@@ -42,7 +42,7 @@ async fn a_minute_of_reading_is_paid_once_for_all_readers() {
     rests: read head 30, select live 0, read watch 0, write watch 3, write live 0
     quiet: read head 12, select live 0, read watch 0, write watch 0, write live 0
     busy: read head 120, select live 120, read watch 0, write watch 3, write live 0
-    streams: read head 30, select live 120, read watch 4, write watch 3, write live 240
+    streams: read head 31, select live 120, read watch 4, write watch 3, write live 240
     ");
     drop(readers);
 }

@@ -96,9 +96,10 @@ impl Stage {
             state: Some("running".to_owned()),
             ttl: None,
         };
-        let write = match self.memory.history(&Self::at(), HEAD_ID).is_empty() {
-            true => Write::Create(head),
-            false => Write::Replace(head, None),
+        let write = if self.memory.history(&Self::at(), HEAD_ID).is_empty() {
+            Write::Create(head)
+        } else {
+            Write::Replace(head, None)
         };
         self.memory.write(&Self::at(), vec![write]).await.unwrap();
     }
