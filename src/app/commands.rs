@@ -11,6 +11,7 @@ use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArgument
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::{App, model, upkeep};
+use crate::azure::credential::Credentials;
 use crate::clock::SystemClock;
 use crate::doctor::{self, Area, Check, Format};
 use crate::package::{self, Order, Script};
@@ -289,7 +290,7 @@ fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
     // What `dev` brings along is set in Azure; here only its absence would be told.
     let settings =
         settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
-    match service::load_agents(app, &settings, &options) {
+    match service::load_agents(app, &settings, &options, &Credentials::default()) {
         Ok(_) => Vec::new(),
         Err(StartError::Agents(mistakes)) => mistakes,
         Err(error) => vec![error.to_string()],
@@ -303,8 +304,13 @@ fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
         checks.push(doctor::program_check(&program));
     }
     if let Ok(settings) = &read {
+        let credentials = Credentials::default();
+        let scope = model::token_scope(settings);
+        let identities =
+            doctor::identity_checks(settings, scope.as_deref(), &credentials, is_offline);
+        checks.extend(block_on_value(identities).unwrap_or_default());
         checks.extend(agent_checks(app, settings));
-        checks.push(model_check(settings, is_offline));
+        checks.push(model_check(settings, &credentials, is_offline));
         checks.push(store_check());
     }
     let report = doctor::Report::new(checks);
@@ -320,8 +326,8 @@ fn agent_checks(app: &App, settings: &Settings) -> Vec<Check> {
     mistakes.iter().map(|mistake| Check::agent_mistake(mistake)).collect()
 }
 
-fn model_check(settings: &Settings, is_offline: bool) -> Check {
-    let model = match model::model_of(settings) {
+fn model_check(settings: &Settings, credentials: &Credentials, is_offline: bool) -> Check {
+    let model = match model::model_of(settings, credentials) {
         Ok(model) => model,
         Err(mistakes) => return Check::fix(Area::Model, "model", mistakes.join(" ")),
     };

@@ -16,6 +16,7 @@ use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
 use crate::app::ports::{self, Opening, Storage};
+use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
@@ -125,8 +126,9 @@ impl App {
         if !self.mistakes.is_empty() {
             return Err(StartError::Settings(self.mistakes));
         }
-        let loaded = load_agents(&self, settings, &options)?;
-        let model = model_of(settings).map_err(StartError::Settings)?;
+        let credentials = Credentials::default();
+        let loaded = load_agents(&self, settings, &options, &credentials)?;
+        let model = model_of(settings, &credentials).map_err(StartError::Settings)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
@@ -265,12 +267,14 @@ pub(super) fn load_agents(
     app: &App,
     settings: &Settings,
     options: &ServiceOptions,
+    credentials: &Credentials,
 ) -> Result<Loaded, StartError> {
     let folder = options.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
     let rules =
         AddressRules::parse(&settings.http_tools_allow.join(",")).map_err(StartError::Settings)?;
     let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
     let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
+    let client = client.with_identity(credentials.tokens(&settings.identity));
     let mut tools: agents::ToolSet = BTreeMap::new();
     for tool in builtins().into_iter().chain(app.tools.iter().cloned()) {
         tools.insert(tool.definition().name.clone(), tool);

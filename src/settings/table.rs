@@ -128,6 +128,8 @@ pub const ROWS: &[Row] = &[
         .like("https://my-resource.openai.azure.com"),
     Row::yours("AZURE_OPENAI_RESOURCE_NAME", "The resource's name.").like("my-resource"),
     Row::yours("AZURE_OPENAI_API_KEY", "The resource's key.").or("an Entra token of the app's identity").secret(),
+    Row::yours("AZURE_OPENAI_API_KEY_SECRET_URL", "The Key Vault secret that holds the resource's key: read by the app's identity, and again every 5 minutes and when the key is refused, so that a rotation needs no restart.")
+        .like("https://my-vault.vault.azure.net/secrets/my-key"),
     Row::yours("AZURE_OPENAI_API_VERSION", "The version of the model's API.").or("v1").sample("v1").like("v1"),
     Row::yours("AZURE_OPENAI_DEPLOYMENT_NAME_MAP", "Which deployment serves which model id.")
         .or("the model id is the deployment").like("gpt-5.1=my-deployment,gpt-5-mini=small"),
