@@ -3,6 +3,7 @@
 pub(crate) mod azure;
 #[path = "../support/cosmos_emulator.rs"]
 pub(crate) mod cosmos_emulator;
+pub(crate) mod azurite;
 pub(crate) mod fake_model;
 pub(crate) mod normal;
 pub(crate) mod process;
