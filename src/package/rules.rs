@@ -172,7 +172,7 @@ fn the_handler_is_a_program_that_azure_can_start() {
     kept(
         "the handler's glibc is not newer than Azure's",
         &after(|folder| {
-            replace_handler(folder, Sample { versions: &["GLIBC_2.39"], ..Sample::default() })
+            replace_handler(folder, Sample { versions: &["GLIBC_2.39"], ..Sample::default() });
         }),
         "turnwheel: needs glibc 2.39",
     );

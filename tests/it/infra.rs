@@ -240,12 +240,12 @@ fn the_app_runs_a_custom_handler_on_flex_consumption() {
 /// Of the functions that need no key: a probe has none, and a link carries its own proof.
 fn open_paths() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
+    let parameter = regex::Regex::new(r"\{\w+\}").unwrap();
     for (name, text) in &ScriptRoot::embedded().functions {
         let function = Function::read(name, name, text).unwrap().unwrap();
         if let Trigger::Http { route, .. } = &function.trigger
             && function.json["bindings"][0]["authLevel"] == "anonymous"
         {
-            let parameter = regex::Regex::new(r"\{\w+\}").unwrap();
             paths.insert(format!("/api/{}", parameter.replace(route.text(), "*")));
         }
     }
@@ -278,7 +278,7 @@ fn azd_builds_packages_and_finds_the_app() {
                 "{script}"
             );
             #[cfg(unix)]
-            if script.ends_with(".sh") {
+            if system == "posix" {
                 use std::os::unix::fs::PermissionsExt as _;
                 let mode = std::fs::metadata(root().join(script)).unwrap().permissions().mode();
                 assert_eq!(mode & 0o111, 0o111, "chmod +x {script}");

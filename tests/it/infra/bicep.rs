@@ -43,7 +43,7 @@ impl Bicep {
     }
 
     fn text_of(&self, node: Node<'_>) -> &str {
-        &self.text[node.byte_range()]
+        self.text.get(node.byte_range()).expect("a node of this text")
     }
 
     /// `path:line: what stands there` for each place that is no Bicep.
@@ -64,8 +64,8 @@ impl Bicep {
     /// The first child of a kind.
     fn child<'a>(node: Node<'a>, kind: &str) -> Option<Node<'a>> {
         let mut cursor = node.walk();
-        let found = node.named_children(&mut cursor).find(|child| child.kind() == kind);
-        found
+        let index = node.named_children(&mut cursor).position(|child| child.kind() == kind)?;
+        node.named_child(u32::try_from(index).ok()?)
     }
 
     fn named<'a>(&'a self, node: Node<'a>) -> &'a str {

@@ -126,22 +126,21 @@ fn the_app_starts_with_the_settings_it_is_given() {
 /// `var …Settings` of the app, as they are written.
 pub(super) fn settings() -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
+    // `empty(x) ? {} : { NAME: x }`
+    let conditional = regex::Regex::new(r"\{ (\w+):").unwrap();
     for (name, value) in bicep("infra/modules/functionApp.bicep").variables() {
         if !name.ends_with("Settings") {
             continue;
         }
-        match value {
-            Value::Object(object) => settings.extend(
+        if let Value::Object(object) = value {
+            settings.extend(
                 object.into_iter().map(|(name, value)| (name, value.as_str().unwrap().to_owned())),
-            ),
-            // `empty(x) ? {} : { NAME: x }`
-            text => {
-                let text = text.as_str().unwrap();
-                let name = regex::Regex::new(r"\{ (\w+):").unwrap();
-                let name = &name.captures(text).unwrap_or_else(|| panic!("{text}"))[1];
-                settings.insert(name.to_owned(), String::new());
-            }
+            );
+            continue;
         }
+        let text = value.as_str().unwrap();
+        let found = conditional.captures(text).unwrap_or_else(|| panic!("{name} is {text}"));
+        settings.insert(found[1].to_owned(), String::new());
     }
     settings
 }
