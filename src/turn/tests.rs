@@ -12,6 +12,7 @@ mod checks;
 mod claims;
 mod economy;
 mod invariants;
+mod prices;
 mod recovery;
 mod simulation;
 mod turns;
