@@ -251,6 +251,16 @@ impl Rig {
         other
     }
 
+    /// The same service in another world.
+    pub(super) fn with_world(mut self, change: impl FnOnce(&mut World)) -> Self {
+        let mut world = World::clone(&self.world);
+        change(&mut world);
+        let api = Api::new(world.clone(), Auth::Header, true, self.keys.clone());
+        self.router = turnwheel::http::router(Arc::new(api));
+        self.world = Arc::new(world);
+        self
+    }
+
     pub(super) fn ask(&self, method: Method, path: &str) -> Asking<'_> {
         let builder = Request::builder().method(method).uri(path);
         Asking { rig: self, builder, body: Body::empty() }
