@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::app::service::{StartError, io};
 use crate::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
-use crate::azure::credential::credential;
+use crate::azure::credential::Credentials;
 use crate::azure::storage::Sending;
 use crate::azurite::{self, Azurite, AzuriteOptions};
 use crate::clock::Clock;
@@ -17,6 +17,7 @@ use crate::ids::{Ids, WorkerId};
 use crate::live::{EmbeddedLive, Live, SharedLive};
 use crate::queue::{self, EmbeddedQueue, Queue, StorageQueue};
 use crate::settings::Settings;
+use crate::settings::links::ArtifactLinks;
 use crate::settings::azure::{
     CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount,
 };
@@ -54,6 +55,7 @@ pub(super) struct Ports {
 /// What the ports are opened with.
 pub(super) struct Opening<'a> {
     pub(super) settings: &'a Settings,
+    pub(super) credentials: &'a Credentials,
     pub(super) data: &'a Path,
     pub(super) clock: &'a Arc<dyn Clock>,
     pub(super) ids: &'a Arc<dyn Ids>,
@@ -82,8 +84,8 @@ pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Por
             emulator: None,
         });
     };
-    let artifacts = blob_artifacts(&used).await?;
-    let queue = storage_queue(&used).await?;
+    let artifacts = blob_artifacts(&used, opening).await?;
+    let queue = storage_queue(&used, opening).await?;
     let ports = |store, live, embedded| Ports {
         store,
         queue: Arc::new(queue),
@@ -97,7 +99,7 @@ pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Por
         let embedded = Some(Arc::clone(&store));
         return Ok(ports(store, Arc::new(EmbeddedLive::default()), embedded));
     };
-    let store: Arc<dyn ConversationStore> = Arc::new(cosmos_store(cosmos).await?);
+    let store: Arc<dyn ConversationStore> = Arc::new(cosmos_store(cosmos, opening).await?);
     let live =
         SharedLive::new(Arc::clone(&store), Arc::clone(opening.clock), opening.worker.clone());
     Ok(ports(store, Arc::new(live), None))
@@ -113,7 +115,7 @@ pub(super) async fn open_queue(
 ) -> Result<(Box<dyn Queue>, Option<Azurite>), StartError> {
     match account(storage, opening).await? {
         Some(used) => {
-            let queue = storage_queue(&used).await?;
+            let queue = storage_queue(&used, opening).await?;
             Ok((Box::new(queue), used.emulator))
         }
         None => {
@@ -179,8 +181,8 @@ async fn answers(account: &StorageAccount) -> bool {
     matches!(tokio::time::timeout(ANSWERS_WITHIN, connecting).await, Ok(Ok(_)))
 }
 
-async fn storage_queue(used: &Account) -> Result<StorageQueue, StartError> {
-    let token = storage_token(&used.account)?;
+async fn storage_queue(used: &Account, opening: &Opening<'_>) -> Result<StorageQueue, StartError> {
+    let token = storage_token(&used.account, opening)?;
     let sending = Sending::default();
     let queue = StorageQueue::connect(&used.account, token, &used.queue_prefix, &sending)
         .map_err(io("use the storage account"))?;
@@ -189,19 +191,24 @@ async fn storage_queue(used: &Account) -> Result<StorageQueue, StartError> {
     Ok(queue)
 }
 
-async fn blob_artifacts(used: &Account) -> Result<BlobArtifacts, StartError> {
-    let token = storage_token(&used.account)?;
+async fn blob_artifacts(used: &Account, opening: &Opening<'_>) -> Result<BlobArtifacts, StartError> {
+    let token = storage_token(&used.account, opening)?;
     let sending = Sending::default();
     let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
         .map_err(io("use the storage account"))?;
     artifacts.create().await.map_err(io("create the artifacts' container"))?;
-    Ok(artifacts)
+    match opening.settings.artifact_links {
+        ArtifactLinks::Api => Ok(artifacts),
+        ArtifactLinks::Signed => {
+            artifacts.with_links(&used.account).map_err(io("sign links to artifacts"))
+        }
+    }
 }
 
-async fn cosmos_store(account: &CosmosAccount) -> Result<CosmosStore, StartError> {
+async fn cosmos_store(account: &CosmosAccount, opening: &Opening<'_>) -> Result<CosmosStore, StartError> {
     let token = match &account.access {
         CosmosAccess::Key(_) => None,
-        CosmosAccess::Identity(identity) => Some(token(identity)?),
+        CosmosAccess::Identity(identity) => Some(token(identity, opening)?),
     };
     CosmosStore::connect(account, token).await.map_err(io("open the conversation store"))
 }
@@ -209,12 +216,15 @@ async fn cosmos_store(account: &CosmosAccount) -> Result<CosmosStore, StartError
 fn storage_token(account: &StorageAccount) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
     match &account.access {
         StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Ok(None),
-        StorageAccess::Identity(identity) => token(identity).map(Some),
+        StorageAccess::Identity(identity) => token(identity, opening).map(Some),
     }
 }
 
-fn token(identity: &Identity) -> Result<Arc<dyn TokenCredential>, StartError> {
-    credential(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
+fn token(
+    identity: &Identity,
+    opening: &Opening<'_>,
+) -> Result<Arc<dyn TokenCredential>, StartError> {
+    opening.credentials.of(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
 }
 
 /// Doorbells ring in memory; users' only copies are kept on disk.

@@ -132,8 +132,14 @@ impl App {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
-        let opening =
-            Opening { settings, data: &options.data, clock: &clock, ids: &ids, worker: &worker };
+        let opening = Opening {
+            settings,
+            credentials: &credentials,
+            data: &options.data,
+            clock: &clock,
+            ids: &ids,
+            worker: &worker,
+        };
         let ports = ports::open(&options.storage, &opening).await?;
         let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
         let listener = listener.map_err(io("take a port for the handler"))?;

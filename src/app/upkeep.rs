@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::agents::Catalog;
 use crate::app::ports::{self, Opening, Storage};
 use crate::app::service::{StartError, io};
+use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
 use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::model::scripted::ScriptedModel;
@@ -117,6 +118,7 @@ async fn post(url: &str) -> Result<serde_json::Value, StartError> {
 
 /// What the ports need of a process that lives for one command.
 struct Tools {
+    credentials: Credentials,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     worker: WorkerId,
@@ -126,12 +128,24 @@ impl Default for Tools {
     fn default() -> Self {
         let ids = SystemIds;
         let worker = WorkerId::new(ids.fresh());
-        Self { clock: Arc::new(SystemClock::default()), ids: Arc::new(ids), worker }
+        Self {
+            credentials: Credentials::default(),
+            clock: Arc::new(SystemClock::default()),
+            ids: Arc::new(ids),
+            worker,
+        }
     }
 }
 
 impl Tools {
     fn opening<'a>(&'a self, settings: &'a Settings, data: &'a Path) -> Opening<'a> {
-        Opening { settings, data, clock: &self.clock, ids: &self.ids, worker: &self.worker }
+        Opening {
+            settings,
+            credentials: &self.credentials,
+            data,
+            clock: &self.clock,
+            ids: &self.ids,
+            worker: &self.worker,
+        }
     }
 }
