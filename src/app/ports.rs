@@ -17,10 +17,10 @@ use crate::ids::{Ids, WorkerId};
 use crate::live::{EmbeddedLive, Live, SharedLive};
 use crate::queue::{self, EmbeddedQueue, Queue, StorageQueue};
 use crate::settings::Settings;
-use crate::settings::links::ArtifactLinks;
 use crate::settings::azure::{
     CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount,
 };
+use crate::settings::links::ArtifactLinks;
 use crate::store::ConversationStore;
 use crate::store::cosmos::CosmosStore;
 use crate::store::embedded::EmbeddedStore;
@@ -113,16 +113,12 @@ pub(super) async fn open_queue(
     storage: &Storage,
     opening: &Opening<'_>,
 ) -> Result<(Box<dyn Queue>, Option<Azurite>), StartError> {
-    match account(storage, opening).await? {
-        Some(used) => {
-            let queue = storage_queue(&used, opening).await?;
-            Ok((Box::new(queue), used.emulator))
-        }
-        None => {
-            let queue = embedded_queue(opening.data, opening.clock, opening.ids).await?;
-            Ok((Box::new(queue), None))
-        }
+    if let Some(used) = account(storage, opening).await? {
+        let queue = storage_queue(&used, opening).await?;
+        return Ok((Box::new(queue), used.emulator));
     }
+    let queue = embedded_queue(opening.data, opening.clock, opening.ids).await?;
+    Ok((Box::new(queue), None))
 }
 
 /// `None`: there is none, everything is in the data folder.
@@ -191,7 +187,10 @@ async fn storage_queue(used: &Account, opening: &Opening<'_>) -> Result<StorageQ
     Ok(queue)
 }
 
-async fn blob_artifacts(used: &Account, opening: &Opening<'_>) -> Result<BlobArtifacts, StartError> {
+async fn blob_artifacts(
+    used: &Account,
+    opening: &Opening<'_>,
+) -> Result<BlobArtifacts, StartError> {
     let token = storage_token(&used.account, opening)?;
     let sending = Sending::default();
     let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
@@ -205,7 +204,10 @@ async fn blob_artifacts(used: &Account, opening: &Opening<'_>) -> Result<BlobArt
     }
 }
 
-async fn cosmos_store(account: &CosmosAccount, opening: &Opening<'_>) -> Result<CosmosStore, StartError> {
+async fn cosmos_store(
+    account: &CosmosAccount,
+    opening: &Opening<'_>,
+) -> Result<CosmosStore, StartError> {
     let token = match &account.access {
         CosmosAccess::Key(_) => None,
         CosmosAccess::Identity(identity) => Some(token(identity, opening)?),
@@ -213,7 +215,10 @@ async fn cosmos_store(account: &CosmosAccount, opening: &Opening<'_>) -> Result<
     CosmosStore::connect(account, token).await.map_err(io("open the conversation store"))
 }
 
-fn storage_token(account: &StorageAccount) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
+fn storage_token(
+    account: &StorageAccount,
+    opening: &Opening<'_>,
+) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
     match &account.access {
         StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Ok(None),
         StorageAccess::Identity(identity) => token(identity, opening).map(Some),

@@ -147,7 +147,7 @@ impl App {
         let host = if options.is_hosted {
             None
         } else {
-            Some(local_host(&options, &authority, (&ports.queue, &clock, &ids)).await?)
+            Some(local_host(&options, &authority, &ports.queue, (&clock, &ids)).await?)
         };
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
@@ -223,12 +223,11 @@ impl Running {
         if is_alone {
             recount::start_up(&world).await.map_err(io("read what is owed"))?;
         }
-        let outcome = match host {
-            Some(host) => host.run(stop).await,
-            None => {
-                stop.cancelled().await;
-                Ok(())
-            }
+        let outcome = if let Some(host) = host {
+            host.run(stop).await
+        } else {
+            stop.cancelled().await;
+            Ok(())
         };
         handler_stop.cancel();
         let _ = tokio::time::timeout(super::functions::STOP_WITHIN, tasks.join_next()).await;
@@ -241,7 +240,8 @@ impl Running {
 async fn local_host(
     options: &ServiceOptions,
     handler: &str,
-    (queue, clock, ids): (&Arc<dyn Queue>, &Arc<dyn Clock>, &Arc<dyn Ids>),
+    queue: &Arc<dyn Queue>,
+    (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
 ) -> Result<RunningHost, StartError> {
     let host = host::start(HostOptions {
         port: options.port,
