@@ -13,6 +13,7 @@ pub mod model;
 mod reader;
 pub mod secret;
 pub mod table;
+pub mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use mistake::Mistake;
 use model::ModelSettings;
 use reader::Reader;
 use secret::Secret;
+use telemetry::TelemetrySettings;
 
 /// Everything below is checked; what is absent was not set, or was set to nothing.
 #[derive(Clone, Debug)]
@@ -46,6 +48,7 @@ pub struct Settings {
     pub is_in_azure: bool,
     /// Directives of `RUST_LOG`; `telemetry` has been shown to understand them.
     pub log: String,
+    pub telemetry: TelemetrySettings,
     pub halt_at: Option<HaltAt>,
     app_settings: AppSettings,
 }
@@ -98,6 +101,7 @@ impl Settings {
             http_tools_allow: reader.hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
             is_in_azure,
             log: reader.log(),
+            telemetry: TelemetrySettings::read(&mut reader, is_in_azure),
             halt_at: HaltAt::read(&mut reader, is_in_azure),
             app_settings: AppSettings(Arc::clone(&lookup) as _),
         };

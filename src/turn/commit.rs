@@ -10,6 +10,7 @@ use crate::ids::CommitId;
 use crate::live::LiveEvent;
 use crate::queue;
 use crate::store::{ETag, Freshness, HEAD_ID, Kind, StoreError, TAKE_OVER_AFTER, Write, events_id};
+use crate::telemetry::trace;
 use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
@@ -60,6 +61,7 @@ impl Hold<'_> {
                 }
                 Err(error) => Err(error),
             };
+            self.count_commit(name, &sent);
             match sent {
                 Ok(Verdict::Won(etag)) => {
                     self.world.probe.reached(boundary(name, "after")).await;
@@ -73,6 +75,17 @@ impl Hold<'_> {
                 },
                 Err(source) => return Err(self.error("commit", source)),
             }
+        }
+    }
+
+    fn count_commit(&self, name: &'static str, sent: &Result<Verdict, StoreError>) {
+        let outcome = match sent {
+            Ok(Verdict::Won(_)) => "won",
+            Ok(Verdict::Lost) => "lost",
+            Err(_) => "failed",
+        };
+        if let Some(metrics) = self.world.telemetry.metrics() {
+            metrics.commit(name, outcome);
         }
     }
 
@@ -92,6 +105,9 @@ impl Hold<'_> {
             head.claims = 0;
         } else if name == "take-in" {
             head.claims += 1;
+        }
+        if let (Some(run), Some(told)) = (&mut head.prompt, &self.traceparent) {
+            run.last_turn = Some(told.clone());
         }
         if has_news {
             head.revision += 1;
@@ -215,8 +231,12 @@ impl Hold<'_> {
         }
     }
 
-    fn nudge(&self) -> Nudge {
-        let traceparent = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+    /// In the prompt's trace; when it has just ended, in the trace of the turn that ended it.
+    pub(super) fn nudge(&self) -> Nudge {
+        let traceparent = match &self.head.prompt {
+            Some(run) => run.traceparent.clone(),
+            None => trace::traceparent(),
+        };
         Nudge { key: self.key.clone(), traceparent }
     }
 }
@@ -237,7 +257,11 @@ fn back_off(claims: u32) -> Duration {
 /// Rings a doorbell. A lost one costs time, never work: the sweep finds what is owed.
 pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Duration) {
     let text = serde_json::to_string(nudge).unwrap_or_default();
-    if let Err(error) = world.queue.send(queue, text, delay).await {
+    let sent = world.queue.send(queue, text, delay).await;
+    if let Some(metrics) = world.telemetry.metrics() {
+        metrics.message(queue, "send", sent.is_ok());
+    }
+    if let Err(error) = sent {
         tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "a nudge for {} was not sent; the sweep will find the work", nudge.key.conversation_id);
     }
 }

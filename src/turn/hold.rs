@@ -13,6 +13,7 @@ use crate::agent::step::{Input, step};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError};
+use crate::telemetry::fault::Fault;
 use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
 use crate::turn::delivery::{TurnError, store_error};
@@ -43,6 +44,10 @@ pub(super) struct Hold<'w> {
     pub(super) has_run_tools: bool,
     /// Whether this is no delivery, and only counts one that came to nothing.
     pub(super) is_counting: bool,
+    /// Of this turn's span, if there is one.
+    pub(super) traceparent: Option<String>,
+    /// Why the prompt cannot go on, once that is known.
+    pub(super) fault: Option<Fault>,
 }
 
 /// The right to act on a conversation; `None`: it is somebody else's, or there is nothing to act on.
@@ -86,6 +91,8 @@ pub(super) async fn take<'w>(
         answers_taken: 0,
         has_run_tools: false,
         is_counting: false,
+        traceparent: None,
+        fault: None,
     }))
 }
 

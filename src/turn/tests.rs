@@ -13,6 +13,7 @@ mod claims;
 mod invariants;
 mod recovery;
 mod simulation;
+mod telling;
 mod turns;
 mod waiting;
 mod week;
