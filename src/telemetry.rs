@@ -83,10 +83,10 @@ impl fmt::Debug for Telemetry {
 ///
 /// # Errors
 /// The directives are wrong (`Settings::log` never is), an exporter cannot be built, or it was called before.
-pub fn start(voice: Voice<'_>, clock: Arc<dyn Clock>) -> Result<Telemetry, TelemetryError> {
+pub fn start(voice: &Voice<'_>, clock: Arc<dyn Clock>) -> Result<Telemetry, TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt as _;
     let captures_content = voice.settings.captures_content;
-    let (providers, copy) = export::providers(&voice)?;
+    let (providers, copy) = export::providers(voice)?;
     lines::subscriber(voice.log, voice.style, clock, (std::io::stdout, copy))?
         .try_init()
         .map_err(TelemetryError::Started)?;

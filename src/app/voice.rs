@@ -50,5 +50,5 @@ pub(super) fn start(
     };
     let voice =
         Voice { log: &settings.log, style, settings: &settings.telemetry, token, is_carried };
-    telemetry::start(voice, Arc::new(SystemClock::default()))
+    telemetry::start(&voice, Arc::new(SystemClock::default()))
 }

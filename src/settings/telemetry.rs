@@ -99,7 +99,7 @@ struct General {
 }
 
 impl TelemetrySettings {
-    pub(super) fn read(reader: &mut Reader<'_>, is_in_azure: bool) -> Self {
+    pub(super) fn read(reader: &mut Reader<'_>, own: &Identity) -> Self {
         let is_disabled = yes_or_no(reader, "OTEL_SDK_DISABLED").unwrap_or(false);
         protocol(reader, "OTEL_EXPORTER_OTLP_PROTOCOL");
         let general = General {
@@ -117,7 +117,7 @@ impl TelemetrySettings {
             traces,
             metrics,
             logs,
-            insights: insights(reader, is_in_azure),
+            insights: insights(reader, own),
             service_name: service_name(reader, &resource),
             resource,
             sampler: sampler(reader),
@@ -254,7 +254,7 @@ fn captures_content(reader: &mut Reader<'_>) -> bool {
         .unwrap_or(false)
 }
 
-fn insights(reader: &mut Reader<'_>, is_in_azure: bool) -> Option<Insights> {
+fn insights(reader: &mut Reader<'_>, own: &Identity) -> Option<Insights> {
     let expected =
         "the connection string that the portal shows: `InstrumentationKey=…;IngestionEndpoint=…`";
     let connection_string =
@@ -262,9 +262,8 @@ fn insights(reader: &mut Reader<'_>, is_in_azure: bool) -> Option<Insights> {
             is_connection_string(text).then(|| text.to_owned())
         });
     let expected = "`Authorization=AAD`, or `Authorization=AAD;ClientId=…` with a user-assigned identity's client id";
-    let identity = reader.parse("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", expected, |text| {
-        identity(text, is_in_azure)
-    });
+    let identity = reader
+        .parse("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", expected, |text| identity(text, own));
     let is_alone = connection_string.is_none() && identity.is_some();
     if is_alone && reader.text("APPLICATIONINSIGHTS_CONNECTION_STRING").is_none() {
         reader.note(Mistake::of(
@@ -287,8 +286,8 @@ fn is_connection_string(text: &str) -> bool {
     has_key && value("IngestionEndpoint").is_none_or(|endpoint| address(endpoint).is_some())
 }
 
-/// A developer's machine has no managed identity: there it is whoever is signed in.
-fn identity(text: &str, is_in_azure: bool) -> Option<Identity> {
+/// The app's own, unless a user-assigned one is named.
+fn identity(text: &str, own: &Identity) -> Option<Identity> {
     let mut is_entra = false;
     let mut client_id = None;
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
@@ -299,10 +298,9 @@ fn identity(text: &str, is_in_azure: bool) -> Option<Identity> {
             _ => return None,
         }
     }
-    let here = if is_in_azure || client_id.is_some() {
-        Identity::Managed { client_id }
-    } else {
-        Identity::DeveloperTools
+    let here = match client_id {
+        Some(client_id) => Identity::Managed { client_id: Some(client_id) },
+        None => own.clone(),
     };
     is_entra.then_some(here)
 }

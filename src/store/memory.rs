@@ -18,8 +18,8 @@ use crate::store::memory::faults::{Dice, WriteFault};
 use crate::store::memory::versions::Versions;
 use crate::store::place::{self, PAGE_MAX};
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Owed, Page,
-    Partition, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write, check,
+    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
+    Page, Partition, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write, check,
 };
 
 /// How many operations later a batch that lingers on its way may arrive.
@@ -220,7 +220,11 @@ impl ConversationStore for MemoryStore {
             Some(claim) if is_held(&claim, request.worker, request.now) => {
                 Ok(Claimed::Held { until: claim.until })
             }
-            Some(_) | None => Ok(Claimed::Free { head: head.clone(), is_settled: false }),
+            Some(_) | None => {
+                let all = state.versions.all_in(&partition, newest);
+                let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned();
+                Ok(Claimed::Free { head: head.clone(), inbox: inbox.collect(), is_settled: false })
+            }
         }
     }
 

@@ -55,7 +55,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A model call, in the words of the GenAI conventions.
+/// A model call, in the words of OpenTelemetry's conventions.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelCall<'a> {
     pub provider: &'a str,
@@ -124,12 +124,7 @@ impl Metrics {
                 "GenAI operation duration",
                 &CALL_SECONDS,
             ),
-            tokens: meter
-                .u64_histogram("gen_ai.client.token.usage")
-                .with_unit("{token}")
-                .with_description("Number of input and output tokens used")
-                .with_boundaries(TOKENS.to_vec())
-                .build(),
+            tokens: tokens(meter),
             tools: seconds(
                 "gen_ai.execute_tool.duration",
                 "Duration of tool executions",
@@ -245,6 +240,12 @@ impl Metrics {
         }
         self.http.record(took.as_secs_f64(), &pairs);
     }
+}
+
+fn tokens(meter: &Meter) -> Histogram<u64> {
+    let histogram = meter.u64_histogram("gen_ai.client.token.usage").with_unit("{token}");
+    let histogram = histogram.with_description("Number of input and output tokens used");
+    histogram.with_boundaries(TOKENS.to_vec()).build()
 }
 
 fn fault_pairs(fault: Option<&Fault>) -> Vec<KeyValue> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 
@@ -98,7 +98,7 @@ impl Recorder {
         // Cumulative: the last export says it all.
         let exports = self.metrics.get_finished_metrics().unwrap();
         let Some(last) = exports.last() else { return sums };
-        for metric in last.scope_metrics().flat_map(|scope| scope.metrics()) {
+        for metric in last.scope_metrics().flat_map(ScopeMetrics::metrics) {
             for (attributes, value) in points(metric.data()) {
                 sums.insert(format!("{}{{{attributes}}}", metric.name()), value);
             }

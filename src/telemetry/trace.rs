@@ -34,8 +34,16 @@ pub struct Beginning {
     builder: SpanBuilder,
     attributes: Vec<KeyValue>,
     links: Vec<SpanContext>,
-    /// `None`: under whatever is current.
-    parent: Option<Option<SpanContext>>,
+    parent: Parent,
+}
+
+#[derive(Debug)]
+enum Parent {
+    /// Whatever is current.
+    Current,
+    /// None: it begins a trace.
+    Nobody,
+    Caller(SpanContext),
 }
 
 impl Beginning {
@@ -45,7 +53,7 @@ impl Beginning {
             builder: SpanBuilder::from_name(name),
             attributes: Vec::new(),
             links: Vec::new(),
-            parent: None,
+            parent: Parent::Current,
         }
     }
 
@@ -61,7 +69,7 @@ impl Beginning {
 
     /// Under that `traceparent`, whatever is current; without a usable one it begins a trace.
     pub fn under(mut self, traceparent: Option<&str>) -> Self {
-        self.parent = Some(traceparent.and_then(read));
+        self.parent = traceparent.and_then(read).map_or(Parent::Nobody, Parent::Caller);
         self
     }
 
@@ -86,17 +94,14 @@ impl Beginning {
 
     pub fn start(self) -> Span {
         let Self { tracer, mut builder, attributes, links, parent } = self;
-        let around = match &parent {
-            None => Context::current(),
-            Some(parent) => match (parent, &tracer) {
-                (Some(parent), _) => Context::new().with_remote_span_context(parent.clone()),
-                (None, Some(_)) => Context::new(),
-                (None, None) => return Span { context: None },
-            },
+        let is_caller = matches!(parent, Parent::Caller(_));
+        let around = match parent {
+            Parent::Current => Context::current(),
+            Parent::Nobody => Context::new(),
+            Parent::Caller(caller) => Context::new().with_remote_span_context(caller),
         };
         let Some(tracer) = tracer else {
-            let context = parent.is_some().then_some(around);
-            return Span { context };
+            return Span { context: is_caller.then_some(around) };
         };
         let under = around.span().span_context().span_id();
         let mut linked: Vec<Link> = Vec::with_capacity(links.len());

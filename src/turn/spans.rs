@@ -99,8 +99,8 @@ impl<'w> Visit<'w> {
     }
 
     /// The turn is over, in one way or the other.
-    pub(super) fn end(&self, span: &Span, agent: &str, outcome: Result<(), &TurnError>) {
-        let fault = outcome.err().map(faults::of_turn);
+    pub(super) fn end(&self, span: &Span, agent: &str, error: Option<&TurnError>) {
+        let fault = error.map(faults::of_turn);
         if let Some(fault) = &fault {
             span.fail(fault);
         }
@@ -124,7 +124,7 @@ impl<'w> Visit<'w> {
         }
         if !self.is_told {
             let span = self.span().under(self.nudge.traceparent.as_deref()).start();
-            self.end(&span, "", Err(error));
+            self.end(&span, "", Some(error));
         }
     }
 
