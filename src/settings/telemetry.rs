@@ -43,6 +43,8 @@ pub struct Collector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Insights {
     pub connection_string: Secret<String>,
+    /// Its endpoint is a plain `http` one on this machine; any other is asked by `https`, whatever it says.
+    pub is_local: bool,
     /// Absent: the key in the connection string is enough.
     pub identity: Option<Identity>,
 }
@@ -271,19 +273,35 @@ fn insights(reader: &mut Reader<'_>, own: &Identity) -> Option<Insights> {
             "is set, but APPLICATIONINSIGHTS_CONNECTION_STRING is not: set both or neither",
         ));
     }
-    Some(Insights { connection_string: Secret::new(connection_string?), identity })
+    let connection_string = connection_string?.trim_end_matches([';', ' ']).to_owned();
+    let is_local = value_of(&connection_string, "IngestionEndpoint")
+        .and_then(address)
+        .is_some_and(|endpoint| endpoint.scheme() == "http" && is_loopback(&endpoint));
+    Some(Insights { connection_string: Secret::new(connection_string), is_local, identity })
 }
 
 fn is_connection_string(text: &str) -> bool {
-    let value = |wanted: &str| {
-        let parts = text.split(';').filter_map(|part| part.split_once('='));
-        parts
-            .filter(|(key, _)| key.trim().eq_ignore_ascii_case(wanted))
-            .map(|(_, value)| value.trim())
-            .next_back()
-    };
-    let has_key = value("InstrumentationKey").is_some_and(|key| !key.is_empty());
-    has_key && value("IngestionEndpoint").is_none_or(|endpoint| address(endpoint).is_some())
+    let has_key = value_of(text, "InstrumentationKey").is_some_and(|key| !key.is_empty());
+    let are_pairs =
+        text.trim_end_matches([';', ' ']).split(';').all(|part| part.matches('=').count() == 1);
+    let endpoint = value_of(text, "IngestionEndpoint");
+    has_key && are_pairs && endpoint.is_none_or(|endpoint| address(endpoint).is_some())
+}
+
+/// The last one counts.
+fn value_of<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
+    let parts = text.split(';').filter_map(|part| part.split_once('='));
+    let mut values = parts.filter(|(key, _)| key.trim().eq_ignore_ascii_case(wanted));
+    values.next_back().map(|(_, value)| value.trim())
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
 }
 
 /// The app's own, unless a user-assigned one is named.

@@ -35,6 +35,8 @@ use carrier::Carrier;
 /// Spans or lines that wait to be sent; more are dropped.
 const QUEUE_MAX: usize = 2_048;
 const BATCH_MAX: usize = 512;
+/// Of one try; the exporter tries again for half a minute.
+const INSIGHTS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The schema of the attributes' names.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.41.0";
 const SCOPE: &str = "turnwheel";
@@ -120,7 +122,8 @@ fn insights_exporter(
     voice: &Voice<'_>,
     insights: &settings::Insights,
 ) -> Result<InsightsExporter, TelemetryError> {
-    let carrier = Carrier::new("Application Insights", settings_timeout(), voice.token.clone())?;
+    let carrier = Carrier::new("Application Insights", INSIGHTS_TIMEOUT, voice.token.clone())?;
+    let carrier = if insights.is_local { carrier.in_the_clear() } else { carrier };
     let exporter =
         InsightsExporter::new_from_connection_string(insights.connection_string.reveal(), carrier);
     let sampler = voice.settings.sampler;
@@ -132,11 +135,6 @@ fn insights_exporter(
 /// Application Insights counts each item for as many as were left out.
 fn rate(sampler: settings::Sampler) -> f64 {
     if sampler.ratio > 0.0 { sampler.ratio } else { 1.0 }
-}
-
-/// Of one try; the exporter tries again for half a minute.
-fn settings_timeout() -> Duration {
-    Duration::from_secs(10)
 }
 
 fn tracer(

@@ -92,6 +92,12 @@ fn application_insights_is_reached_by_key_or_by_identity() {
     let by_key = read(&[string]).unwrap();
     assert_eq!(by_key.insights.as_ref().unwrap().identity, None);
     assert!(!format!("{by_key:?}").contains("hush"));
+    let is_local = |endpoint: &str| {
+        let text = format!("InstrumentationKey=k;IngestionEndpoint={endpoint};");
+        let name = "APPLICATIONINSIGHTS_CONNECTION_STRING";
+        read(&[(name, &text)]).unwrap().insights.unwrap().is_local
+    };
+    assert!(is_local("http://127.0.0.1:8080/") && !is_local("http://collector/"));
     let of = |text: &str| {
         let name = "APPLICATIONINSIGHTS_AUTHENTICATION_STRING";
         read(&[string, (name, text)]).unwrap().insights.unwrap().identity.unwrap()

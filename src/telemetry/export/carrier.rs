@@ -22,7 +22,11 @@ type HttpError = Box<dyn std::error::Error + Send + Sync + 'static>;
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Clone)]
-pub(super) struct Carrier(Arc<Inner>);
+pub(super) struct Carrier {
+    inner: Arc<Inner>,
+    /// The exporter for Application Insights makes every address an `https` one, also that of a collector on this machine.
+    is_in_the_clear: bool,
+}
 
 struct Inner {
     /// Who takes what is sent, for the log.
@@ -36,7 +40,7 @@ struct Inner {
 
 impl fmt::Debug for Carrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Carrier({})", self.0.receiver)
+        write!(f, "Carrier({})", self.inner.receiver)
     }
 }
 
@@ -54,18 +58,27 @@ impl Carrier {
             .map_err(|error| refused(error.into()))?;
         let runtime = Handle::try_current().map_err(|error| refused(error.into()))?;
         let is_away = AtomicBool::new(false);
-        Ok(Self(Arc::new(Inner { receiver, client, token, runtime, is_away })))
+        let inner = Arc::new(Inner { receiver, client, token, runtime, is_away });
+        Ok(Self { inner, is_in_the_clear: false })
+    }
+
+    pub(super) fn in_the_clear(self) -> Self {
+        Self { is_in_the_clear: true, ..self }
     }
 }
 
 #[async_trait]
 impl HttpClient for Carrier {
-    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let inner = Arc::clone(&self.0);
+    async fn send_bytes(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        if self.is_in_the_clear {
+            let plain = request.uri().to_string().replacen("https://", "http://", 1);
+            *request.uri_mut() = plain.parse()?;
+        }
+        let inner = Arc::clone(&self.inner);
         // What sending tells of itself is not sent in turn.
         let context = Context::current().with_telemetry_suppressed();
         let sending = async move { inner.send(request).await }.with_context(context);
-        self.0.runtime.spawn(sending).await?
+        self.inner.runtime.spawn(sending).await?
     }
 }
 
