@@ -8,6 +8,7 @@ mod model;
 mod ports;
 mod service;
 mod upkeep;
+mod voice;
 
 use std::fmt;
 use std::process::ExitCode;

@@ -3,22 +3,20 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
-use crate::app::{App, model, upkeep};
+use crate::app::{App, model, upkeep, voice};
 use crate::azure::credential::Credentials;
-use crate::clock::SystemClock;
 use crate::doctor::{self, Area, Check, Format};
 use crate::package::{self, Order, Script};
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::settings::{self, Settings, local};
-use crate::telemetry;
+use crate::telemetry::{Style, Telemetry};
 
 /// Where conversations are kept when no place is named.
 const DATA: &str = ".turnwheel";
@@ -83,11 +81,6 @@ fn dev(
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
-    if let Err(error) =
-        telemetry::start(&settings.log, telemetry::Style::dev(), Arc::new(SystemClock::default()))
-    {
-        return complain(&error);
-    }
     let mut settings = settings;
     settings.auth = settings.auth.or(Some(Auth::Header));
     let options = ServiceOptions {
@@ -98,6 +91,7 @@ fn dev(
         handler_port: 0,
         storage,
         is_hosted: false,
+        telemetry: Telemetry::default(),
     };
     block_on(work(app, settings, options, true))
 }
@@ -119,10 +113,6 @@ fn serve(app: App) -> u8 {
     if !missing.is_empty() {
         return complain(&StartError::from(missing));
     }
-    let style = telemetry::Style::served(settings.is_in_azure);
-    if let Err(error) = telemetry::start(&settings.log, style, Arc::new(SystemClock::default())) {
-        return complain(&error);
-    }
     // Without an account the doorbells ring in this process, where no host hears them: the local one listens for them here.
     let is_hosted = settings.storage.is_some();
     let storage = if is_hosted {
@@ -138,6 +128,7 @@ fn serve(app: App) -> u8 {
         handler_port: port,
         storage,
         is_hosted,
+        telemetry: Telemetry::default(),
     };
     block_on(work(app, settings, options, false))
 }
@@ -168,7 +159,20 @@ fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
     })
 }
 
+/// From the first line told to the last.
 async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
+    let style = if is_dev { Style::dev() } else { Style::served(settings.is_in_azure) };
+    let telemetry = match voice::start(&settings, style, !is_dev) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return complain(&error),
+    };
+    let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
+    let code = Box::pin(run_service(app, settings, options, is_dev)).await;
+    telemetry.stop().await;
+    code
+}
+
+async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
     let is_scripted = matches!(
         settings.model.provider,
         settings::model::Provider::Unset | settings::model::Provider::Scripted
@@ -286,6 +290,7 @@ fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
         handler_port: 0,
         storage: Storage::Embedded,
         is_hosted: false,
+        telemetry: Telemetry::default(),
     };
     // What `dev` brings along is set in Azure; here only its absence would be told.
     let settings =

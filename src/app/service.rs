@@ -30,6 +30,7 @@ use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::store::embedded::OpenError;
+use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
@@ -52,6 +53,8 @@ pub struct ServiceOptions {
     pub storage: Storage,
     /// Whether the Functions host runs beside us: then no local one is started.
     pub is_hosted: bool,
+    /// The default tells nobody.
+    pub telemetry: Telemetry,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -172,6 +175,7 @@ impl App {
             ids,
             probe: probe(settings, &options.data),
             limits: Limits::default(),
+            telemetry: options.telemetry,
         });
         let auth = settings.auth.unwrap_or(Auth::Keys);
         let api = Api::new(World::clone(&world), auth, settings.is_sign_in_on, keys);

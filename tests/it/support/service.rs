@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use turnwheel::App;
 use turnwheel::app::{ServiceOptions, Storage};
 use turnwheel::settings::Settings;
+use turnwheel::telemetry::Telemetry;
 
 pub(crate) struct Service {
     pub(crate) base: String,
@@ -34,6 +35,7 @@ impl Service {
             handler_port: 0,
             storage: Storage::Embedded,
             is_hosted: false,
+            telemetry: Telemetry::default(),
         };
         let running =
             Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));
