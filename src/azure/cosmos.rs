@@ -77,7 +77,9 @@ impl fmt::Debug for Containers {
 /// Why there is no way to the containers. Each says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("the Cosmos account {endpoint} was not reached: look at its name, its firewall and the network")]
+    #[error(
+        "the Cosmos account {endpoint} was not reached: look at its name, its firewall and the network"
+    )]
     Unreachable { endpoint: String, source: Box<CosmosError> },
     #[error(
         "the Cosmos account {endpoint} refuses us: an identity needs the role `Cosmos DB Built-in Data Contributor` on the account (`infra/` assigns it), a key must be one of the account's keys"

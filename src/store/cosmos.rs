@@ -113,9 +113,9 @@ fn batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, 
             Write::Replace(document, wanted) => {
                 let wrapped = Wrapped::of(partition, document);
                 sent += wrapped.body_bytes();
-                let options = wanted.as_ref().map(|etag| {
-                    BatchReplaceOptions::default().with_precondition(if_match(etag))
-                });
+                let options = wanted
+                    .as_ref()
+                    .map(|etag| BatchReplaceOptions::default().with_precondition(if_match(etag)));
                 batch.replace_item(document.id.clone(), wrapped, options)
             }
             Write::Delete(id, wanted) => {

@@ -12,6 +12,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use axum::routing::any;
+use axum::serve::ListenerExt as _;
 use azure_core::credentials::Secret;
 use azure_core::hmac::hmac_sha256;
 use azure_core::http::{Method, Request as CosmosRequest};
@@ -80,6 +81,10 @@ impl CosmosEmulator {
     async fn serve(self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        // Each answer at once: two small packets would wait for each other.
+        let listener = listener.tap_io(|socket| {
+            let _ = socket.set_nodelay(true);
+        });
         let router = Router::new().fallback(any(answer)).with_state(self);
         axum::serve(listener, router).await
     }
@@ -171,7 +176,9 @@ async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Res
     } else if !bytes.is_empty() {
         asked.set_body(bytes.to_vec());
     }
-    pass_on(&emulator, &asked).await.unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
+    pass_on(&emulator, &asked)
+        .await
+        .unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
 }
 
 async fn pass_on(
@@ -216,8 +223,7 @@ fn check_key(method: &str, path: &str, headers: &HeaderMap) -> Result<(), String
         Some((_, rest)) => (rest.last().copied().unwrap_or_default().to_owned(), path.clone()),
     };
     let link = if kind == "offers" { parts.last().unwrap_or(&"").to_lowercase() } else { link };
-    let signed =
-        format!("{}\n{}\n{link}\n{date}\n\n", method.to_lowercase(), kind.to_lowercase());
+    let signed = format!("{}\n{}\n{link}\n{date}\n\n", method.to_lowercase(), kind.to_lowercase());
     let wanted = hmac_sha256(&signed, &Secret::new(KEY)).map_err(|error| error.to_string())?;
     if wanted == signature { Ok(()) } else { Err("the key is not this account's".to_owned()) }
 }

@@ -136,15 +136,11 @@ pub(super) fn of_request(error: CosmosError) -> StoreError {
 }
 
 fn of_transport(error: CosmosError, activity: &str) -> StoreError {
-    unavailable(
-        format!("what Cosmos answered cannot be read (activity {activity})"),
-        Some(error),
-    )
+    unavailable(format!("what Cosmos answered cannot be read (activity {activity})"), Some(error))
 }
 
 fn wait(retry_after: Option<Duration>) -> String {
-    retry_after
-        .map_or_else(String::new, |after| format!("; again in {} ms", after.as_millis()))
+    retry_after.map_or_else(String::new, |after| format!("; again in {} ms", after.as_millis()))
 }
 
 fn unavailable(text: String, source: Option<CosmosError>) -> StoreError {

@@ -50,7 +50,9 @@ impl<T: DeserializeOwned + Send + 'static> Pages<T> {
                 Freshness::Any => bounded(),
             })
             .with_feed_options(FeedOptions::default().with_max_fan_out(FAN_OUT_MAX))
-            .with_max_item_count(size.map_or(MaxItemCountHint::ServerDecides, MaxItemCountHint::Limit));
+            .with_max_item_count(
+                size.map_or(MaxItemCountHint::ServerDecides, MaxItemCountHint::Limit),
+            );
         let is_resumed = token.is_some();
         if let Some(token) = token {
             options = options.with_continuation_token(ContinuationToken::from_string(token));

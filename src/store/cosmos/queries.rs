@@ -55,9 +55,11 @@ pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
     let scope = FeedScope::partition(partition_key(partition));
     let mut asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
     if let Partition::Conversation(_) = partition {
-        asked = asked
-            .and("c.user =", "@user", json!(user))
-            .and("c.conversationId =", "@conversation", json!(conversation));
+        asked = asked.and("c.user =", "@user", json!(user)).and(
+            "c.conversationId =",
+            "@conversation",
+            json!(conversation),
+        );
     }
     asked = asked.and("c.kind =", "@kind", json!(kind.as_str()));
     if let Some(from) = from_id {

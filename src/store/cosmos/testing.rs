@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use azure_data_cosmos::fault_injection::FaultInjectionRule;
 use azure_data_cosmos::{CosmosClient, CosmosRuntimeBuilder};
+use azure_data_cosmos_driver::in_memory_emulator::RequestObserver;
 
 pub(crate) use self::emulator::{CosmosEmulator, CosmosHost, KEY};
 use super::CosmosStore;
@@ -49,4 +50,12 @@ pub(crate) async fn store(
         builder = builder.with_fault_injection_rules(rules).unwrap();
     }
     CosmosStore::connect_by(builder, &account(emulator), None).await.unwrap()
+}
+
+impl CosmosEmulator {
+    /// The same account, empty but for what was made beforehand, told of every request.
+    pub(crate) fn observed_by(self, observer: Arc<dyn RequestObserver>) -> Self {
+        let core = Arc::into_inner(self.core).unwrap().with_request_observer(observer);
+        Self { core: Arc::new(core), endpoint: self.endpoint }
+    }
 }
