@@ -16,11 +16,13 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
+use azure::{CosmosAccount, Identity, StorageAccount};
 use halt::HaltAt;
 use links::{Auth, Webhook};
 use mistake::Mistake;
 use model::ModelSettings;
 use reader::Reader;
+pub use reader::is_unresolved;
 use secret::Secret;
 
 /// Everything below is checked; what is absent was not set, or was set to nothing.
@@ -43,6 +45,12 @@ pub struct Settings {
     pub default_agent: Option<String>,
     /// `host`, `host:port`, an address or a CIDR range each.
     pub http_tools_allow: Vec<String>,
+    /// The app's own: of whatever names no other.
+    pub identity: Identity,
+    /// Absent: none is named. In Azure it is needed to serve.
+    pub storage: Option<StorageAccount>,
+    /// Absent: the embedded store, which Azure refuses.
+    pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
     /// Directives of `RUST_LOG`; `telemetry` has been shown to understand them.
     pub log: String,
@@ -85,6 +93,7 @@ impl Settings {
         let mut reader = Reader::new(&*lookup);
         let is_in_azure = reader.is_in_azure();
         let model = ModelSettings::read(&mut reader);
+        let identity = Identity::read(&mut reader, is_in_azure);
         let settings = Self {
             model,
             port: reader.port(),
@@ -96,12 +105,15 @@ impl Settings {
             agents_dir: reader.text("TURNWHEEL_AGENTS_DIR").unwrap_or("agents".to_owned()).into(),
             default_agent: reader.agent_name("TURNWHEEL_DEFAULT_AGENT"),
             http_tools_allow: reader.hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
+            storage: StorageAccount::read(&mut reader, &identity, is_in_azure),
+            cosmos: CosmosAccount::read(&mut reader, &identity),
+            identity,
             is_in_azure,
             log: reader.log(),
             halt_at: HaltAt::read(&mut reader, is_in_azure),
             app_settings: AppSettings(Arc::clone(&lookup) as _),
         };
-        let mut mistakes = reader.mistakes_of_later_releases(is_in_azure);
+        let mut mistakes = reader.all_mistakes();
         if mistakes.is_empty() {
             return Ok(settings);
         }
@@ -134,6 +146,12 @@ impl Settings {
     /// What is needed to serve and what `dev` makes for itself; empty when nothing is missing.
     pub fn missing_to_serve(&self) -> Vec<Mistake> {
         let mut missing = Vec::new();
+        if self.is_in_azure && self.storage.is_none() {
+            missing.push(StorageAccount::missing());
+        }
+        if self.is_in_azure && self.cosmos.is_none() {
+            missing.push(CosmosAccount::missing());
+        }
         if let Some(mistake) = self.model.missing() {
             missing.push(mistake);
         }

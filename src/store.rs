@@ -43,6 +43,10 @@ pub enum Kind {
     Inbox,
     Receipt,
     Notice,
+    /// What readers on other instances are told of an answer under way; it has a [`Document::ttl`].
+    Live,
+    /// Which instances want to be told; it has a [`Document::ttl`].
+    Watch,
     /// Any document of a [`Partition::Scope`].
     Scope,
 }
@@ -56,6 +60,8 @@ impl Kind {
             Self::Inbox => "inbox",
             Self::Receipt => "receipt",
             Self::Notice => "notice",
+            Self::Live => "live",
+            Self::Watch => "watch",
             Self::Scope => "scope",
         }
     }
@@ -69,6 +75,8 @@ impl Kind {
             Self::Inbox,
             Self::Receipt,
             Self::Notice,
+            Self::Live,
+            Self::Watch,
             Self::Scope,
         ];
         let found = kinds.into_iter().find(|kind| kind.as_str() == text);
@@ -104,6 +112,9 @@ pub struct Document {
     pub created_at: Option<Timestamp>,
     /// On heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
     pub state: Option<String>,
+    /// Whole seconds, at least one, from its last write: the store may forget the document any time later, or never, so
+    /// that nobody may rely on it. Just what is [`Kind::Live`] or [`Kind::Watch`] has one.
+    pub ttl: Option<u32>,
 }
 
 /// Names one version of one document. Opaque.
@@ -198,8 +209,9 @@ pub enum Claimed {
     /// Another worker's claim is live, or ended less than [`TAKE_OVER_AFTER`] ago.
     Held { until: Timestamp },
     /// Nobody else's is. `is_settled`: the right is already the caller's; otherwise it is once a commit that carries it
-    /// has won, and no effect may begin before.
-    Free { head: Stored, is_settled: bool },
+    /// has won, and no effect may begin before. `inbox`: everything of [`Kind::Inbox`], by id. It is never older than the
+    /// head: what the head has taken in is not in it, or it would be taken in twice.
+    Free { head: Stored, inbox: Vec<Stored>, is_settled: bool },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -247,7 +259,8 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError>;
 
-    /// Whether the caller may act on the conversation, and its head, read [`Freshness::Latest`].
+    /// Whether the caller may act on the conversation, with its head and what waits for it, read [`Freshness::Latest`]:
+    /// one request where requests are paid for.
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError>;
 
     /// Extends a settled claim without a commit, where the store keeps claims apart from heads; `false`: this store does

@@ -57,6 +57,9 @@ fn app_settings(name: &str) -> Option<String> {
         "KEY" => "kee-p-this-secret".to_owned(),
         "LINES" => "a\nb".to_owned(),
         "EMPTY" => String::new(),
+        "VAULTED" => {
+            "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/s)".to_owned()
+        }
         "INSIDE" => "http://10.9.8.7".to_owned(),
         _ => return None,
     })

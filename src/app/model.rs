@@ -8,7 +8,6 @@ use crate::model::responses::client::AzureResponses;
 use crate::model::responses::config::{ResponsesConfig, Secret};
 use crate::model::scripted::ScriptedModel;
 use crate::settings::Settings;
-use crate::settings::azure::Identity;
 use crate::settings::model::{AzureOpenAi, Provider};
 
 /// # Errors
@@ -19,19 +18,11 @@ pub(super) fn model_of(settings: &Settings) -> Result<Arc<dyn Model>, Vec<String
         Provider::Azure(azure) => {
             let token = match &azure.api_key {
                 Some(_) => None,
-                None => Some(credential(&identity(settings)).map_err(|mistake| vec![mistake])?),
+                None => Some(credential(&settings.identity).map_err(|mistake| vec![mistake])?),
             };
             AzureResponses::new(&config(settings, azure), token)
                 .map(|model| Arc::new(model) as Arc<dyn Model>)
         }
-    }
-}
-
-fn identity(settings: &Settings) -> Identity {
-    if settings.is_in_azure {
-        Identity::Managed { client_id: None }
-    } else {
-        Identity::DeveloperTools
     }
 }
 

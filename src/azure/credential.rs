@@ -6,6 +6,7 @@ use azure_core::credentials::TokenCredential;
 use azure_identity::{
     ClientSecretCredential, DeveloperToolsCredential, ManagedIdentityCredential,
     ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
+    WorkloadIdentityCredentialOptions,
 };
 
 use crate::settings::azure::Identity;
@@ -23,9 +24,17 @@ pub fn credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, Strin
                 .map(|credential| credential as Arc<dyn TokenCredential>)
                 .map_err(|error| format!("the managed identity cannot be used: {error}"))
         }
-        Identity::Workload => WorkloadIdentityCredential::new(None)
-            .map(|credential| credential as Arc<dyn TokenCredential>)
-            .map_err(|error| format!("the workload identity cannot be used: {error}")),
+        Identity::Workload { tenant_id, client_id, token_file } => {
+            let options = WorkloadIdentityCredentialOptions {
+                tenant_id: Some(tenant_id.clone()),
+                client_id: Some(client_id.clone()),
+                token_file_path: Some(token_file.clone()),
+                ..WorkloadIdentityCredentialOptions::default()
+            };
+            WorkloadIdentityCredential::new(Some(options))
+                .map(|credential| credential as Arc<dyn TokenCredential>)
+                .map_err(|error| format!("the workload identity cannot be used: {error}"))
+        }
         Identity::ClientSecret { tenant_id, client_id, secret } => ClientSecretCredential::new(
             tenant_id,
             client_id.clone(),

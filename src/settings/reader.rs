@@ -1,9 +1,15 @@
 //! Takes settings out of a lookup and gathers what is wrong with them.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use url::Url;
 
 use super::mistake::Mistake;
 use super::table::{self, SetBy};
+
+const REFERENCE: &str = "@Microsoft.KeyVault(";
+const UNRESOLVED: &str = "is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself";
 
 /// What `RUST_LOG` is when it is not set: our lines, and only warnings of chatty libraries.
 const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn";
@@ -11,17 +17,23 @@ const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_cli
 pub(super) struct Reader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<Mistake>,
+    /// References that stand where a value should.
+    unresolved: RefCell<BTreeSet<&'static str>>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        Self { lookup, mistakes: Vec::new() }
+        Self { lookup, mistakes: Vec::new(), unresolved: RefCell::default() }
     }
 
     /// Without the spaces and line ends that copying leaves behind; `None` when nothing remains.
     pub(super) fn text(&self, name: &'static str) -> Option<String> {
         let value = (self.lookup)(name)?;
         let value = value.trim();
+        if is_unresolved(value) {
+            self.unresolved.borrow_mut().insert(name);
+            return None;
+        }
         (!value.is_empty()).then(|| value.to_owned())
     }
 
@@ -96,24 +108,27 @@ impl<'a> Reader<'a> {
     }
 
     /// All mistakes, with those of settings that do nothing yet: whoever sets a budget must not believe in it.
-    pub(super) fn mistakes_of_later_releases(mut self, is_in_azure: bool) -> Vec<Mistake> {
+    pub(super) fn all_mistakes(mut self) -> Vec<Mistake> {
         for row in table::ROWS.iter().filter(|row| row.set_by == SetBy::Later) {
             if self.text(row.name).is_some() {
-                let problem = if row.name == "COSMOS__accountEndpoint" {
-                    "is set, but the Cosmos DB store comes with the Azure release: remove it and use the embedded store with `turnwheel dev`"
-                } else {
-                    "is set, but comes with a later release and would do nothing: remove it"
-                };
-                self.note(Mistake::of(row.name, problem));
-            } else if is_in_azure && row.name == "COSMOS__accountEndpoint" {
                 self.note(Mistake::of(
                     row.name,
-                    "is not set: the embedded store is one file of one machine, and in Azure an instance and its disk can vanish at any time, so it is refused here; the Cosmos DB store comes with the Azure release",
+                    "is set, but comes with a later release and would do nothing: remove it",
                 ));
             }
         }
+        let unresolved = self.unresolved.take();
+        // That the value is missing has one cause, and is told once.
+        self.mistakes.retain(|mistake| !unresolved.contains(mistake.name.as_str()));
+        self.mistakes.extend(unresolved.into_iter().map(|name| Mistake::of(name, UNRESOLVED)));
         self.mistakes
     }
+}
+
+/// Whether it is a Key Vault reference: the platform puts the secret in its place, unless it could not.
+pub fn is_unresolved(value: &str) -> bool {
+    let start = value.trim_start().get(..REFERENCE.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(REFERENCE))
 }
 
 /// The parts of a list, separated by commas or white space; never empty ones.

@@ -90,8 +90,30 @@ pub fn position(name: &str) -> usize {
 pub const ROWS: &[Row] = &[
     Row::yours("FUNCTIONS_WORKER_RUNTIME", "Tells the Functions host and its tools that the app is a custom handler.")
         .sample("custom").like("custom").for_host(),
-    Row::yours("AzureWebJobsStorage", "The storage account of the Functions host.")
-        .sample("UseDevelopmentStorage=true").like("UseDevelopmentStorage=true").secret().for_host(),
+    Row::yours("AzureWebJobsStorage", "The storage account of queues and artifacts, and of the Functions host, as a connection string.")
+        .or("the account that the next rows name").sample("UseDevelopmentStorage=true").like("UseDevelopmentStorage=true").secret(),
+    Row::yours("AzureWebJobsStorage__accountName", "The storage account by its name, used by an identity; no connection string beside it.")
+        .like("mystorageaccount"),
+    Row::yours("AzureWebJobsStorage__queueServiceUri", "Its queues by their address, in place of the name.")
+        .like("https://mystorageaccount.queue.core.windows.net"),
+    Row::yours("AzureWebJobsStorage__blobServiceUri", "Its blobs by their address, in place of the name.")
+        .like("https://mystorageaccount.blob.core.windows.net"),
+    Row::yours("AzureWebJobsStorage__credential", "Which identity uses the storage account: `managedidentity` or `workloadidentity`.")
+        .or("the app's own").like("managedidentity"),
+    Row::yours("AzureWebJobsStorage__clientId", "The client id of the user-assigned identity that uses the storage account.")
+        .or("the app's own").like("00000000-0000-0000-0000-000000000000"),
+    Row::yours("COSMOS__accountEndpoint", "The Cosmos DB account that holds conversations.")
+        .or("the embedded store; refused in Azure").like("https://my-account.documents.azure.com"),
+    Row::yours("COSMOS__accountKey", "The Cosmos DB account's key.").or("an identity").secret(),
+    Row::yours("COSMOS__credential", "Which identity uses the Cosmos DB account: `managedidentity` or `workloadidentity`.")
+        .or("the app's own").like("managedidentity"),
+    Row::yours("COSMOS__clientId", "The client id of the user-assigned identity that uses the Cosmos DB account.")
+        .or("the app's own").like("00000000-0000-0000-0000-000000000000"),
+    Row::yours("COSMOS__database", "The database in the Cosmos DB account.").or("turnwheel").like("turnwheel"),
+    Row::yours("AZURE_CLIENT_ID", "The app's own identity: the client id of a user-assigned one, or of an app registration.")
+        .or("the system-assigned one; on a developer's machine the sign-in of `az` or `azd`").like("00000000-0000-0000-0000-000000000000"),
+    Row::yours("AZURE_TENANT_ID", "The tenant of an app registration.").like("00000000-0000-0000-0000-000000000000"),
+    Row::yours("AZURE_CLIENT_SECRET", "The secret of an app registration; with tenant and client id it is the app's own identity.").secret(),
     Row::yours("APPLICATIONINSIGHTS_CONNECTION_STRING", "Where the Functions host sends its telemetry and our log lines.")
         .like("InstrumentationKey=00000000-0000-0000-0000-000000000000").secret().for_host(),
     Row::yours("TURNWHEEL_MODEL", "The model of agents that name none: `scripted` (the demo model, no network), a model id, or a model id per tier.")
@@ -131,8 +153,9 @@ pub const ROWS: &[Row] = &[
     Row::of("WEBSITE_INSTANCE_ID", SetBy::Platform, "Present on App Service plans: we are in Azure."),
     Row::of("WEBSITE_SKU", SetBy::Platform, "Present on Consumption plans: we are in Azure.").like("FlexConsumption"),
     Row::of("LEGION_SERVICE_HOST", SetBy::Platform, "Present on Flex Consumption, which has no instance id: we are in Azure."),
+    Row::of("IDENTITY_ENDPOINT", SetBy::Platform, "Where a managed identity's tokens are given: the app has one.").like("http://127.0.0.1:8081/msi/token"),
+    Row::of("AZURE_FEDERATED_TOKEN_FILE", SetBy::Platform, "The token of a workload identity; with tenant and client id it is the app's own identity.").like("/var/run/secrets/azure/tokens/azure-identity-token"),
     Row::of("TURNWHEEL_HALT_AT", SetBy::Tests, "Stops the process for ever at a boundary, so that a test can kill it there.").like("after-answer#2"),
-    Row::of("COSMOS__accountEndpoint", SetBy::Later, "The Cosmos DB account that holds conversations in Azure.").like("https://my-account.documents.azure.com"),
     Row::of("TURNWHEEL_BUDGETS", SetBy::Later, "Budgets of tenants and users."),
     Row::of("TURNWHEEL_PAUSED", SetBy::Later, "Agents and tools whose work is kept and not started."),
     Row::of("TURNWHEEL_RETENTION", SetBy::Later, "How long conversations are kept."),

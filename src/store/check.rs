@@ -12,6 +12,8 @@ use crate::store::{
 const CONVERSATION_ID_MAX: usize = 128;
 /// Up to here a number in JSON is the same for everyone.
 const TIMESTAMP_MAX: Timestamp = Timestamp((1 << 53) - 1);
+/// Cosmos: a positive number of 32 bits.
+const TTL_MAX: u32 = i32::MAX as u32;
 /// A head in this state is on no list.
 pub(crate) const DELETED: &str = "deleted";
 
@@ -77,7 +79,7 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
 }
 
 fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
-    let Document { id, kind, body, due, created_at, state } = document;
+    let Document { id, kind, body, due, created_at, state, ttl } = document;
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_));
     if is_scope != (*kind == Kind::Scope) {
@@ -88,6 +90,15 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     }
     if due.max(created_at).is_some_and(|time| time > TIMESTAMP_MAX) {
         return invalid(format!("a time of `{id}` is later than JSON numbers reach"));
+    }
+    if matches!(kind, Kind::Live | Kind::Watch) != ttl.is_some() {
+        return invalid(format!(
+            "what is live or a watch, and only that, has a time to live: `{id}` is of kind {}",
+            kind.as_str()
+        ));
+    }
+    if ttl.is_some_and(|seconds| !(1..=TTL_MAX).contains(&seconds)) {
+        return invalid(format!("the time to live of `{id}` is not 1 to {TTL_MAX} s"));
     }
     if *kind == Kind::Head {
         if created_at.is_none() || state.is_none() {

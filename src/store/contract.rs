@@ -30,6 +30,7 @@ pub(crate) async fn contract(make: impl AsyncFn() -> Arc<dyn ConversationStore>)
     batches::a_batch_has_bounds(&*make().await).await;
     batches::what_no_store_takes_is_named(&*make().await).await;
     batches::a_receipt_replaces_its_inbox_item(&*make().await).await;
+    batches::what_lives_for_a_time_is_kept_with_it(&*make().await).await;
     batches::racing_increments_lose_nothing(&*make().await).await;
     lists::a_selection_has_order_and_bounds(&*make().await).await;
     lists::partitions_do_not_see_each_other(&*make().await).await;
@@ -42,6 +43,7 @@ pub(crate) async fn contract(make: impl AsyncFn() -> Arc<dyn ConversationStore>)
     claims::an_ended_claim_is_taken_over_five_seconds_later(&*make().await).await;
     claims::a_renewed_claim_lasts_longer(&*make().await).await;
     claims::a_claim_given_back_is_free_at_once(&*make().await).await;
+    claims::a_claim_brings_what_waits_by_id(&*make().await).await;
     claims::only_what_exists_is_claimed_and_a_deleted_head_is(&*make().await).await;
 }
 
@@ -63,7 +65,8 @@ fn fresh_conversation() -> Partition {
 
 fn document(kind: Kind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
-    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None }
+    let ttl = matches!(kind, Kind::Live | Kind::Watch).then_some(60);
+    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl }
 }
 
 fn entry(seq: u64) -> Document {
@@ -92,6 +95,7 @@ fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Clai
         due: None,
         created_at: Some(Timestamp(created_at)),
         state: Some(state.to_owned()),
+        ttl: None,
     }
 }
 

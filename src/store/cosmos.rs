@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
-use azure_data_cosmos::models::BatchResponse;
+use azure_data_cosmos::models::{BatchResponse, ItemResponse};
 use azure_data_cosmos::options::{
     BatchDeleteOptions, BatchOptions, BatchReplaceOptions, ItemReadOptions, Precondition,
 };
@@ -31,8 +31,8 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::settings::azure::CosmosAccount;
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
-    Page, Partition, Selection, StoreError, Stored, Write, check, held, place,
+    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HeadQuery, Kind, Owed, Page,
+    Partition, Selection, StoreError, Stored, Write, check, held, place,
 };
 
 /// Bytes of a batch as it is sent: Cosmos takes 2 MB, headers and all.
@@ -71,30 +71,6 @@ impl CosmosStore {
         match partition {
             Partition::Conversation(_) => &self.containers.conversations,
             Partition::Scope(_) => &self.containers.scopes,
-        }
-    }
-
-    async fn read_as(
-        &self,
-        operation: &'static str,
-        (partition, id): (&Partition, &str),
-        freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        let options = ItemReadOptions::default().with_operation_options(match freshness {
-            Freshness::Latest => latest(),
-            Freshness::Any => bounded(),
-        });
-        let key = partition_key(partition);
-        let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match noted(operation, answer, |answer| answer.diagnostics()) {
-            Ok(answer) => {
-                let found: Found = answer.into_model().map_err(|error| {
-                    StoreError::Corrupt(format!("the document `{id}` is none of ours: {error}"))
-                })?;
-                found.unwrap().map(Some)
-            }
-            Err(error) if error.status().is_not_found() => Ok(None),
-            Err(error) => Err(of_request(error)),
         }
     }
 }
@@ -194,7 +170,22 @@ impl ConversationStore for CosmosStore {
     ) -> Result<Option<Stored>, StoreError> {
         check::partition(partition)?;
         check::document_id(id)?;
-        self.read_as("cosmos.read", (partition, id), freshness).await
+        let options = ItemReadOptions::default().with_operation_options(match freshness {
+            Freshness::Latest => latest(),
+            Freshness::Any => bounded(),
+        });
+        let key = partition_key(partition);
+        let answer = self.container(partition).read_item(key, id, Some(options)).await;
+        match noted("cosmos.read", answer, ItemResponse::diagnostics) {
+            Ok(answer) => {
+                let found: Found = answer.into_model().map_err(|error| {
+                    StoreError::Corrupt(format!("the document `{id}` is none of ours: {error}"))
+                })?;
+                found.unwrap().map(Some)
+            }
+            Err(error) if error.status().is_not_found() => Ok(None),
+            Err(error) => Err(of_request(error)),
+        }
     }
 
     async fn select(
@@ -226,8 +217,25 @@ impl ConversationStore for CosmosStore {
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
         check::conversation(request.key)?;
         let partition = Partition::Conversation(request.key.clone());
-        match self.read_as("cosmos.claim", (&partition, HEAD_ID), Freshness::Latest).await? {
-            Some(head) => held::look(head, &request),
+        let asked = queries::claim(&partition);
+        let container = &self.containers.conversations;
+        let how = (place::PAGE_MAX, Freshness::Latest);
+        let mut pages: Pages<Found> =
+            Pages::begin("cosmos.claim", container, &asked, how, None).await?;
+        let (mut head, mut inbox) = (None, Vec::new());
+        while let Some(page) = pages.next().await? {
+            for found in page {
+                let stored = found.unwrap()?;
+                if stored.document.kind == Kind::Head {
+                    head = Some(stored);
+                } else {
+                    inbox.push(stored);
+                }
+            }
+        }
+        inbox.sort_by(|one, other| one.document.id.cmp(&other.document.id));
+        match head {
+            Some(head) => held::look(head, inbox, &request),
             None => Ok(Claimed::Missing),
         }
     }

@@ -22,8 +22,8 @@ use crate::store::embedded::lock::FolderLock;
 use crate::store::embedded::readers::Readers;
 use crate::store::embedded::writer::Writer;
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Owed, Page,
-    Partition, Selection, StoreError, Stored, Write, check, place,
+    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
+    Page, Partition, Selection, StoreError, Stored, Write, check, place,
 };
 
 /// The database inside the data folder.
@@ -144,8 +144,14 @@ impl ConversationStore for EmbeddedStore {
             return Ok(Claimed::Held { until });
         }
         let partition = Partition::Conversation(request.key.clone());
-        match self.read(&partition, HEAD_ID, Freshness::Latest).await {
-            Ok(Some(head)) => Ok(Claimed::Free { head, is_settled: true }),
+        let found = self.readers.run(move |connection| {
+            // In this order: an inbox read before its head could hold what the head has taken in.
+            let head = rows::read(connection, &partition, HEAD_ID)?;
+            let inbox = rows::select(connection, &partition, &Selection::all(Kind::Inbox))?;
+            Ok(head.map(|head| (head, inbox)))
+        });
+        match found.await {
+            Ok(Some((head, inbox))) => Ok(Claimed::Free { head, inbox, is_settled: true }),
             Ok(None) => {
                 self.claims.release(request.key, request.worker);
                 Ok(Claimed::Missing)

@@ -6,10 +6,14 @@ use crate::agent::head::Claim;
 use crate::store::{ClaimRequest, Claimed, StoreError, Stored, TAKE_OVER_AFTER};
 
 /// Nothing is written: a free head is the caller's once a commit that carries its claim has won.
-pub(super) fn look(head: Stored, request: &ClaimRequest<'_>) -> Result<Claimed, StoreError> {
+pub(super) fn look(
+    head: Stored,
+    inbox: Vec<Stored>,
+    request: &ClaimRequest<'_>,
+) -> Result<Claimed, StoreError> {
     match claim_of(&head)? {
         Some(claim) if is_held(&claim, request) => Ok(Claimed::Held { until: claim.until }),
-        Some(_) | None => Ok(Claimed::Free { head, is_settled: false }),
+        Some(_) | None => Ok(Claimed::Free { head, inbox, is_settled: false }),
     }
 }
 

@@ -17,8 +17,8 @@ use crate::store::memory::faults::{Dice, WriteFault};
 use crate::store::memory::versions::Versions;
 use crate::store::place::{self, PAGE_MAX};
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Owed, Page,
-    Partition, Selection, StoreError, Stored, Write, check,
+    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
+    Page, Partition, Selection, StoreError, Stored, Write, check,
 };
 
 /// How many operations later a batch that lingers on its way may arrive.
@@ -215,7 +215,9 @@ impl ConversationStore for MemoryStore {
         let Some(head) = state.versions.at(&partition, HEAD_ID, newest) else {
             return Ok(Claimed::Missing);
         };
-        held::look(head.clone(), &request)
+        let all = state.versions.all_in(&partition, newest);
+        let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned().collect();
+        held::look(head.clone(), inbox, &request)
     }
 
     async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {

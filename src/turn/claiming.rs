@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::agent::phase::Phase;
-use crate::store::{ClaimRequest, Freshness, HEAD_ID, StoreError};
+use crate::store::{ClaimRequest, StoreError, Stored};
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::record;
@@ -85,10 +85,8 @@ impl Hold<'_> {
         is_mine
     }
 
-    /// After a lost commit: is the claim still mine?
-    pub(super) async fn reload(&mut self) -> Result<(), TurnError> {
-        let stored = self.world.store.read(&self.partition, HEAD_ID, Freshness::Latest).await;
-        let stored = stored.map_err(|source| self.error("reload", source))?;
+    /// After a commit that was lost against this head: is the claim still mine?
+    pub(super) async fn reload(&mut self, stored: Option<Box<Stored>>) -> Result<(), TurnError> {
         let lost = TurnError::ClaimLost { key: self.key.clone() };
         let Some(stored) = stored else { return Err(lost) };
         let head = record::read_head(&stored).map_err(|source| self.error("reload", source))?;

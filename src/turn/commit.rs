@@ -9,7 +9,9 @@ use crate::agent::step::Input;
 use crate::ids::CommitId;
 use crate::live::LiveEvent;
 use crate::queue;
-use crate::store::{ETag, Freshness, HEAD_ID, Kind, StoreError, TAKE_OVER_AFTER, Write, events_id};
+use crate::store::{
+    ETag, Freshness, HEAD_ID, Kind, StoreError, Stored, TAKE_OVER_AFTER, Write, events_id,
+};
 use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
@@ -28,8 +30,8 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// What became of a batch.
 enum Verdict {
     Won(ETag),
-    /// Another commit came first.
-    Lost,
+    /// Another commit came first; the head as it is now, or none.
+    Lost(Option<Box<Stored>>),
 }
 
 impl Hold<'_> {
@@ -66,7 +68,7 @@ impl Hold<'_> {
                     self.won(draft, etag, (began, bytes)).await;
                     return Ok(());
                 }
-                Ok(Verdict::Lost) => self.reload().await?,
+                Ok(Verdict::Lost(head)) => self.reload(head).await?,
                 Err(StoreError::TooLarge(what)) => match reduced(inputs, &what) {
                     Some(reduced) => less = Some(reduced),
                     None => return Err(self.error("commit", StoreError::TooLarge(what))),
@@ -128,7 +130,7 @@ impl Hold<'_> {
             let answer = self.world.store.write(&self.partition, writes.clone()).await;
             let doubt = match answer {
                 Ok(etags) => {
-                    return Ok(etags.into_iter().next().map_or(Verdict::Lost, Verdict::Won));
+                    return Ok(etags.into_iter().next().map_or(Verdict::Lost(None), Verdict::Won));
                 }
                 Err(StoreError::Conflict) => None,
                 Err(StoreError::Unavailable(source)) => Some(StoreError::Unavailable(source)),
@@ -160,7 +162,7 @@ impl Hold<'_> {
         let Some(stored) =
             self.world.store.read(&self.partition, HEAD_ID, Freshness::Latest).await?
         else {
-            return Ok(Some(Verdict::Lost));
+            return Ok(Some(Verdict::Lost(None)));
         };
         if stored.etag == self.etag {
             return Ok(None);
@@ -169,7 +171,11 @@ impl Hold<'_> {
         if head.commit_id == draft.head.commit_id {
             return Ok(Some(Verdict::Won(stored.etag)));
         }
-        let Some(first) = draft.events.first() else { return Ok(Some(Verdict::Lost)) };
+        let lost = Verdict::Lost(Some(Box::new(stored)));
+        // A head that has not come as far as this batch's events never held them: no witness needs to be heard.
+        let Some(first) = draft.events.first().filter(|first| first.n <= head.event_seq) else {
+            return Ok(Some(lost));
+        };
         let witness =
             self.world.store.read(&self.partition, &events_id(first.n), Freshness::Latest).await?;
         let is_mine = match witness {
@@ -179,7 +185,7 @@ impl Hold<'_> {
             None => false,
         };
         // Won, and others have moved on since: the ETag is theirs, so the next commit of ours loses once and reloads.
-        Ok(Some(if is_mine { Verdict::Won(self.etag.clone()) } else { Verdict::Lost }))
+        Ok(Some(if is_mine { Verdict::Won(self.etag.clone()) } else { lost }))
     }
 
     async fn won(&mut self, draft: Draft, etag: ETag, (began, bytes): (Duration, usize)) {
@@ -200,22 +206,10 @@ impl Hold<'_> {
         if notice_nudge {
             ring(self.world, queue::NOTIFY, &self.nudge(), Duration::ZERO).await;
         }
-        self.nudge_for_rest().await;
+        self.nudge_at = self.head.due.filter(|_| self.head.claim.is_none());
     }
 
-    /// The last commit of a delivery rings for what is still owed; none rings for what this delivery goes on with.
-    async fn nudge_for_rest(&self) {
-        let now = self.world.clock.now();
-        let Some(due) = self.head.due.filter(|_| self.head.claim.is_none()) else { return };
-        let wait = now.until(due);
-        if wait < NUDGE_WITHIN {
-            self.world.probe.reached("nudge.before").await;
-            ring(self.world, queue::TURNS, &self.nudge(), wait).await;
-            self.world.probe.reached("nudge.after").await;
-        }
-    }
-
-    fn nudge(&self) -> Nudge {
+    pub(super) fn nudge(&self) -> Nudge {
         let traceparent = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
         Nudge { key: self.key.clone(), traceparent }
     }
@@ -235,11 +229,14 @@ fn back_off(claims: u32) -> Duration {
 }
 
 /// Rings a doorbell. A lost one costs time, never work: the sweep finds what is owed.
-pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Duration) {
+/// Whether it was taken.
+pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Duration) -> bool {
     let text = serde_json::to_string(nudge).unwrap_or_default();
-    if let Err(error) = world.queue.send(queue, text, delay).await {
+    let sent = world.queue.send(queue, text, delay).await;
+    if let Err(error) = &sent {
         tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "a nudge for {} was not sent; the sweep will find the work", nudge.key.conversation_id);
     }
+    sent.is_ok()
 }
 
 fn boundary(name: &'static str, side: &'static str) -> &'static str {

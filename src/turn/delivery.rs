@@ -9,7 +9,7 @@ use crate::agent::step::{CLAIMS_MAX, Input};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
-use crate::store::StoreError;
+use crate::store::{StoreError, Stored};
 use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
@@ -72,16 +72,22 @@ enum Round {
 
 async fn deliver(world: &World, key: &ConversationKey, ends: Duration) -> Result<Round, TurnError> {
     world.probe.reached("claim.before").await;
-    let Some(mut hold) = take(world, key, ends).await? else { return Ok(Round::Nothing) };
+    let Some((mut hold, inbox)) = take(world, key, ends).await? else { return Ok(Round::Nothing) };
     world.probe.reached("claim.after").await;
-    let outcome = Box::pin(work(&mut hold)).await;
-    world.probe.reached("release.before").await;
-    world.store.release(key, &hold.worker).await;
-    world.probe.reached("release.after").await;
-    match outcome {
-        Ok(Round::Done) if has_news(world, key).await? => Ok(Round::Again),
-        other => other,
+    let outcome = Box::pin(work(&mut hold, &inbox)).await;
+    let is_settled = hold.is_settled;
+    let is_rung = hold.let_go().await;
+    let may_have_missed = match &outcome {
+        // The delivery that was just rung for will look, and it comes before anything else could.
+        Ok(Round::Done) => !is_rung,
+        // Nobody was kept away where the head carries the claim: it was never written.
+        Ok(Round::Nothing) => is_settled,
+        Ok(Round::Again) | Err(_) => false,
+    };
+    if may_have_missed && has_news(world, key).await? {
+        return Ok(Round::Again);
     }
+    outcome
 }
 
 /// Release, then look: what came in while the claim was held found nobody to take it.
@@ -93,12 +99,13 @@ async fn has_news(world: &World, key: &ConversationKey) -> Result<bool, TurnErro
     Ok(waiting.iter().any(|waiting| waiting.is_due))
 }
 
-async fn work(hold: &mut Hold<'_>) -> Result<Round, TurnError> {
+async fn work(hold: &mut Hold<'_>, inbox: &[Stored]) -> Result<Round, TurnError> {
     let now = hold.world.clock.now();
-    expiry::decide_expired(hold.world, &hold.head, now)
+    let has_expired = expiry::decide_expired(hold.world, &hold.head, now)
         .await
         .map_err(|source| hold.error("expire", source))?;
-    let inbox = inbox::look(hold.world, &hold.key).await;
+    let inbox =
+        if has_expired { inbox::look(hold.world, &hold.key).await } else { inbox::in_order(inbox) };
     hold.world.probe.reached("inbox.after").await;
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
     let (landing, waiting) = inbox::sort_out(&hold.head, inbox, hold.rules(), now);

@@ -13,7 +13,8 @@ pub fn decision_id(request: &RequestId) -> InputId {
     InputId::new(format!("decision-{request}"))
 }
 
-/// Decides what has expired; the inbox, read after this, holds the decisions.
+/// Decides what has expired; whether anything had: then the inbox, read after this, holds the decisions. Costs nothing as
+/// long as nothing has.
 ///
 /// # Errors
 /// As the store's.
@@ -21,11 +22,13 @@ pub(super) async fn decide_expired(
     world: &World,
     head: &Head,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let key = head.key();
+    let mut is_any = false;
     for request in
         head.requests.iter().filter(|request| request.expires_at.is_some_and(|time| time <= now))
     {
+        is_any = true;
         let decision = Decision {
             request_id: request.id.clone(),
             verdict: Verdict::Expired,
@@ -49,5 +52,5 @@ pub(super) async fn decide_expired(
         }
         world.probe.reached("expiry.after").await;
     }
-    Ok(())
+    Ok(is_any)
 }

@@ -12,9 +12,11 @@ use crate::agent::settings::{Continuation, Settings};
 use crate::agent::step::{Input, step};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
-use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError};
+use crate::queue;
+use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError, Stored};
 use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
+use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
 use crate::turn::{World, record};
 
@@ -43,14 +45,17 @@ pub(super) struct Hold<'w> {
     pub(super) has_run_tools: bool,
     /// Whether this is no delivery, and only counts one that came to nothing.
     pub(super) is_counting: bool,
+    /// When what the newest commit left owed falls due; absent: nothing is owed, or this delivery goes on with it.
+    pub(super) nudge_at: Option<Timestamp>,
 }
 
-/// The right to act on a conversation; `None`: it is somebody else's, or there is nothing to act on.
+/// The right to act on a conversation, and what waits in its inbox; `None`: it is somebody else's, or there is nothing to
+/// act on.
 pub(super) async fn take<'w>(
     world: &'w World,
     key: &ConversationKey,
     turn_ends: Duration,
-) -> Result<Option<Hold<'w>>, TurnError> {
+) -> Result<Option<(Hold<'w>, Vec<Stored>)>, TurnError> {
     // Before the store is asked: a slow answer must not make the claim look longer than others see it.
     let (now, monotonic) = (world.clock.now(), world.clock.monotonic());
     let until = now.plus(CLAIM);
@@ -58,7 +63,7 @@ pub(super) async fn take<'w>(
     let request = ClaimRequest { key, worker: &worker, now, until };
     let claimed =
         world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
-    let Claimed::Free { head: stored, is_settled } = claimed else { return Ok(None) };
+    let Claimed::Free { head: stored, inbox, is_settled } = claimed else { return Ok(None) };
     let head = match record::read_head(&stored) {
         Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
         unusable => {
@@ -70,7 +75,7 @@ pub(super) async fn take<'w>(
             return Ok(None);
         }
     };
-    Ok(Some(Hold {
+    let hold = Hold {
         world,
         key: key.clone(),
         partition: Partition::Conversation(key.clone()),
@@ -86,7 +91,9 @@ pub(super) async fn take<'w>(
         answers_taken: 0,
         has_run_tools: false,
         is_counting: false,
-    }))
+        nudge_at: None,
+    };
+    Ok(Some((hold, inbox)))
 }
 
 /// A tombstone that is visited owes the rest of its purge, or its own end.
@@ -98,6 +105,24 @@ async fn purge(world: &World, key: &ConversationKey) {
 }
 
 impl Hold<'_> {
+    /// Gives the right back, and only then rings for what is still owed: a bell that is heard before finds the conversation
+    /// held. Whether it rang for now.
+    pub(super) async fn let_go(self) -> bool {
+        let world = self.world;
+        world.probe.reached("release.before").await;
+        world.store.release(&self.key, &self.worker).await;
+        world.probe.reached("release.after").await;
+        let Some(due) = self.nudge_at else { return false };
+        let wait = world.clock.now().until(due);
+        if wait >= NUDGE_WITHIN {
+            return false;
+        }
+        world.probe.reached("nudge.before").await;
+        let is_rung = ring(world, queue::TURNS, &self.nudge(), wait).await;
+        world.probe.reached("nudge.after").await;
+        is_rung && wait.is_zero()
+    }
+
     pub(super) fn error(&self, what: &'static str, source: StoreError) -> TurnError {
         store_error(&self.key, what, source)
     }

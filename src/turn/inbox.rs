@@ -9,7 +9,8 @@ use crate::agent::step::{Input, can_land, is_understood, step};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Freshness, Kind, Partition, Selection, StoreError, Write,
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Freshness, Kind, Partition, Selection, StoreError,
+    Stored, Write,
 };
 use crate::turn::admission::write::bytes_of;
 use crate::turn::{World, record};
@@ -32,7 +33,11 @@ pub(super) struct Waiting {
 pub(super) async fn look(world: &World, key: &ConversationKey) -> Result<Vec<Waiting>, StoreError> {
     let partition = Partition::Conversation(key.clone());
     let selection = Selection::all(Kind::Inbox);
-    let stored = world.store.select(&partition, &selection, Freshness::Latest).await?;
+    in_order(&world.store.select(&partition, &selection, Freshness::Latest).await?)
+}
+
+/// The same of what was read already.
+pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
     let mut items = Vec::with_capacity(stored.len());
     for stored in stored {
         let item: InboxItem = record::read(&stored.document)?;

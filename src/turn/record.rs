@@ -36,7 +36,7 @@ struct EventsWritten<'a> {
 
 /// The content alone: what the store finds a document by stands beside it.
 fn document(id: String, kind: Kind, body: &impl Serialize, due: Option<Timestamp>) -> Document {
-    Document { id, kind, body: RawJson::of(body), due, created_at: None, state: None }
+    Document { id, kind, body: RawJson::of(body), due, created_at: None, state: None, ttl: None }
 }
 
 /// # Errors
@@ -56,6 +56,7 @@ pub fn head_document(head: &Head) -> Result<Document, StoreError> {
         due: head.due,
         created_at: Some(head.created_at),
         state: Some(state_name(head).to_owned()),
+        ttl: None,
     })
 }
 

@@ -17,7 +17,7 @@ const PAGE: usize = 200;
 /// As a delivery's.
 pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError> {
     let ends = world.clock.monotonic() + world.limits.turn;
-    let Some(mut hold) = hold::take(world, key, ends).await? else { return Ok(()) };
+    let Some((mut hold, _)) = hold::take(world, key, ends).await? else { return Ok(()) };
     let now = world.clock.now();
     let is_open = !matches!(hold.head.phase, Phase::Idle)
         && hold.head.owed_at(now).is_some_and(|due| due <= now);
@@ -28,7 +28,7 @@ pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError
     } else {
         Ok(())
     };
-    world.store.release(key, &hold.worker).await;
+    hold.let_go().await;
     counted
 }
 

@@ -10,6 +10,7 @@ mod bench;
 mod bounds;
 mod checks;
 mod claims;
+mod economy;
 mod invariants;
 mod lost_answers;
 mod recovery;

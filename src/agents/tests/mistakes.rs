@@ -80,7 +80,7 @@ tools:
   - read
   - http: { url: "https://{host}/x", parameters: { properties: { host: {} } } }
   - http: { name: a, url: "https://u:p@x.example/" }
-  - http: { name: b, url: "${GONE}/${EMPTY}" }
+  - http: { name: b, url: "${GONE}/${EMPTY}/${VAULTED}" }
   - http: { name: c, url: "${AzureWebJobsStorage}/${IDENTITY_HEADER}/${cosmos__accountKey}" }
   - http: { name: d, url: "${INSIDE}/x" }
   - http: { name: e, url: "https://x.example/", headers: { Host: y, x-a: "${LINES}", "b c": d, idempotency-key: f } }
@@ -99,6 +99,7 @@ x"#), @r#"
     agents/clerk.agent.md:8: the url may hold no user name or password: use `headers`
     agents/clerk.agent.md:9: the app setting EMPTY is empty: give it a value
     agents/clerk.agent.md:9: the app setting GONE is not set: add it to the app's settings
+    agents/clerk.agent.md:9: the app setting VAULTED is a Key Vault reference that was not resolved: in Azure look at it in the portal, elsewhere set the value itself
     agents/clerk.agent.md:10: the app setting AzureWebJobsStorage belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/clerk.agent.md:10: the app setting IDENTITY_HEADER belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/clerk.agent.md:10: the app setting cosmos__accountKey belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own

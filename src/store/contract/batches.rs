@@ -164,6 +164,11 @@ pub(super) async fn what_no_store_takes_is_named(store: Store<'_>) {
         (&good, Document { created_at: None, ..fine.clone() }),
         (&good, Document { state: None, ..fine.clone() }),
         (&good, Document { due: Some(Timestamp(u64::MAX)), ..fine.clone() }),
+        (&good, Document { ttl: Some(60), ..fine.clone() }),
+        (&good, Document { ttl: Some(60), ..entry(1) }),
+        (&good, Document { ttl: None, ..document(Kind::Live, "a", "1") }),
+        (&good, Document { ttl: Some(0), ..document(Kind::Live, "a", "1") }),
+        (&good, Document { ttl: Some(1 << 31), ..document(Kind::Watch, "a", "1") }),
         (&at("a b", "c1"), entry(1)),
         (&at("ada", "../c1"), entry(1)),
         (&at("ada", &"c".repeat(129)), entry(1)),
@@ -194,6 +199,25 @@ pub(super) async fn a_receipt_replaces_its_inbox_item(store: Store<'_>) {
     };
     assert_eq!(of_kind(Kind::Inbox).await, vec![]);
     assert_eq!(of_kind(Kind::Receipt).await, vec![receipt]);
+}
+
+/// How soon it is forgotten is the store's own business: here nothing waits for that.
+pub(super) async fn what_lives_for_a_time_is_kept_with_it(store: Store<'_>) {
+    let at = fresh_conversation();
+    let watch = |ttl: u32| Document { ttl: Some(ttl), ..document(Kind::Watch, "watch", "{}") };
+    let etag = create(store, &at, watch(600)).await;
+    assert_eq!(latest(store, &at, "watch").await.unwrap().document, watch(600));
+    store.write(&at, vec![Write::Replace(watch(900), Some(etag))]).await.unwrap();
+    assert_eq!(latest(store, &at, "watch").await.unwrap().document, watch(900));
+    let told: Vec<_> = (1..4).map(|n| document(Kind::Live, &format!("live-{n}"), "[]")).collect();
+    for document in &told {
+        create(store, &at, document.clone()).await;
+    }
+    let behind = Selection { from_id: Some("live-2".to_owned()), ..Selection::all(Kind::Live) };
+    let found = store.select(&at, &behind, Freshness::Latest).await.unwrap();
+    assert_eq!(found.into_iter().map(|it| it.document).collect::<Vec<_>>(), told[1..]);
+    let watches = store.select(&at, &Selection::all(Kind::Watch), Freshness::Latest).await.unwrap();
+    assert_eq!(watches.len(), 1);
 }
 
 pub(super) async fn racing_increments_lose_nothing(store: Store<'_>) {

@@ -2,12 +2,12 @@
 
 use futures_util::future::join;
 
-use super::{create, fresh_tenant, head, key_of};
+use super::{create, document, due_at, entry, fresh_tenant, head, key_of};
 use crate::agent::head::Claim;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, Partition, StoreError, Stored, Write,
+    ClaimRequest, Claimed, ConversationStore, Kind, Partition, StoreError, Stored, Write,
 };
 
 type Store<'a> = &'a dyn ConversationStore;
@@ -54,7 +54,7 @@ async fn take(store: Store<'_>, key: &ConversationKey, worker: &str, times: [u64
     match ask(store, key, worker, times).await {
         Claimed::Missing | Claimed::Held { .. } => false,
         Claimed::Free { is_settled: true, .. } => true,
-        Claimed::Free { head, is_settled: false } => {
+        Claimed::Free { head, is_settled: false, .. } => {
             commit(store, key, &head, Some((worker, times[1]))).await
         }
     }
@@ -119,6 +119,39 @@ pub(super) async fn a_claim_given_back_is_free_at_once(store: Store<'_>) {
     store.release(&key, &WorkerId::new("w1")).await;
     let held = ask(store, &key, "w1", [3_001, 63_001]).await;
     assert_eq!(held, Claimed::Held { until: Timestamp(63_000) }, "a late release frees nobody");
+}
+
+pub(super) async fn a_claim_brings_what_waits_by_id(store: Store<'_>) {
+    let waiting = async |worker: &str, key: &ConversationKey| {
+        let claimed = ask(store, key, worker, [1_000, 61_000]).await;
+        let Claimed::Free { head, inbox, .. } = claimed else { panic!("it is free: {claimed:?}") };
+        store.release(key, &WorkerId::new(worker)).await;
+        (head, inbox)
+    };
+    let key = begin(store).await;
+    let at = Partition::Conversation(key.clone());
+    assert_eq!(waiting("w1", &key).await.1, []);
+    let second = due_at(document(Kind::Inbox, "k-2", r#"{"n":2}"#), 500);
+    let first = document(Kind::Inbox, "k-1", r#"{"n":1}"#);
+    for other in [entry(1), document(Kind::Receipt, "k-0", "{}"), document(Kind::Notice, "n", "{}")]
+    {
+        create(store, &at, other).await;
+    }
+    create(store, &at, second.clone()).await;
+    create(store, &at, first.clone()).await;
+    let (stored, inbox) = waiting("w2", &key).await;
+    let documents: Vec<_> = inbox.iter().map(|stored| stored.document.clone()).collect();
+    assert_eq!(documents, [first, second]);
+    // What a commit takes in is gone with it.
+    let taken = document(Kind::Receipt, "k-1", r#"{"n":1}"#);
+    let writes = vec![
+        Write::Replace(head(&key, 1, "running", None), Some(stored.etag)),
+        Write::Replace(taken, inbox.first().map(|item| item.etag.clone())),
+    ];
+    store.write(&at, writes).await.unwrap();
+    let (_, inbox) = waiting("w3", &key).await;
+    let ids: Vec<_> = inbox.iter().map(|stored| stored.document.id.as_str()).collect();
+    assert_eq!(ids, ["k-2"]);
 }
 
 pub(super) async fn only_what_exists_is_claimed_and_a_deleted_head_is(store: Store<'_>) {

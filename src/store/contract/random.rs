@@ -52,13 +52,15 @@ enum Version {
 const USERS: [&str; 2] = ["ada", "bob"];
 const STATES: [&str; 3] = ["idle", "running", "deleted"];
 /// Ids that sort between each other's, and kinds with and without an index of their own.
-const SLOTS: [(Kind, &str); 7] = [
+const SLOTS: [(Kind, &str); 9] = [
     (Kind::Entry, "000000000001"),
     (Kind::Entry, "000000000002"),
     (Kind::Events, "ev-000000000001"),
     (Kind::Inbox, "in_1"),
     (Kind::Receipt, "in_1"),
     (Kind::Notice, "A"),
+    (Kind::Live, "live"),
+    (Kind::Watch, "watch"),
     (Kind::Head, "head"),
 ];
 
@@ -241,10 +243,10 @@ impl<S: ConversationStore> Side<S> {
 
 fn shown(found: impl IntoIterator<Item = Stored>) -> String {
     let shown = |stored: Stored| {
-        let Document { id, kind, body, due, created_at, state } = stored.document;
+        let Document { id, kind, body, due, created_at, state, ttl } = stored.document;
         // A head's commit id is fresh on each side.
         let body = if kind == Kind::Head { "head" } else { body.text() };
-        format!("{id} {} {body} {due:?} {created_at:?} {state:?}", kind.as_str())
+        format!("{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?}", kind.as_str())
     };
     found.into_iter().map(shown).collect::<Vec<_>>().join(", ")
 }

@@ -33,7 +33,7 @@ fn at() -> Partition {
 
 fn document(kind: Kind, id: &str, body: &str) -> Document {
     let body = RawJson::from_text(body).unwrap();
-    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None }
+    Document { id: id.to_owned(), kind, body, due: None, created_at: None, state: None, ttl: None }
 }
 
 fn head() -> Document {

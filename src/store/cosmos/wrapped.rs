@@ -34,6 +34,9 @@ pub(super) struct Wrapped<'a> {
     created_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a str>,
+    /// Cosmos knows it by this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +48,7 @@ pub(super) struct Wrapped<'a> {
 impl<'a> Wrapped<'a> {
     pub(super) fn of(partition: &'a Partition, document: &'a Document) -> Self {
         let [tenant, user, conversation_id] = partition.parts();
-        let Document { id, kind, body, due, created_at, state } = document;
+        let Document { id, kind, body, due, created_at, state, ttl } = document;
         let members = members_that_survive(body);
         let escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
         let escapes = match members {
@@ -61,6 +64,7 @@ impl<'a> Wrapped<'a> {
             due: *due,
             created_at: *created_at,
             state: state.as_deref(),
+            ttl: *ttl,
             body_text: members.is_none().then_some(body.text()),
             body: members,
             body_bytes: body.text().len() + escapes,
@@ -82,6 +86,7 @@ pub(super) struct Found {
     due: Option<Timestamp>,
     created_at: Option<Timestamp>,
     state: Option<String>,
+    ttl: Option<u32>,
     body: Option<Box<RawValue>>,
     body_text: Option<String>,
     #[serde(rename = "_etag")]
@@ -90,7 +95,7 @@ pub(super) struct Found {
 
 impl Found {
     pub(super) fn unwrap(self) -> Result<Stored, StoreError> {
-        let Self { id, kind, due, created_at, state, body, body_text, etag } = self;
+        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag } = self;
         let text = match (body, body_text) {
             (Some(body), None) => Some(body.get().to_owned()),
             (None, Some(text)) => Some(text),
@@ -100,7 +105,7 @@ impl Found {
             StoreError::Corrupt(format!("the document `{id}` has no body, or one that is no JSON"))
         })?;
         let kind = Kind::named(&kind)?;
-        let document = Document { id, kind, body, due, created_at, state };
+        let document = Document { id, kind, body, due, created_at, state, ttl };
         Ok(Stored { document, etag: ETag(etag) })
     }
 }

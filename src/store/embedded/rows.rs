@@ -63,12 +63,12 @@ fn create(
     version: i64,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state } = document;
+    let Document { id, kind, body, due, created_at, state, ttl } = document;
     connection
         .prepare_cached(
             "INSERT INTO documents
-                 (tenant, user, conversation, id, kind, version, due, created_at, state, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+                 (tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -81,7 +81,8 @@ fn create(
             due.map(integer),
             created_at.map(integer),
             state,
-            body.text()
+            body.text(),
+            ttl
         ])
 }
 
@@ -93,13 +94,13 @@ fn replace(
     wanted: Option<i64>,
 ) -> rusqlite::Result<usize> {
     let [tenant, user, conversation] = partition.parts();
-    let Document { id, kind, body, due, created_at, state } = document;
+    let Document { id, kind, body, due, created_at, state, ttl } = document;
     connection
         .prepare_cached(
             "UPDATE documents
-             SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10
+             SET kind = ?5, version = ?6, due = ?7, created_at = ?8, state = ?9, body = ?10, ttl = ?11
              WHERE tenant = ?1 AND user = ?2 AND conversation = ?3 AND id = ?4
-                 AND version = ifnull(?11, version)",
+                 AND version = ifnull(?12, version)",
         )?
         .execute(params![
             tenant,
@@ -112,6 +113,7 @@ fn replace(
             created_at.map(integer),
             state,
             body.text(),
+            ttl,
             wanted
         ])
 }
@@ -132,7 +134,8 @@ fn delete(
         .execute(params![tenant, user, conversation, id, wanted])
 }
 
-const COLUMNS: &str = "tenant, user, conversation, id, kind, version, due, created_at, state, body";
+const COLUMNS: &str =
+    "tenant, user, conversation, id, kind, version, due, created_at, state, body, ttl";
 
 pub(super) fn read(
     connection: &Connection,
@@ -158,7 +161,7 @@ fn select_sql(selection: &Selection) -> String {
     // SQLite uses a partial index only where its condition is spelled out.
     let rare = match selection.kind {
         Kind::Entry | Kind::Events | Kind::Head | Kind::Scope => "",
-        Kind::Inbox | Kind::Receipt | Kind::Notice => {
+        Kind::Inbox | Kind::Receipt | Kind::Notice | Kind::Live | Kind::Watch => {
             "AND kind NOT IN ('entry', 'events', 'head', 'scope')"
         }
     };
@@ -271,6 +274,7 @@ struct Raw {
     created_at: Option<i64>,
     state: Option<String>,
     body: String,
+    ttl: Option<u32>,
 }
 
 fn collect(
@@ -291,6 +295,7 @@ fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
         created_at: row.get(7)?,
         state: row.get(8)?,
         body: row.get(9)?,
+        ttl: row.get(10)?,
     })
 }
 
@@ -311,6 +316,7 @@ impl Raw {
             due: self.due.map(timestamp),
             created_at: self.created_at.map(timestamp),
             state: self.state,
+            ttl: self.ttl,
         };
         Ok((self.partition, Stored { document, etag: version_etag(self.version) }))
     }

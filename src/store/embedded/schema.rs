@@ -18,7 +18,10 @@ const APPLICATION_ID: i64 = 0x5475_726e;
 /// no index has a column that changes with it but `due`. Rows have a rowid, so that long bodies are not part of the key's
 /// tree: without it the file was a quarter larger, a commit wrote half as many pages again, and SQLite left
 /// `documents_rare` unused.
-const MIGRATIONS: &[&str] = &["
+///
+/// Version 2: the time to live, which this store keeps and does not act on.
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE documents (
         tenant TEXT NOT NULL,
@@ -41,7 +44,9 @@ const MIGRATIONS: &[&str] = &["
         WHERE kind = 'head';
     CREATE INDEX heads_of_user ON documents (tenant, user, created_at, conversation)
         WHERE kind = 'head';
-"];
+",
+    "ALTER TABLE documents ADD COLUMN ttl INTEGER;",
+];
 
 /// Statements kept ready by each connection; there are fewer.
 const STATEMENTS_MAX: usize = 32;
@@ -127,4 +132,46 @@ fn next_generation(connection: &Connection) -> rusqlite::Result<u32> {
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+    use crate::store::embedded::{DATABASE_FILE, EmbeddedStore};
+    use crate::store::{ConversationStore as _, Freshness, Kind, Partition, Write};
+
+    #[tokio::test]
+    async fn a_file_of_the_first_schema_is_read_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = Connection::open(folder.path().join(DATABASE_FILE)).unwrap();
+        old.execute_batch(MIGRATIONS[0]).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        old.pragma_update(None, "user_version", 1).unwrap();
+        old.execute_batch(
+            "INSERT INTO documents (tenant, user, conversation, id, kind, version, body)
+             VALUES ('t', 'ada', 'c1', 'in_1', 'inbox', 7, '{}')",
+        )
+        .unwrap();
+        drop(old);
+
+        let store = EmbeddedStore::open(folder.path()).unwrap();
+        let at = Partition::Conversation(ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("ada"),
+            conversation_id: ConversationId::new("c1"),
+        });
+        let found = store.read(&at, "in_1", Freshness::Latest).await.unwrap().unwrap();
+        assert_eq!((found.document.kind, found.document.ttl), (Kind::Inbox, None));
+        let watch = crate::store::Document {
+            id: "watch".to_owned(),
+            kind: Kind::Watch,
+            ttl: Some(30),
+            ..found.document.clone()
+        };
+        let replaced = Write::Replace(found.document, Some(found.etag));
+        store.write(&at, vec![replaced, Write::Create(watch.clone())]).await.unwrap();
+        let kept = store.read(&at, "watch", Freshness::Latest).await.unwrap().unwrap();
+        assert_eq!(kept.document, watch);
+    }
 }

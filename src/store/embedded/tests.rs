@@ -30,7 +30,7 @@ fn conversation(number: usize) -> Partition {
 fn entry(seq: u64, bytes: usize) -> Write {
     let (id, body) = (entry_id(seq), RawJson::of(&"x".repeat(bytes)));
     let (kind, created_at) = (Kind::Entry, None);
-    Write::Create(Document { id, kind, body, due: None, created_at, state: None })
+    Write::Create(Document { id, kind, body, due: None, created_at, state: None, ttl: None })
 }
 
 async fn seqs(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
@@ -81,7 +81,15 @@ async fn two_batches_of_one_conversation_never_share_a_transaction() {
     let scope = Partition::Scope(TenantId::new("t"));
     let account = |id: &str| {
         let (id, kind, body) = (id.to_owned(), Kind::Scope, RawJson::of(&1));
-        Write::Create(Document { id, kind, body, due: None, created_at: None, state: None })
+        Write::Create(Document {
+            id,
+            kind,
+            body,
+            due: None,
+            created_at: None,
+            state: None,
+            ttl: None,
+        })
     };
     let (first, second, third, fourth, fifth, sixth, ()) = futures_util::join!(
         store.write(&one, vec![entry(1, 1)]),

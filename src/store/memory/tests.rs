@@ -15,7 +15,7 @@ fn scope() -> Partition {
 fn value(number: u64) -> Document {
     let body = RawJson::of(&number);
     let id = "value".to_owned();
-    Document { id, kind: Kind::Scope, body, due: None, created_at: None, state: None }
+    Document { id, kind: Kind::Scope, body, due: None, created_at: None, state: None, ttl: None }
 }
 
 fn always(set: impl FnOnce(&mut Faults)) -> MemoryStore {

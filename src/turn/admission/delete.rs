@@ -26,7 +26,8 @@ pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);
 /// A purge that did not come to its end is tried again then.
 const PURGE_AGAIN_AFTER: Duration = Duration::from_mins(1);
 const TRIES_MAX: u32 = 10;
-const KINDS: [Kind; 5] = [Kind::Inbox, Kind::Events, Kind::Entry, Kind::Notice, Kind::Receipt];
+const KINDS: [Kind; 7] =
+    [Kind::Inbox, Kind::Events, Kind::Entry, Kind::Notice, Kind::Receipt, Kind::Live, Kind::Watch];
 
 /// Deletes a conversation. A purge that fails is not the caller's business: it is owed, and done by the sweep.
 ///

@@ -1,6 +1,7 @@
 //! A test bench: several workers, one store, one queue, tools that count what they did, and a client that never gives up.
 
 mod agent;
+mod counting;
 mod probes;
 mod steady;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 pub(super) use self::agent::{
     Done, GATE_EXPIRES, Script, ScriptedAnswers, call, text, three_rounds,
 };
+pub(super) use self::counting::Counting;
 use self::probes::CrashProbe;
 pub(super) use self::probes::{HookProbe, PauseProbe, RuntimeClock};
 pub(super) use self::steady::Steady;

@@ -68,6 +68,7 @@ async fn a_conversation_that_cannot_be_read_does_not_keep_the_others_from_starti
         due: Some(bench.clock.now()),
         created_at: Some(bench.clock.now()),
         state: Some("running".to_owned()),
+        ttl: None,
     };
     bench.store.write(&broken, vec![Write::Create(head)]).await.unwrap();
     recount::start_up(&world).await.unwrap();

@@ -1,0 +1,117 @@
+//! Which identity is used where nothing says it, and where a connection names its own.
+
+use super::Identity;
+use crate::settings::mistake::Mistake;
+use crate::settings::reader::Reader;
+use crate::settings::secret::Secret;
+
+const TENANT: &str = "AZURE_TENANT_ID";
+const CLIENT: &str = "AZURE_CLIENT_ID";
+const SECRET: &str = "AZURE_CLIENT_SECRET";
+const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
+
+const CLIENT_EXPECTED: &str =
+    "the client id of an identity, such as 00000000-0000-0000-0000-000000000000";
+
+/// What `…__credential` may say.
+#[derive(Clone, Copy)]
+enum Named {
+    Managed,
+    Workload,
+}
+
+impl Identity {
+    /// The app's own. What is set on purpose wins over what the place offers.
+    pub(in crate::settings) fn read(reader: &mut Reader<'_>, is_in_azure: bool) -> Self {
+        let client_id = reader.parse(CLIENT, CLIENT_EXPECTED, client_id);
+        let tenant_id = reader.parse(TENANT, "a tenant's id or domain", tenant_id);
+        let has_endpoint = reader.text("IDENTITY_ENDPOINT").is_some();
+        let secret = reader.text(SECRET).map(Secret::new);
+        let token_file = reader.text(TOKEN_FILE);
+        if secret.is_some() && token_file.is_some() {
+            reader.note(Mistake::of(
+                SECRET,
+                format!("is set, and {TOKEN_FILE} too: keep one, they are two identities"),
+            ));
+        }
+        let proof = if secret.is_some() { SECRET } else { TOKEN_FILE };
+        if secret.is_some() || token_file.is_some() {
+            needs(reader, proof, TENANT, "the tenant that gives the tokens");
+            needs(reader, proof, CLIENT, "the client id that it belongs to");
+        }
+        match (tenant_id, client_id, secret, token_file) {
+            (Some(tenant_id), Some(client_id), Some(secret), _) => {
+                Self::ClientSecret { tenant_id, client_id, secret }
+            }
+            (Some(tenant_id), Some(client_id), None, Some(file)) => {
+                Self::Workload { tenant_id, client_id, token_file: file.into() }
+            }
+            (_, client_id, _, _) if is_in_azure || has_endpoint => Self::Managed { client_id },
+            _ => Self::DeveloperTools,
+        }
+    }
+
+    /// That of a connection, whose settings `credential` and `client` may name another than the app's own.
+    pub(super) fn of_connection(
+        &self,
+        reader: &mut Reader<'_>,
+        credential: &'static str,
+        client: &'static str,
+    ) -> Self {
+        let named = reader.parse(
+            credential,
+            "`managedidentity` or `workloadidentity`; without it the app's own identity is used",
+            |text| match text.to_ascii_lowercase().as_str() {
+                "managedidentity" => Some(Named::Managed),
+                "workloadidentity" => Some(Named::Workload),
+                _ => None,
+            },
+        );
+        let given = reader.parse(client, CLIENT_EXPECTED, client_id);
+        match (named, self) {
+            (Some(Named::Managed), _) => Self::Managed { client_id: given },
+            (_, Self::Workload { tenant_id, client_id, token_file }) => Self::Workload {
+                tenant_id: tenant_id.clone(),
+                client_id: given.unwrap_or(client_id.clone()),
+                token_file: token_file.clone(),
+            },
+            (Some(Named::Workload), _) => {
+                reader.note(Mistake::of(
+                    credential,
+                    format!("is `workloadidentity`, which needs {TOKEN_FILE}, {TENANT} and {CLIENT}: the platform sets them where it offers one"),
+                ));
+                self.clone()
+            }
+            (None, Self::Managed { client_id }) => {
+                Self::Managed { client_id: given.or_else(|| client_id.clone()) }
+            }
+            (None, Self::ClientSecret { client_id, .. }) => {
+                if given.is_some_and(|given| given != *client_id) {
+                    reader.note(Mistake::of(
+                        client,
+                        format!("names another identity than {CLIENT}, whose secret {SECRET} is: remove it, or set {credential} to `managedidentity`"),
+                    ));
+                }
+                self.clone()
+            }
+            // Set for Azure; here a developer is signed in.
+            (None, Self::DeveloperTools) => Self::DeveloperTools,
+        }
+    }
+}
+
+fn needs(reader: &mut Reader<'_>, owner: &'static str, name: &'static str, what: &str) {
+    if reader.text(name).is_none() {
+        reader.note(Mistake::of(owner, format!("is set, but {name} is not: set it to {what}")));
+    }
+}
+
+fn client_id(text: &str) -> Option<String> {
+    uuid::Uuid::parse_str(text).ok().map(|id| id.hyphenated().to_string())
+}
+
+fn tenant_id(text: &str) -> Option<String> {
+    let is_tenant =
+        text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    is_tenant.then(|| text.to_owned())
+}

@@ -1,0 +1,118 @@
+//! The storage account: by a connection string, or by name and identity.
+
+use url::Url;
+
+use super::{Identity, StorageAccess, StorageAccount, connection_string, endpoint};
+use crate::settings::mistake::Mistake;
+use crate::settings::reader::Reader;
+
+const STORAGE: &str = "AzureWebJobsStorage";
+const ACCOUNT: &str = "AzureWebJobsStorage__accountName";
+const QUEUE: &str = "AzureWebJobsStorage__queueServiceUri";
+const BLOB: &str = "AzureWebJobsStorage__blobServiceUri";
+const CREDENTIAL: &str = "AzureWebJobsStorage__credential";
+const CLIENT: &str = "AzureWebJobsStorage__clientId";
+
+impl StorageAccount {
+    pub(in crate::settings) fn read(
+        reader: &mut Reader<'_>,
+        own: &Identity,
+        is_in_azure: bool,
+    ) -> Option<Self> {
+        let named = by_identity(reader, own);
+        let Some(text) = reader.text(STORAGE) else { return named };
+        for name in [ACCOUNT, QUEUE, BLOB, CREDENTIAL, CLIENT] {
+            if reader.text(name).is_some() {
+                reader.note(Mistake::of(
+                    name,
+                    format!("is set, and {STORAGE} too: remove the connection string to use an identity, or this to use the connection string"),
+                ));
+            }
+        }
+        if is_in_azure && connection_string::is_emulator(&text) {
+            reader.note(Mistake::of(
+                STORAGE,
+                format!("is the emulator of a developer's machine: remove it and set {ACCOUNT} to the app's storage account"),
+            ));
+        }
+        match connection_string::parse(&text) {
+            Ok(account) => Some(account),
+            Err(wrong) => {
+                for problem in wrong {
+                    reader.note(Mistake::of(STORAGE, problem));
+                }
+                None
+            }
+        }
+    }
+
+    /// The mistake of an app that is served in Azure without one.
+    pub(in crate::settings) fn missing() -> Mistake {
+        Mistake::absent(
+            ACCOUNT,
+            "the name of the storage account that holds the queues and artifacts (or a connection string in AzureWebJobsStorage)",
+        )
+    }
+}
+
+fn by_identity(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount> {
+    let account =
+        reader.parse(ACCOUNT, "a storage account's name: 3 to 24 of a-z and 0-9", |text| {
+            account_name(text).then(|| text.to_owned())
+        });
+    let queue = service(reader, QUEUE, "https://my-account.queue.core.windows.net");
+    let blob = service(reader, BLOB, "https://my-account.blob.core.windows.net");
+    let identity = own.of_connection(reader, CREDENTIAL, CLIENT);
+    let is_set = |name| reader.text(name).is_some();
+    let (has_account, has_queue, has_blob) = (is_set(ACCOUNT), is_set(QUEUE), is_set(BLOB));
+    if is_set(STORAGE) {
+        // Each is a mistake of its own already.
+    } else if has_account {
+        for name in [QUEUE, BLOB] {
+            if reader.text(name).is_some() {
+                reader.note(Mistake::of(
+                    name,
+                    format!("is set, and {ACCOUNT} too: keep the name or the two addresses"),
+                ));
+            }
+        }
+    } else if has_queue != has_blob {
+        let (set, missing) = if has_queue { (QUEUE, BLOB) } else { (BLOB, QUEUE) };
+        reader.note(Mistake::of(
+            set,
+            format!("is set, but {missing} is not: set both, or {ACCOUNT} alone"),
+        ));
+    } else if !has_queue {
+        for name in [CREDENTIAL, CLIENT] {
+            if reader.text(name).is_some() {
+                reader.note(Mistake::of(
+                    name,
+                    format!("is set, but no storage account is named: set {ACCOUNT}"),
+                ));
+            }
+        }
+    }
+    let (queue, blob) = match account {
+        Some(account) => {
+            let of =
+                |service: &str| endpoint(&format!("https://{account}.{service}.core.windows.net"));
+            (of("queue")?, of("blob")?)
+        }
+        None => (queue?, blob?),
+    };
+    Some(StorageAccount { queue, blob, access: StorageAccess::Identity(identity) })
+}
+
+/// Tokens are sent there, so it is https even on loopback.
+fn service(reader: &mut Reader<'_>, name: &'static str, example: &str) -> Option<Url> {
+    reader.parse(
+        name,
+        &format!("an address that begins with https://, such as {example}"),
+        |text| endpoint(text).filter(|url| url.scheme() == "https"),
+    )
+}
+
+pub(super) fn account_name(text: &str) -> bool {
+    (3..=24).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}

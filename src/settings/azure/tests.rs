@@ -1,0 +1,370 @@
+//! Stories about accounts and identities: every form, and every mistake with what is said of it.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::settings::{Settings, mistake::Mistake};
+
+type Pairs<'p> = &'p [(&'static str, &'p str)];
+
+fn try_read(pairs: Pairs<'_>) -> Result<Settings, Vec<Mistake>> {
+    let pairs: Arc<[(&'static str, String)]> =
+        pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    Settings::read(move |asked| {
+        pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.clone())
+    })
+}
+
+fn read(pairs: Pairs<'_>) -> Settings {
+    try_read(pairs).unwrap_or_else(|wrong| panic!("{pairs:?}: {wrong:?}"))
+}
+
+fn mistakes(pairs: Pairs<'_>) -> String {
+    let wrong = try_read(pairs).expect_err("a mistake");
+    wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+const MINE: &str = "11111111-2222-3333-4444-555555555555";
+const OTHER: &str = "99999999-2222-3333-4444-555555555555";
+const TENANT: &str = "77777777-2222-3333-4444-555555555555";
+const STORAGE: &str = "AzureWebJobsStorage";
+const COSMOS: (&str, &str) = ("COSMOS__accountEndpoint", "https://mine.documents.azure.com:443/");
+/// "hush-hush" in base64.
+const KEY: &str = "aHVzaC1odXNo";
+
+fn managed(client_id: Option<&str>) -> Identity {
+    Identity::Managed { client_id: client_id.map(str::to_owned) }
+}
+
+#[test]
+fn a_connection_string_names_the_account_and_its_key() {
+    let forms = [
+        (
+            "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=aHVzaC1odXNo;EndpointSuffix=core.windows.net",
+            "https://mine.queue.core.windows.net/",
+            "https://mine.blob.core.windows.net/",
+        ),
+        (
+            " accountname=mine ; accountkey=aHVzaC1odXNo;",
+            "https://mine.queue.core.windows.net/",
+            "https://mine.blob.core.windows.net/",
+        ),
+        (
+            "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=aHVzaC1odXNo;EndpointSuffix=core.chinacloudapi.cn;BlobEndpoint=https://files.example.com/;TableEndpoint=https://t.example.com",
+            "https://mine.queue.core.chinacloudapi.cn/",
+            "https://files.example.com/",
+        ),
+        (
+            "DefaultEndpointsProtocol=http;AccountName=mine;AccountKey=aHVzaC1odXNo;QueueEndpoint=http://localhost:1/mine/;BlobEndpoint=http://[::1]:2/mine",
+            "http://localhost:1/mine",
+            "http://[::1]:2/mine",
+        ),
+    ];
+    for (text, queue, blob) in forms {
+        let account = read(&[(STORAGE, text)]).storage.unwrap();
+        assert_eq!((account.queue.as_str(), account.blob.as_str()), (queue, blob), "{text}");
+        let key = Secret::new(b"hush-hush".to_vec());
+        assert_eq!(account.access, StorageAccess::SharedKey { account: "mine".to_owned(), key });
+    }
+}
+
+#[test]
+fn the_emulators_short_form_is_its_whole_one() {
+    for text in ["UseDevelopmentStorage=true", "usedevelopmentstorage=True;"] {
+        let account = read(&[(STORAGE, text)]).storage.unwrap();
+        assert_eq!(account.queue.as_str(), "http://127.0.0.1:10001/devstoreaccount1");
+        assert_eq!(account.blob.as_str(), "http://127.0.0.1:10000/devstoreaccount1");
+        let StorageAccess::SharedKey { account, key } = account.access else { panic!("a key") };
+        assert_eq!((account.as_str(), key.reveal().len()), ("devstoreaccount1", 64));
+    }
+}
+
+#[test]
+fn a_shared_access_signature_is_a_way_in() {
+    let sas = "sv=2024&sig=hush%3D";
+    for text in [
+        format!(
+            "BlobEndpoint=https://a.example.com/;QueueEndpoint=https://b.example.com/;SharedAccessSignature={sas}"
+        ),
+        format!("AccountName=mine;SharedAccessSignature=?{sas}"),
+    ] {
+        let access = read(&[(STORAGE, &text)]).storage.unwrap().access;
+        assert_eq!(access, StorageAccess::Sas(Secret::new(sas.to_owned())), "{text}");
+    }
+}
+
+#[test]
+fn an_account_is_named_for_an_identity() {
+    let named = read(&[("AzureWebJobsStorage__accountName", "mine")]).storage.unwrap();
+    assert_eq!(named.queue.as_str(), "https://mine.queue.core.windows.net/");
+    assert_eq!(named.blob.as_str(), "https://mine.blob.core.windows.net/");
+    assert_eq!(named.access, StorageAccess::Identity(Identity::DeveloperTools));
+    let addressed = read(&[
+        ("AzureWebJobsStorage__queueServiceUri", "https://127.0.0.1:10001/devstoreaccount1/"),
+        ("AzureWebJobsStorage__blobServiceUri", "https://mine.blob.core.usgovcloudapi.net"),
+        ("AzureWebJobsStorage__credential", "managedidentity"),
+    ]);
+    let addressed = addressed.storage.unwrap();
+    assert_eq!(addressed.queue.as_str(), "https://127.0.0.1:10001/devstoreaccount1");
+    assert_eq!(addressed.blob.as_str(), "https://mine.blob.core.usgovcloudapi.net/");
+    assert_eq!(addressed.access, StorageAccess::Identity(managed(None)));
+}
+
+#[test]
+fn a_cosmos_account_is_used_by_key_or_identity() {
+    let by_key = read(&[COSMOS, ("COSMOS__accountKey", KEY), ("COSMOS__database", "other")]);
+    let by_key = by_key.cosmos.unwrap();
+    assert_eq!(by_key.endpoint.as_str(), "https://mine.documents.azure.com/");
+    assert_eq!(by_key.access, CosmosAccess::Key(Secret::new(KEY.to_owned())));
+    assert_eq!(by_key.database, "other");
+    let by_identity = read(&[
+        ("COSMOS__accountEndpoint", "http://127.0.0.1:8081"),
+        ("COSMOS__credential", "ManagedIdentity"),
+        ("COSMOS__clientId", MINE),
+    ]);
+    let by_identity = by_identity.cosmos.unwrap();
+    assert_eq!(by_identity.access, CosmosAccess::Identity(managed(Some(MINE))));
+    assert_eq!(by_identity.database, "turnwheel");
+    assert_eq!(read(&[]).cosmos, None);
+    assert_eq!(read(&[]).storage, None);
+}
+
+#[test]
+fn the_app_has_one_identity_and_what_is_set_on_purpose_wins() {
+    let azure = ("WEBSITE_SKU", "FlexConsumption");
+    let (tenant, client) = (("AZURE_TENANT_ID", TENANT), ("AZURE_CLIENT_ID", MINE));
+    let secret = ("AZURE_CLIENT_SECRET", "hush");
+    let file = ("AZURE_FEDERATED_TOKEN_FILE", "/run/token");
+    let by_secret = Identity::ClientSecret {
+        tenant_id: TENANT.to_owned(),
+        client_id: MINE.to_owned(),
+        secret: Secret::new("hush".to_owned()),
+    };
+    let workload = Identity::Workload {
+        tenant_id: TENANT.to_owned(),
+        client_id: MINE.to_owned(),
+        token_file: "/run/token".into(),
+    };
+    let cases: [(Pairs<'_>, Identity); 9] = [
+        (&[], Identity::DeveloperTools),
+        (&[client, tenant], Identity::DeveloperTools),
+        (&[azure], managed(None)),
+        (&[azure, client], managed(Some(MINE))),
+        (&[("IDENTITY_ENDPOINT", "http://127.0.0.1:8081/msi")], managed(None)),
+        (&[tenant, client, file], workload.clone()),
+        (&[azure, tenant, client, file], workload),
+        (&[tenant, client, secret], by_secret.clone()),
+        (&[azure, tenant, client, secret], by_secret),
+    ];
+    for (pairs, identity) in cases {
+        assert_eq!(read(pairs).identity, identity, "{pairs:?}");
+    }
+}
+
+#[test]
+fn a_connection_may_name_an_identity_of_its_own() {
+    let azure = ("WEBSITE_SKU", "FlexConsumption");
+    let account = ("AzureWebJobsStorage__accountName", "mine");
+    let (credential, client) = ("AzureWebJobsStorage__credential", "AzureWebJobsStorage__clientId");
+    let own = ("AZURE_CLIENT_ID", MINE);
+    let (tenant, file) =
+        (("AZURE_TENANT_ID", TENANT), ("AZURE_FEDERATED_TOKEN_FILE", "/run/token"));
+    let workload = |client: &str| Identity::Workload {
+        tenant_id: TENANT.to_owned(),
+        client_id: client.to_owned(),
+        token_file: "/run/token".into(),
+    };
+    let cases: [(Pairs<'_>, Identity); 8] = [
+        (&[azure, own], managed(Some(MINE))),
+        (&[azure, own, (client, OTHER)], managed(Some(OTHER))),
+        // As the Functions host has it: said so without a client id, it is the system-assigned one.
+        (&[azure, own, (credential, "managedidentity")], managed(None)),
+        (&[(credential, "managedidentity"), (client, OTHER)], managed(Some(OTHER))),
+        (&[(client, OTHER)], Identity::DeveloperTools),
+        (&[own, tenant, file], workload(MINE)),
+        (&[own, tenant, file, (credential, "workloadidentity"), (client, OTHER)], workload(OTHER)),
+        (&[own, tenant, file, (credential, "managedidentity")], managed(None)),
+    ];
+    for (pairs, identity) in cases {
+        let access = read(&[&[account], pairs].concat()).storage.unwrap().access;
+        assert_eq!(access, StorageAccess::Identity(identity), "{pairs:?}");
+    }
+}
+
+#[test]
+fn every_mistake_in_a_connection_string_is_told_without_its_value() {
+    let said = |text: &str| {
+        let said = mistakes(&[(STORAGE, text)]);
+        assert!(!said.contains("hush") && !said.contains("aHVz"), "{said}");
+        said
+    };
+    let cases = [
+        ("hush", "is no connection string: expected `UseDevelopmentStorage=true` or"),
+        ("DefaultEndpointsProtocol=https;hush", "is no connection string"),
+        ("AccountName=mine", "has neither AccountKey nor SharedAccessSignature"),
+        ("AccountKey=aHVzaA==", "has an AccountKey and no AccountName"),
+        ("Endpoint=sb://hush;SharedAccessKey=hush", "has neither AccountName nor QueueEndpoint"),
+        (
+            "AccountName=Mine_1;AccountKey=aHVzaA==",
+            "has an AccountName that is no storage account's",
+        ),
+        ("AccountName=mine;AccountKey=hush!", "has an AccountKey that is no base64"),
+        (
+            "AccountName=mine;AccountKey=aHVzaA==;SharedAccessSignature=sig=hush",
+            "has AccountKey and SharedAccessSignature",
+        ),
+        (
+            "AccountName=mine;SharedAccessSignature=hush",
+            "has a SharedAccessSignature without `sig=`",
+        ),
+        (
+            "AccountName=mine;AccountName=hush;AccountKey=aHVzaA==",
+            "names a part of the connection string twice",
+        ),
+        (
+            "DefaultEndpointsProtocol=http;AccountName=mine;AccountKey=aHVzaA==",
+            "has a DefaultEndpointsProtocol other than https",
+        ),
+        (
+            "AccountName=mine;AccountKey=aHVzaA==;EndpointSuffix=evil.com/hush",
+            "of which no address can be made",
+        ),
+        (
+            "AccountName=mine;AccountKey=aHVzaA==;QueueEndpoint=http://azurite:10001/mine",
+            "has a QueueEndpoint that must be an address that begins with https://, or with http:// on loopback",
+        ),
+        (
+            "AccountName=mine;AccountKey=aHVzaA==;BlobEndpoint=https://hush@b.example.com",
+            "has a BlobEndpoint that must be an address",
+        ),
+        (
+            "UseDevelopmentStorage=false",
+            "has UseDevelopmentStorage: write `UseDevelopmentStorage=true` and nothing else",
+        ),
+        ("UseDevelopmentStorage=true;AccountName=mine", "has UseDevelopmentStorage: write"),
+        (
+            "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://hush",
+            "names a DevelopmentStorageProxyUri, which is not supported",
+        ),
+    ];
+    for (text, expected) in cases {
+        let said = said(text);
+        assert!(
+            said.starts_with("AzureWebJobsStorage ") && said.contains(expected),
+            "{text}: {said}"
+        );
+    }
+    let both = said("AccountName=mine;AccountKey=hush!;QueueEndpoint=ftp://a;BlobEndpoint=ftp://b");
+    assert_eq!(both.lines().count(), 3, "all at once: {both}");
+}
+
+#[test]
+fn what_is_half_set_or_contradicts_itself_is_told_at_once() {
+    insta::assert_snapshot!(mistakes(&[
+        (STORAGE, "UseDevelopmentStorage=true"),
+        ("WEBSITE_SKU", "FlexConsumption"),
+        ("AzureWebJobsStorage__accountName", "Mine"),
+        ("AzureWebJobsStorage__credential", "secret"),
+        COSMOS,
+        ("COSMOS__accountKey", KEY),
+        ("COSMOS__credential", "managedidentity"),
+        ("AZURE_CLIENT_SECRET", "hush"),
+        ("AZURE_FEDERATED_TOKEN_FILE", "/run/token"),
+        ("AZURE_CLIENT_ID", "me"),
+    ]), @r"
+    AzureWebJobsStorage is the emulator of a developer's machine: remove it and set AzureWebJobsStorage__accountName to the app's storage account
+    AzureWebJobsStorage__accountName is `Mine`: expected a storage account's name: 3 to 24 of a-z and 0-9
+    AzureWebJobsStorage__accountName is set, and AzureWebJobsStorage too: remove the connection string to use an identity, or this to use the connection string
+    AzureWebJobsStorage__credential is `secret`: expected `managedidentity` or `workloadidentity`; without it the app's own identity is used
+    AzureWebJobsStorage__credential is set, and AzureWebJobsStorage too: remove the connection string to use an identity, or this to use the connection string
+    COSMOS__credential is set, and COSMOS__accountKey too: remove the key to use an identity, or this to use the key
+    AZURE_CLIENT_ID is `me`: expected the client id of an identity, such as 00000000-0000-0000-0000-000000000000
+    AZURE_CLIENT_SECRET is set, and AZURE_FEDERATED_TOKEN_FILE too: keep one, they are two identities
+    AZURE_CLIENT_SECRET is set, but AZURE_TENANT_ID is not: set it to the tenant that gives the tokens
+    ");
+    insta::assert_snapshot!(mistakes(&[
+        ("AzureWebJobsStorage__accountName", "mine"),
+        ("AzureWebJobsStorage__queueServiceUri", "http://127.0.0.1:10001/mine"),
+        ("COSMOS__accountEndpoint", "http://cosmos.example.com"),
+        ("COSMOS__accountKey", "hush!"),
+        ("COSMOS__database", "a/b"),
+        ("AZURE_FEDERATED_TOKEN_FILE", "/run/token"),
+    ]), @r"
+    AzureWebJobsStorage__queueServiceUri is `http://127.0.0.1:10001/mine`: expected an address that begins with https://, such as https://my-account.queue.core.windows.net
+    AzureWebJobsStorage__queueServiceUri is set, and AzureWebJobsStorage__accountName too: keep the name or the two addresses
+    COSMOS__accountEndpoint is `http://cosmos.example.com`: expected an address that begins with https://, such as https://my-account.documents.azure.com (http:// on loopback alone)
+    COSMOS__accountKey is not usable (its value is kept secret): expected the account's key, in base64
+    COSMOS__database is `a/b`: expected a database's name: at most 255 characters, without `/`, `\`, `?` and `#`
+    AZURE_FEDERATED_TOKEN_FILE is set, but AZURE_TENANT_ID is not: set it to the tenant that gives the tokens
+    AZURE_FEDERATED_TOKEN_FILE is set, but AZURE_CLIENT_ID is not: set it to the client id that it belongs to
+    ");
+    insta::assert_snapshot!(mistakes(&[
+        ("AzureWebJobsStorage__blobServiceUri", "https://b.example.com"),
+        ("COSMOS__accountKey", KEY),
+        ("COSMOS__clientId", MINE),
+        ("COSMOS__database", "mine"),
+        ("COSMOS__credential", "workloadidentity"),
+    ]), @r"
+    AzureWebJobsStorage__blobServiceUri is set, but AzureWebJobsStorage__queueServiceUri is not: set both, or AzureWebJobsStorage__accountName alone
+    COSMOS__accountKey is set, but COSMOS__accountEndpoint is not: set it to the account's address
+    COSMOS__credential is `workloadidentity`, which needs AZURE_FEDERATED_TOKEN_FILE, AZURE_TENANT_ID and AZURE_CLIENT_ID: the platform sets them where it offers one
+    COSMOS__credential is set, but COSMOS__accountEndpoint is not: set it to the account's address
+    COSMOS__clientId is set, but COSMOS__accountEndpoint is not: set it to the account's address
+    COSMOS__database is set, but COSMOS__accountEndpoint is not: set it to the account's address
+    ");
+    insta::assert_snapshot!(mistakes(&[
+        ("AzureWebJobsStorage__clientId", MINE),
+        COSMOS,
+        ("COSMOS__clientId", OTHER),
+        ("AZURE_CLIENT_ID", MINE),
+        ("AZURE_TENANT_ID", TENANT),
+        ("AZURE_CLIENT_SECRET", "hush"),
+    ]), @r"
+    AzureWebJobsStorage__clientId is set, but no storage account is named: set AzureWebJobsStorage__accountName
+    COSMOS__clientId names another identity than AZURE_CLIENT_ID, whose secret AZURE_CLIENT_SECRET is: remove it, or set COSMOS__credential to `managedidentity`
+    ");
+}
+
+#[test]
+fn a_reference_that_the_platform_did_not_resolve_is_told_and_nothing_else_of_it() {
+    let reference = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/hush)";
+    insta::assert_snapshot!(mistakes(&[
+        COSMOS,
+        ("COSMOS__accountKey", reference),
+        ("AZURE_OPENAI_API_KEY", " @microsoft.keyvault(VaultName=v;SecretName=hush)"),
+        ("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com"),
+        ("TURNWHEEL_WEBHOOK_SECRET", reference),
+    ]), @r"
+    COSMOS__accountKey is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself
+    AZURE_OPENAI_API_KEY is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself
+    TURNWHEEL_WEBHOOK_SECRET is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself
+    ");
+}
+
+#[test]
+fn in_azure_storage_and_cosmos_are_needed_to_serve() {
+    let missing = |pairs: Pairs<'_>| -> Vec<String> {
+        read(pairs).missing_to_serve().into_iter().map(|mistake| mistake.name).collect()
+    };
+    let azure = ("WEBSITE_SKU", "FlexConsumption");
+    let names = missing(&[azure]);
+    assert_eq!(names[..2], ["AzureWebJobsStorage__accountName", "COSMOS__accountEndpoint"]);
+    let names = missing(&[azure, COSMOS, ("AzureWebJobsStorage__accountName", "mine")]);
+    assert!(names.iter().all(|name| !name.contains("__")), "{names:?}");
+    let elsewhere = missing(&[]);
+    assert!(elsewhere.iter().all(|name| !name.contains("__")), "{elsewhere:?}");
+}
+
+#[test]
+fn no_secret_of_an_account_shows_itself() {
+    let settings = read(&[
+        (STORAGE, "AccountName=mine;SharedAccessSignature=sig=hush"),
+        COSMOS,
+        ("COSMOS__accountKey", KEY),
+        ("AZURE_TENANT_ID", TENANT),
+        ("AZURE_CLIENT_ID", MINE),
+        ("AZURE_CLIENT_SECRET", "hush"),
+    ]);
+    let shown = format!("{settings:?}");
+    assert!(!shown.contains("hush") && !shown.contains(KEY), "{shown}");
+}
