@@ -68,16 +68,6 @@ impl CosmosEmulator {
         Ok(Self { core, endpoint })
     }
 
-    /// For clients in this process, over no socket.
-    pub(crate) fn in_process(
-        database: &str,
-        containers: &[Container<'_>],
-        partitions: u32,
-    ) -> io::Result<Self> {
-        let endpoint = Url::parse("https://eastus.emulator.local").map_err(io::Error::other)?;
-        Self::new(endpoint, database, containers, partitions)
-    }
-
     async fn serve(self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;

@@ -23,7 +23,7 @@ fn containers() -> Vec<emulator::Container<'static>> {
 
 /// An account with both containers, for stores of this process.
 pub(crate) fn in_process(partitions: u32) -> CosmosEmulator {
-    CosmosEmulator::in_process(DATABASE, &containers(), partitions).unwrap()
+    CosmosEmulator::in_process(&containers(), partitions)
 }
 
 /// The same behind a socket.
@@ -53,6 +53,12 @@ pub(crate) async fn store(
 }
 
 impl CosmosEmulator {
+    /// For clients in this process, over no socket.
+    pub(crate) fn in_process(containers: &[emulator::Container<'_>], partitions: u32) -> Self {
+        let endpoint = "https://eastus.emulator.local".parse().unwrap();
+        Self::new(endpoint, DATABASE, containers, partitions).unwrap()
+    }
+
     /// The same account, empty but for what was made beforehand, told of every request.
     pub(crate) fn observed_by(self, observer: Arc<dyn RequestObserver>) -> Self {
         let core = Arc::into_inner(self.core).unwrap().with_request_observer(observer);

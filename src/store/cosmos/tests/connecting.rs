@@ -86,7 +86,7 @@ async fn with_an_identity_nothing_is_made() {
 #[tokio::test]
 async fn a_container_of_another_making_is_refused() {
     let containers = [("conversations", &["/id"][..]), ("scopes", &["/tenant"][..])];
-    let emulator = CosmosEmulator::in_process("turnwheel", &containers, 1).unwrap();
+    let emulator = CosmosEmulator::in_process(&containers, 1);
     let error = Containers::connect(builder(&emulator).await, &account(&emulator), None).await;
     let text = error.unwrap_err().to_string();
     assert!(
