@@ -215,6 +215,46 @@ pub enum AnswerEvent {
     },
 }
 
+impl<'de> Deserialize<'de> for AnswerEvent {
+    /// serde's own tagging would lose how numbers were written.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Members {
+            #[serde(rename = "type")]
+            kind: String,
+            content_index: usize,
+            delta: Option<String>,
+            content: Option<String>,
+            id: Option<String>,
+            tool_name: Option<String>,
+            tool_call: Option<ToolCall>,
+        }
+        let Members { kind, content_index, delta, content, id, tool_name, tool_call } =
+            Members::deserialize(deserializer)?;
+        let read = || {
+            Some(match kind.as_str() {
+                "text_start" => Self::TextStart { content_index },
+                "text_delta" => Self::TextDelta { content_index, delta: delta? },
+                "text_end" => Self::TextEnd { content_index, content: content? },
+                "thinking_start" => Self::ThinkingStart { content_index },
+                "thinking_delta" => Self::ThinkingDelta { content_index, delta: delta? },
+                "thinking_end" => Self::ThinkingEnd { content_index, content: content? },
+                "toolcall_start" => {
+                    Self::ToolcallStart { content_index, id: id?, tool_name: tool_name? }
+                }
+                "toolcall_delta" => Self::ToolcallDelta { content_index, delta: delta? },
+                "toolcall_end" => {
+                    let tool_call = TypedToolCall { call: tool_call? };
+                    Self::ToolcallEnd { content_index, tool_call }
+                }
+                _ => return None,
+            })
+        };
+        read().ok_or_else(|| serde::de::Error::custom("no event of an answer"))
+    }
+}
+
 impl std::fmt::Debug for AnswerEvent {
     /// What the model said is never printed.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -9,6 +9,9 @@ use super::problem::Problem;
 use super::routes::Template;
 use super::schedule::Schedule;
 
+/// The setting that names the storage account, and the host's own default.
+const CONNECTION: &str = "AzureWebJobsStorage";
+
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
@@ -129,8 +132,14 @@ fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, Strin
 
 fn queue(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
     demand_no_outputs(others)?;
+    let connection = text_at(trigger, "connection");
+    if !["", CONNECTION].contains(&connection) {
+        return Err(format!(
+            "`connection` is `{connection}`: Turnwheel's queues are those of `{CONNECTION}`"
+        ));
+    }
     let queue = text_at(trigger, "queueName");
-    if !is_queue_name(queue) {
+    if !crate::queue::is_name(queue) {
         return Err(format!(
             "`queueName` is `{queue}`: 3 to 63 of a-z, 0-9 and single hyphens between them"
         ));
@@ -151,15 +160,6 @@ fn demand_no_outputs(others: &[&Value]) -> Result<(), String> {
             text_at(other, "name")
         )),
     }
-}
-
-/// Storage's rule for the names of queues.
-pub(crate) fn is_queue_name(name: &str) -> bool {
-    (3..=63).contains(&name.len())
-        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && !name.contains("--")
 }
 
 #[cfg(test)]
@@ -215,6 +215,7 @@ mod tests {
             mistake("a", r#"{"bindings":[{"type":"blobTrigger","name":"b"}]}"#),
             mistake("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
             mistake("a", &queue("a--b")),
+            mistake("a", &queue("agent-turns\",\"connection\":\"Other")),
             mistake("a", r#"{"bindings":[{"type":"httpTrigger","name":"req"}]}"#),
             mistake(
                 "a",

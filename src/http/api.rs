@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
+use crate::http::events::STREAMS_MAX;
 use crate::http::health::Health;
 use crate::http::token::SigningKeys;
 use crate::settings::links::Auth;
@@ -15,11 +18,14 @@ pub struct Api {
     pub is_sign_in_on: bool,
     pub keys: SigningKeys,
     pub(crate) health: Health,
+    /// Streams of events that may still begin.
+    pub(crate) streams: Arc<Semaphore>,
 }
 
 impl Api {
     pub fn new(world: World, auth: Auth, is_sign_in_on: bool, keys: SigningKeys) -> Self {
-        Self { world, auth, is_sign_in_on, keys, health: Health::default() }
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+        Self { world, auth, is_sign_in_on, keys, health: Health::default(), streams }
     }
 }
 

@@ -7,25 +7,31 @@ mod frame;
 mod told;
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::http::lists::Params;
 use crate::http::owner::Caller;
-use crate::http::problem::Problem;
+use crate::http::problem::{self, Problem};
 use crate::http::{Shared, reach};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::views::load;
 
 pub use feed::{Feed, Until};
+
+/// Streams of events of one process. Each is an invocation that the host keeps open, and holds up to a megabyte that a slow
+/// reader has not read.
+pub(crate) const STREAMS_MAX: usize = 500;
 
 /// Events as they happen (SSE).
 #[utoipa::path(
@@ -40,6 +46,7 @@ pub use feed::{Feed, Until};
     responses(
         (status = 200, body = String, content_type = "text/event-stream"),
         (status = 204, description = "`until=settled`, and nothing runs or is new"),
+        (status = 503, description = "this instance serves as many streams as it can: come back after `Retry-After`"),
     )
 )]
 pub(crate) async fn stream(
@@ -71,8 +78,16 @@ pub(crate) async fn stream(
     if until == Until::Settled && is_over && is_settled(&api.world, &head).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
+    let Ok(place) = Arc::clone(&api.streams).try_acquire_owned() else { return Err(full()) };
     let feed = Feed::new(api.world.clone(), key, after, until);
-    Ok(response(feed))
+    Ok(response(feed, place))
+}
+
+fn full() -> Problem {
+    let detail = format!(
+        "this instance serves {STREAMS_MAX} streams of events, as many as it can: connect again soon, another instance may have room"
+    );
+    Problem::new(problem::UNAVAILABLE, detail).with_header(RETRY_AFTER, "5")
 }
 
 /// Browsers send it when they connect again; one that is no number of ours is passed over.
@@ -90,10 +105,11 @@ pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refus
     Ok(is_idle && !inbox.iter().any(|item| load::waiting_prompt(item).is_some()))
 }
 
-fn response(feed: Feed) -> Response {
-    let frames = stream::unfold(feed, |mut feed| async move {
+/// The stream's place is free again when the stream is dropped.
+fn response(feed: Feed, place: OwnedSemaphorePermit) -> Response {
+    let frames = stream::unfold((feed, place), |(mut feed, place)| async move {
         let frame = feed.next().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(frame)), feed))
+        Some((Ok::<_, Infallible>(Bytes::from(frame)), (feed, place)))
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();

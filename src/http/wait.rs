@@ -8,13 +8,10 @@ use crate::agent::entry::PromptState;
 use crate::agent::head::Head;
 use crate::agent::view::PromptView;
 use crate::ids::{ConversationKey, PromptId};
-use crate::live::LiveEvent;
+use crate::live::{Interest, LiveEvent};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::views::{load, prompts};
-
-/// How often the store is looked at when nobody tells anything.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The prompt as it is when it no longer runs, or when the time is over.
 pub(crate) async fn prompt(
@@ -25,13 +22,14 @@ pub(crate) async fn prompt(
 ) -> Result<PromptView, Refusal> {
     let ends_at = Instant::now() + wait;
     let (_, mut reader) = world.live.subscribe(key);
+    let _attention = world.live.attend(key, Interest::Commits);
     let (head, _) = load::head(world, key).await?;
     let mut view = prompts::prompt(world, &head, id).await?;
     while view.state == PromptState::Running && Instant::now() < ends_at {
-        let look_at = ends_at.min(Instant::now() + LOOK_EVERY);
+        let look_at = ends_at.min(Instant::now() + world.live.look_every());
         // Deltas say nothing about the end: only a commit, or the time, is worth a look.
         let _ = tokio::time::timeout_at(look_at, async {
-            while !matches!(reader.next().await, LiveEvent::Committed { .. }) {}
+            while !matches!(reader.next().await, LiveEvent::Committed { .. } | LiveEvent::Gone) {}
         })
         .await;
         let (head, _) = load::head(world, key).await?;

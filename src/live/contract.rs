@@ -18,6 +18,7 @@ pub(crate) fn key(conversation: &str) -> ConversationKey {
 
 pub(crate) fn start(message: &str) -> LiveEvent {
     LiveEvent::AnswerStarted(LiveAnswer {
+        epoch: 1,
         message_id: EntryId::new(message),
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
@@ -67,6 +68,7 @@ async fn readers_are_told_what_comes_in_order(live: &dyn Live) {
     assert_eq!(snapshot, None);
     let (_, mut second) = live.subscribe(&key);
     let update = LiveEvent::ToolUpdate(ToolUpdate {
+        epoch: 1,
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
         tool_call_id: "call_1".to_owned(),

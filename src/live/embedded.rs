@@ -14,7 +14,7 @@ use async_trait::async_trait;
 
 use self::mailbox::Mailbox;
 use super::under_way::UnderWay;
-use super::{Live, LiveAnswer, LiveEvent, LiveReader, Snapshot};
+use super::{Live, LiveEvent, LiveReader, Snapshot};
 use crate::ids::{ConversationKey, EntryId};
 
 /// Conversations without a reader that are remembered. An answer whose worker has died without a word is forgotten when
@@ -50,12 +50,23 @@ struct Answer {
     /// Something was committed since the last delta, most likely this answer: whoever comes now finds it in the store.
     /// A further delta tells that it was something else.
     is_doubtful: bool,
+    origin: Origin,
+}
+
+/// Where an answer is under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Here,
+    /// Known only as long as somebody looks for it.
+    Elsewhere,
 }
 
 impl Hub {
-    fn publish(&mut self, key: &ConversationKey, event: LiveEvent) {
-        if let LiveEvent::AnswerStarted(answer) = &event {
-            self.begin(key, answer.clone());
+    fn publish(&mut self, key: &ConversationKey, event: LiveEvent, origin: Origin) {
+        if let LiveEvent::AnswerStarted(answer) = &event
+            && (origin == Origin::Here || self.is_heard(key))
+        {
+            self.begin(key, UnderWay::new(answer.clone()), origin);
         }
         let Some(conversation) = self.conversations.get_mut(key) else { return };
         if conversation.take_in(&event) {
@@ -65,14 +76,25 @@ impl Hub {
     }
 
     /// Known from here on, heard or not, to those who join later.
-    fn begin(&mut self, key: &ConversationKey, answer: LiveAnswer) {
+    fn begin(&mut self, key: &ConversationKey, under_way: UnderWay, origin: Origin) {
         if !self.conversations.contains_key(key) {
             self.make_room();
         }
         self.answers_begun += 1;
         let begun = self.answers_begun;
-        let under_way = UnderWay::new(answer);
-        self.conversation(key).answer = Some(Answer { under_way, begun, is_doubtful: false });
+        self.conversation(key).answer =
+            Some(Answer { under_way, begun, is_doubtful: false, origin });
+    }
+
+    fn lose(&mut self, key: &ConversationKey) {
+        let Some(conversation) = self.conversations.get_mut(key) else { return };
+        if conversation.answer.take_if(|answer| answer.origin == Origin::Elsewhere).is_some() {
+            self.forget_idle(key);
+        }
+    }
+
+    fn is_heard(&self, key: &ConversationKey) -> bool {
+        self.conversations.get(key).is_some_and(|conversation| !conversation.readers.is_empty())
     }
 
     /// Forgets the oldest answer that nobody hears when there are too many.
@@ -131,6 +153,7 @@ impl Hub {
         conversation.readers.retain(|reader| !Arc::ptr_eq(reader, mailbox));
         if conversation.readers.is_empty() {
             self.unheard += 1;
+            self.lose(key);
             self.forget_idle(key);
         }
     }
@@ -161,7 +184,10 @@ impl Conversation {
                 }
                 true
             }
-            LiveEvent::AnswerStarted(_) | LiveEvent::ToolUpdate(_) => true,
+            LiveEvent::AnswerStarted(_)
+            | LiveEvent::ToolUpdate(_)
+            | LiveEvent::SoFar(_)
+            | LiveEvent::Gone => true,
         }
     }
 
@@ -191,11 +217,48 @@ impl EmbeddedLive {
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// What another instance has published.
+    pub(super) fn tell(&self, key: &ConversationKey, event: LiveEvent) {
+        self.hub().publish(key, event, Origin::Elsewhere);
+    }
+
+    /// An answer under way elsewhere, in the middle.
+    pub(super) fn join(&self, key: &ConversationKey, under_way: UnderWay) {
+        let snapshot = under_way.snapshot();
+        let mut hub = self.hub();
+        if !hub.is_heard(key) {
+            return;
+        }
+        hub.begin(key, under_way, Origin::Elsewhere);
+        hub.publish(key, LiveEvent::SoFar(snapshot), Origin::Elsewhere);
+    }
+
+    /// What comes next of the answer under way elsewhere is not known any more.
+    pub(super) fn lose(&self, key: &ConversationKey) {
+        self.hub().lose(key);
+    }
+
+    /// The answer under way, unless it is most likely committed.
+    pub(super) fn under_way<T>(
+        &self,
+        key: &ConversationKey,
+        look: impl FnOnce(&UnderWay) -> T,
+    ) -> Option<T> {
+        let hub = self.hub();
+        let answer = hub.conversations.get(key)?.answer.as_ref()?;
+        (!answer.is_doubtful).then(|| look(&answer.under_way))
+    }
+
+    /// Number of the newest event that readers of the conversation were told of; 0: of none.
+    pub(super) fn newest(&self, key: &ConversationKey) -> u64 {
+        self.hub().conversations.get(key).map_or(0, |conversation| conversation.event_seq)
+    }
 }
 
 impl Live for EmbeddedLive {
     fn publish(&self, key: &ConversationKey, event: LiveEvent) {
-        self.hub().publish(key, event);
+        self.hub().publish(key, event, Origin::Here);
     }
 
     fn subscribe(&self, key: &ConversationKey) -> (Option<Snapshot>, Box<dyn LiveReader>) {

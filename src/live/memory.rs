@@ -26,9 +26,11 @@ impl MemoryLive {
                 dice.u8(0..100) < self.lose
             }
             // Without these a reader would show as current what is void.
-            LiveEvent::Committed { .. } | LiveEvent::AnswerStarted(_) | LiveEvent::Reset { .. } => {
-                false
-            }
+            LiveEvent::Committed { .. }
+            | LiveEvent::Gone
+            | LiveEvent::AnswerStarted(_)
+            | LiveEvent::SoFar(_)
+            | LiveEvent::Reset { .. } => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::partial_json::complete;
 use super::{LiveAnswer, Snapshot};
 use crate::agent::content::{Block, Thinking, ToolCall};
-use crate::agent::event::AnswerEvent;
+use crate::agent::event::{AnswerEvent, TypedToolCall};
 use crate::agent::raw::Extra;
 
 /// Blocks of one answer; what claims to be beyond is left out.
@@ -85,6 +85,12 @@ impl UnderWay {
         }
     }
 
+    /// What leads there from the beginning, in as few events as can be.
+    pub(super) fn events(&self) -> Vec<AnswerEvent> {
+        let parts = self.parts.iter().enumerate();
+        parts.flat_map(|(content_index, part)| part.events(content_index)).collect()
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {
             answer: self.answer.clone(),
@@ -94,6 +100,29 @@ impl UnderWay {
 }
 
 impl Part {
+    fn events(&self, content_index: usize) -> Vec<AnswerEvent> {
+        match self {
+            Self::Text(text) => {
+                vec![AnswerEvent::TextEnd { content_index, content: text.clone() }]
+            }
+            Self::Thinking(text) => {
+                vec![AnswerEvent::ThinkingEnd { content_index, content: text.clone() }]
+            }
+            Self::Call { id, name, arguments } => vec![
+                AnswerEvent::ToolcallStart {
+                    content_index,
+                    id: id.clone(),
+                    tool_name: name.clone(),
+                },
+                AnswerEvent::ToolcallDelta { content_index, delta: arguments.clone() },
+            ],
+            Self::WholeCall(call) => {
+                let tool_call = TypedToolCall { call: call.clone() };
+                vec![AnswerEvent::ToolcallEnd { content_index, tool_call }]
+            }
+        }
+    }
+
     fn block(&self) -> Block {
         match self {
             Self::Text(text) => Block::text(text),

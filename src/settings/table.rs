@@ -98,6 +98,8 @@ pub const ROWS: &[Row] = &[
         .like("https://mystorageaccount.queue.core.windows.net"),
     Row::yours("AzureWebJobsStorage__blobServiceUri", "Its blobs by their address, in place of the name.")
         .like("https://mystorageaccount.blob.core.windows.net"),
+    Row::yours("AzureWebJobsStorage__tableServiceUri", "Its tables by their address: the Functions host's diagnostic events.")
+        .like("https://mystorageaccount.table.core.windows.net").for_host(),
     Row::yours("AzureWebJobsStorage__credential", "Which identity uses the storage account: `managedidentity` or `workloadidentity`.")
         .or("the app's own").like("managedidentity"),
     Row::yours("AzureWebJobsStorage__clientId", "The client id of the user-assigned identity that uses the storage account.")
@@ -144,6 +146,8 @@ pub const ROWS: &[Row] = &[
         .like("https://hooks.example.com/turnwheel").secret(),
     Row::yours("TURNWHEEL_WEBHOOK_SECRET", "Standard Webhooks secrets, `whsec_` and base64, separated by spaces; all sign.")
         .secret(),
+    Row::yours("TURNWHEEL_ARTIFACT_LINKS", "Who hands out the bytes of artifacts: `api`, this app, or `sas`, the storage account, by a link of five minutes that the app's identity signs.")
+        .or("`api`").sample("api").like("sas"),
     Row::yours("TURNWHEEL_HTTP_TOOLS_ALLOW", "Private addresses that HTTP tools may reach: hosts, host:port, addresses or CIDR ranges, separated by commas.")
         .or("none; loopback in `dev`").like("10.1.0.0/16,payments.internal:8443"),
     Row::yours("RUST_LOG", "Which log lines are written.").or("info").sample("info").like("info,turnwheel=debug"),

@@ -71,6 +71,7 @@ impl Hold<'_> {
         let message_id = EntryId::of_answer(&self.head.incarnation, self.head.answers + 1);
         let begins_turn = run.as_ref().is_some_and(|run| !run.is_turn_open);
         let live_answer = LiveAnswer {
+            epoch: self.epoch,
             message_id: message_id.clone(),
             prompt_id: run.as_ref().map_or_else(|| PromptId::new(""), |run| run.id.clone()),
             turn: self.head.turn + u64::from(begins_turn),

@@ -108,6 +108,7 @@ impl Hold<'_> {
         let path = path(&entries, self.head.leaf_id.as_ref());
         let run = self.head.prompt.as_ref();
         let update = ToolUpdate {
+            epoch: self.epoch,
             prompt_id: self.prompt_id().unwrap_or_else(|| crate::ids::PromptId::new("")),
             turn: self.head.turn,
             tool_call_id: call.id.clone(),

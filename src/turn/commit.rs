@@ -197,7 +197,11 @@ impl Hold<'_> {
         self.answer = draft.answer;
         self.head = draft.head;
         self.world.entries.append(&self.head, &draft.entries, bytes);
-        self.world.live.publish(&self.key, LiveEvent::Committed { event_seq: self.head.event_seq });
+        if !draft.events.is_empty() {
+            // A renewal is no news: readers would take the answer that goes on for one that has ended.
+            let event_seq = self.head.event_seq;
+            self.world.live.publish(&self.key, LiveEvent::Committed { event_seq });
+        }
         if self.is_settled && self.head.claim.is_some() {
             // The right outside the head lives as long as the one in it.
             let _ = self.renew_settled().await;

@@ -4,6 +4,7 @@ mod accepting;
 mod artifacts;
 mod deciding;
 mod deleting;
+mod elsewhere;
 mod faults;
 mod owners;
 mod problems;

@@ -13,15 +13,13 @@ use crate::http::events::fill::Filler;
 use crate::http::events::told::Told;
 use crate::http::events::{frame, is_settled};
 use crate::ids::{ConversationKey, PromptId};
-use crate::live::{LiveAnswer, LiveEvent, LiveReader, Snapshot};
+use crate::live::{Attention, Interest, LiveAnswer, LiveEvent, LiveReader, Snapshot};
 use crate::store::{Freshness, Kind, Partition, Selection, StoreError, events_id};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::record::{self, EventsBody};
 use crate::turn::views::load;
 
-/// How often the store is looked at when nobody tells anything.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often it is made sure that the conversation is still there.
 const LOOK_AT_HEAD_EVERY: Duration = Duration::from_secs(5);
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
@@ -57,6 +55,8 @@ pub struct Feed {
     filler: Filler,
     frames: VecDeque<String>,
     reader: Box<dyn LiveReader>,
+    /// Kept while the feed follows what happens.
+    _attention: Option<Box<dyn Attention>>,
     /// What was under way when the reader came, until the past has been told.
     snapshot: Option<Snapshot>,
     told: Told,
@@ -64,6 +64,8 @@ pub struct Feed {
     last_frame_at: Instant,
     look_at: Instant,
     head_seen_at: Instant,
+    /// Whether somebody said that the conversation is gone.
+    wants_head: bool,
     is_over: bool,
 }
 
@@ -82,6 +84,10 @@ impl Feed {
         let now = Instant::now();
         // Heard from now on; the past is read after that, so nothing falls between.
         let (snapshot, reader) = world.live.subscribe(&key);
+        let attention = match until {
+            Until::Past(_) => None,
+            Until::Settled | Until::Closed => Some(world.live.attend(&key, Interest::All)),
+        };
         Self {
             partition: Partition::Conversation(key.clone()),
             filler: Filler::new(world.clone(), key.clone()),
@@ -93,12 +99,14 @@ impl Feed {
             is_aligned: after == 0,
             frames: VecDeque::from([frame::retry()]),
             reader,
+            _attention: attention,
             snapshot,
             told: Told::default(),
             began_at: now,
             last_frame_at: now,
             look_at: now,
             head_seen_at: now,
+            wants_head: false,
             is_over: false,
         }
     }
@@ -127,7 +135,7 @@ impl Feed {
             if self.look().await? {
                 return Ok(());
             }
-            self.look_at = Instant::now() + LOOK_EVERY;
+            self.look_at = Instant::now() + self.world.live.look_every();
             self.caught_up().await?;
             if self.is_over || !self.frames.is_empty() {
                 return Ok(());
@@ -243,7 +251,7 @@ impl Feed {
             Until::Settled | Until::Closed => {
                 let is_due = Instant::now() >= self.head_seen_at + LOOK_AT_HEAD_EVERY;
                 let wants_end = self.until == Until::Settled && self.after > 0;
-                if is_due || wants_end {
+                if is_due || wants_end || std::mem::take(&mut self.wants_head) {
                     self.head_seen_at = Instant::now();
                     self.look_at_head(wants_end).await?;
                 }
@@ -272,7 +280,12 @@ impl Feed {
                     self.look_at = Instant::now();
                 }
             }
+            LiveEvent::Gone => {
+                self.wants_head = true;
+                self.look_at = Instant::now();
+            }
             LiveEvent::AnswerStarted(answer) => self.begin(&answer),
+            LiveEvent::SoFar(snapshot) => self.show(&snapshot),
             LiveEvent::Delta { message_id, event } => {
                 let Some(current) =
                     self.told.current.as_ref().filter(|answer| answer.message_id == message_id)

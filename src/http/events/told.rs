@@ -46,7 +46,12 @@ impl Told {
                     *count -= 1;
                     true
                 }
-                Some(_) | None => false,
+                Some(_) | None => {
+                    // Its next attempt begins anew for this reader too.
+                    self.resets.entry(reset.message_id.clone()).or_default();
+                    self.current.take_if(|answer| answer.message_id == reset.message_id);
+                    false
+                }
             },
             EventBody::AgentStart(_)
             | EventBody::AgentEnd(_)

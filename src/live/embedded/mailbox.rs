@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::super::LiveEvent;
-use crate::agent::event::AnswerEvent;
 use crate::ids::EntryId;
 
 /// Events that wait for one reader.
@@ -38,13 +37,13 @@ impl Mailbox {
         if !mail.wants(&event) {
             return;
         }
-        let bytes = bytes_of(&event);
+        let bytes = event.bytes();
         let is_full = mail.events.len() >= EVENTS_MAX || mail.bytes + bytes > BYTES_MAX;
         if is_full && !mail.events.is_empty() {
             mail.events.clear();
             mail.bytes = 0;
             mail.add(Arc::new(LiveEvent::Committed { event_seq }), 0);
-            if !matches!(*event, LiveEvent::AnswerStarted(_)) {
+            if !matches!(*event, LiveEvent::AnswerStarted(_) | LiveEvent::SoFar(_)) {
                 mail.unseen = message_id.cloned();
             }
             if !mail.wants(&event) {
@@ -83,13 +82,14 @@ impl Mail {
     fn wants(&mut self, event: &LiveEvent) -> bool {
         match event {
             LiveEvent::Delta { message_id, .. } => self.unseen.as_ref() != Some(message_id),
-            LiveEvent::AnswerStarted(_) => {
+            LiveEvent::AnswerStarted(_) | LiveEvent::SoFar(_) => {
                 self.unseen = None;
                 true
             }
-            LiveEvent::Committed { .. } | LiveEvent::Reset { .. } | LiveEvent::ToolUpdate(_) => {
-                true
-            }
+            LiveEvent::Committed { .. }
+            | LiveEvent::Gone
+            | LiveEvent::Reset { .. }
+            | LiveEvent::ToolUpdate(_) => true,
         }
     }
 
@@ -100,27 +100,7 @@ impl Mail {
 
     fn pop(&mut self) -> Option<Arc<LiveEvent>> {
         let event = self.events.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(bytes_of(&event));
+        self.bytes = self.bytes.saturating_sub(event.bytes());
         Some(event)
-    }
-}
-
-/// What the event holds beyond its own size, which [`EVENTS_MAX`] bounds.
-fn bytes_of(event: &LiveEvent) -> usize {
-    match event {
-        LiveEvent::Committed { .. } | LiveEvent::AnswerStarted(_) | LiveEvent::Reset { .. } => 0,
-        LiveEvent::ToolUpdate(update) => {
-            update.args.text().len() + update.partial_result.text().len()
-        }
-        LiveEvent::Delta { event, .. } => match event {
-            AnswerEvent::TextStart { .. } | AnswerEvent::ThinkingStart { .. } => 0,
-            AnswerEvent::TextDelta { delta: text, .. }
-            | AnswerEvent::ThinkingDelta { delta: text, .. }
-            | AnswerEvent::ToolcallDelta { delta: text, .. }
-            | AnswerEvent::TextEnd { content: text, .. }
-            | AnswerEvent::ThinkingEnd { content: text, .. } => text.len(),
-            AnswerEvent::ToolcallStart { id, tool_name, .. } => id.len() + tool_name.len(),
-            AnswerEvent::ToolcallEnd { tool_call, .. } => tool_call.call.arguments.text().len(),
-        },
     }
 }

@@ -100,7 +100,11 @@ async fn join_again_and_again(live: EmbeddedLive, whole: Arc<String>) -> usize {
                     assert!(seen.is_none_or(|seen| seen == *whole), "not the whole answer");
                     return joins;
                 }
-                LiveEvent::Delta { .. } | LiveEvent::Reset { .. } | LiveEvent::ToolUpdate(_) => {}
+                LiveEvent::Delta { .. }
+                | LiveEvent::Reset { .. }
+                | LiveEvent::ToolUpdate(_)
+                | LiveEvent::SoFar(_)
+                | LiveEvent::Gone => {}
             }
         }
         let seen = seen.unwrap_or_default();

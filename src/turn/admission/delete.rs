@@ -41,8 +41,7 @@ pub async fn delete_conversation(world: &World, key: &ConversationKey) -> Result
         let tombstone = tombstone(world, head);
         world.probe.reached("admission.delete").await;
         if is_written(world, key, &tombstone, etag).await? {
-            let event_seq = tombstone.event_seq;
-            world.live.publish(key, LiveEvent::Committed { event_seq });
+            world.live.publish(key, LiveEvent::Gone);
             if let Err(error) = purge(world, key).await {
                 tracing::warn!(conversation.id = %key, error = %error, "purge did not come to its end: the sweep goes on");
                 nudge(world, key, None).await;

@@ -100,7 +100,7 @@ pub(super) struct Rig {
     pub(super) clock: Arc<ManualClock>,
     pub(super) keys: SigningKeys,
     pub(super) pay: Arc<Pay>,
-    router: Router,
+    pub(super) router: Router,
 }
 
 /// Status, headers and body of an answer.
@@ -249,6 +249,16 @@ impl Rig {
             .advance(self.world.clock.now().0.saturating_sub(other.clock.now().0).into_span());
         other.world = Arc::new(World { worker: WorkerId::new("w2"), ..World::clone(&other.world) });
         other
+    }
+
+    /// The same service in another world.
+    pub(super) fn with_world(mut self, change: impl FnOnce(&mut World)) -> Self {
+        let mut world = World::clone(&self.world);
+        change(&mut world);
+        let api = Api::new(world.clone(), Auth::Header, true, self.keys.clone());
+        self.router = turnwheel::http::router(Arc::new(api));
+        self.world = Arc::new(world);
+        self
     }
 
     pub(super) fn ask(&self, method: Method, path: &str) -> Asking<'_> {

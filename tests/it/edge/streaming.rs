@@ -10,13 +10,13 @@ use super::rig::Rig;
 
 /// One frame: its id, name and data; a frame of only an id has no name.
 #[derive(Clone, Debug, PartialEq)]
-struct Frame {
-    id: Option<u64>,
-    name: String,
-    data: Value,
+pub(super) struct Frame {
+    pub(super) id: Option<u64>,
+    pub(super) name: String,
+    pub(super) data: Value,
 }
 
-fn frames(text: &str) -> Vec<Frame> {
+pub(super) fn frames(text: &str) -> Vec<Frame> {
     text.split("\n\n")
         .filter(|frame| frame.contains("id:") || frame.contains("event:"))
         .map(|frame| {
@@ -151,6 +151,7 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
     let (key, message_id) = (Rig::key(), EntryId::new("0a0b0c0d"));
     let answer = LiveAnswer {
+        epoch: 1,
         message_id: message_id.clone(),
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
@@ -187,4 +188,54 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
 
 fn utf8(bytes: &Bytes) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Chunks of a stream, each with the seconds at which it came, until it ends.
+async fn timed(body: axum::body::Body) -> (Vec<(u64, String)>, u64) {
+    let began = tokio::time::Instant::now();
+    let mut chunks = Vec::new();
+    let mut body = body.into_data_stream();
+    while let Some(chunk) = body.next().await {
+        chunks.push((began.elapsed().as_secs(), utf8(&chunk.unwrap())));
+    }
+    (chunks, began.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_says_that_it_is_there_and_ends_after_200_seconds() {
+    let rig = Rig::new();
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
+    let body = rig.get("/api/conversations/c/events").response().await.into_body();
+    let (chunks, ended_at) = timed(body).await;
+    assert_eq!(ended_at, 200);
+    assert_eq!(chunks[0], (0, "retry: 1000\n\n".to_owned()));
+    let comments: Vec<u64> = chunks[1..]
+        .iter()
+        .map(|(at, text)| {
+            assert_eq!(text, ": still here\n\n");
+            *at
+        })
+        .collect();
+    assert_eq!(comments, (15..200).step_by(15).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn more_streams_than_an_instance_can_serve_are_refused() {
+    const STREAMS_MAX: usize = 500;
+    let rig = Rig::new();
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
+    let path = "/api/conversations/c/events";
+    let mut open = Vec::new();
+    for _ in 0..STREAMS_MAX {
+        open.push(rig.get(path).response().await);
+        assert_eq!(open.last().unwrap().status(), 200);
+    }
+    let refused = rig.get(path).send().await;
+    assert_eq!(refused.header("retry-after"), "5");
+    let problem = refused.fails(503, "unavailable");
+    assert!(problem["detail"].as_str().unwrap().contains("500 streams"), "{problem}");
+    open.pop();
+    rig.get(PAST).send().await.is(200);
+    open.push(rig.get(path).response().await);
+    assert_eq!(open.last().unwrap().status(), 200, "a reader that goes makes room");
 }
