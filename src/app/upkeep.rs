@@ -14,6 +14,7 @@ use crate::model::scripted::ScriptedModel;
 use crate::queue;
 use crate::settings::Settings;
 use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::telemetry::Telemetry;
 use crate::turn::{EntryMemory, Limits, NoProbe, World, sweep};
 
 /// A running `dev` answers at once.
@@ -59,6 +60,7 @@ pub(super) async fn rebuild(
         ids: tools.ids,
         worker: tools.worker,
         probe: Arc::new(NoProbe),
+        telemetry: Telemetry::default(),
         limits: Limits::default(),
     };
     let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use azure_core::credentials::{Secret, TokenCredential};
 use azure_data_cosmos::models::{
-    ContainerProperties, IndexingMode, IndexingPolicy, PartitionKeyDefinition, TimeToLive,
+    ContainerProperties, IndexingMode, IndexingPolicy, PartitionKeyDefinition, ResourceResponse,
+    TimeToLive,
 };
 use azure_data_cosmos::options::{
     BinaryEncodingOptions, EndToEndOperationLatencyPolicy, OperationOptions,
@@ -247,7 +248,7 @@ async fn inspect(
     shape: &ContainerShape,
     account: &CosmosAccount,
 ) -> Result<(), ConnectError> {
-    let read = container.read(None).await.and_then(|answer| answer.into_model());
+    let read = container.read(None).await.and_then(ResourceResponse::into_model);
     let found: ContainerProperties = read.map_err(|error| refusal(account, error))?;
     let paths: Vec<&str> = found.partition_key.paths().iter().map(AsRef::as_ref).collect();
     if paths != shape.key_paths {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
-use azure_data_cosmos::models::BatchResponse;
+use azure_data_cosmos::models::{BatchResponse, ItemResponse};
 use azure_data_cosmos::options::{
     BatchDeleteOptions, BatchOptions, BatchReplaceOptions, ItemReadOptions, Precondition,
 };
@@ -71,30 +71,6 @@ impl CosmosStore {
         match partition {
             Partition::Conversation(_) => &self.containers.conversations,
             Partition::Scope(_) => &self.containers.scopes,
-        }
-    }
-
-    async fn read_as(
-        &self,
-        operation: &'static str,
-        (partition, id): (&Partition, &str),
-        freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        let options = ItemReadOptions::default().with_operation_options(match freshness {
-            Freshness::Latest => latest(),
-            Freshness::Any => bounded(),
-        });
-        let key = partition_key(partition);
-        let answer = self.container(partition).read_item(key, id, Some(options)).await;
-        match noted(operation, answer, |answer| answer.diagnostics()) {
-            Ok(answer) => {
-                let found: Found = answer.into_model().map_err(|error| {
-                    StoreError::Corrupt(format!("the document `{id}` is none of ours: {error}"))
-                })?;
-                found.unwrap().map(Some)
-            }
-            Err(error) if error.status().is_not_found() => Ok(None),
-            Err(error) => Err(of_request(error)),
         }
     }
 }
@@ -194,7 +170,22 @@ impl ConversationStore for CosmosStore {
     ) -> Result<Option<Stored>, StoreError> {
         check::partition(partition)?;
         check::document_id(id)?;
-        self.read_as("cosmos.read", (partition, id), freshness).await
+        let options = ItemReadOptions::default().with_operation_options(match freshness {
+            Freshness::Latest => latest(),
+            Freshness::Any => bounded(),
+        });
+        let key = partition_key(partition);
+        let answer = self.container(partition).read_item(key, id, Some(options)).await;
+        match noted("cosmos.read", answer, ItemResponse::diagnostics) {
+            Ok(answer) => {
+                let found: Found = answer.into_model().map_err(|error| {
+                    StoreError::Corrupt(format!("the document `{id}` is none of ours: {error}"))
+                })?;
+                found.unwrap().map(Some)
+            }
+            Err(error) if error.status().is_not_found() => Ok(None),
+            Err(error) => Err(of_request(error)),
+        }
     }
 
     async fn select(
@@ -225,9 +216,10 @@ impl ConversationStore for CosmosStore {
 
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
         check::conversation(request.key)?;
-        let asked = queries::claim(request.key);
+        let partition = Partition::Conversation(request.key.clone());
+        let asked = queries::claim(&partition);
         let container = &self.containers.conversations;
-        let how = (usize::MAX, Freshness::Latest);
+        let how = (place::PAGE_MAX, Freshness::Latest);
         let mut pages: Pages<Found> =
             Pages::begin("cosmos.claim", container, &asked, how, None).await?;
         let (mut head, mut inbox) = (None, Vec::new());
@@ -241,8 +233,11 @@ impl ConversationStore for CosmosStore {
                 }
             }
         }
-        inbox.sort_by(|left, right| left.document.id.cmp(&right.document.id));
-        head.map_or(Ok(Claimed::Missing), |head| held::look(head, inbox, &request))
+        inbox.sort_by(|one, other| one.document.id.cmp(&other.document.id));
+        match head {
+            Some(head) => held::look(head, inbox, &request),
+            None => Ok(Claimed::Missing),
+        }
     }
 
     async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {

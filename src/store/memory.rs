@@ -216,8 +216,8 @@ impl ConversationStore for MemoryStore {
             return Ok(Claimed::Missing);
         };
         let all = state.versions.all_in(&partition, newest);
-        let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned();
-        held::look(head.clone(), inbox.collect(), &request)
+        let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned().collect();
+        held::look(head.clone(), inbox, &request)
     }
 
     async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {

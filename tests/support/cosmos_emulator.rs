@@ -12,6 +12,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use axum::routing::any;
+use axum::serve::ListenerExt as _;
 use azure_core::credentials::Secret;
 use azure_core::hmac::hmac_sha256;
 use azure_core::http::{Method, Request as CosmosRequest};
@@ -70,6 +71,10 @@ impl CosmosEmulator {
     async fn serve(self, listener: TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        // Each answer at once: two small packets would wait for each other.
+        let listener = listener.tap_io(|socket| {
+            let _ = socket.set_nodelay(true);
+        });
         let router = Router::new().fallback(any(answer)).with_state(self);
         axum::serve(listener, router).await
     }

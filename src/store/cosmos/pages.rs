@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use azure_data_cosmos::feed::{ContinuationToken, QueryPageIterator};
+use azure_data_cosmos::feed::{ContinuationToken, QueryFeedPage, QueryPageIterator};
 use azure_data_cosmos::options::{FeedOptions, MaxItemCountHint, QueryOptions};
 use azure_data_cosmos::{ContainerClient, CosmosError};
 use base64::Engine as _;
@@ -65,7 +65,7 @@ impl<T: DeserializeOwned + Send + 'static> Pages<T> {
     /// The next page; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<T>>, StoreError> {
         let Some(page) = self.pages.next().await else { return Ok(None) };
-        let page = noted(self.operation, page, |page| page.diagnostics());
+        let page = noted(self.operation, page, QueryFeedPage::diagnostics);
         Ok(Some(page.map_err(of_request)?.into_items()))
     }
 

@@ -6,36 +6,42 @@ use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
 use serde_json::{Value, json};
 
 use crate::clock::Timestamp;
-use crate::ids::ConversationKey;
 use crate::store::check::DELETED;
 use crate::store::{HeadQuery, Kind, Partition, Selection};
 
 pub(super) struct Asked {
-    text: String,
+    columns: &'static str,
+    conditions: Vec<String>,
+    order: Option<&'static str>,
     parameters: Vec<(&'static str, Value)>,
     pub(super) scope: FeedScope,
 }
 
 impl Asked {
-    fn new(columns: &str, scope: FeedScope) -> Self {
-        Self { text: format!("SELECT {columns} FROM c"), parameters: Vec::new(), scope }
+    fn new(columns: &'static str, scope: FeedScope) -> Self {
+        Self { columns, conditions: Vec::new(), order: None, parameters: Vec::new(), scope }
     }
 
-    /// One more condition: `c.<path> <comparison> @<name>`.
+    /// One more condition: what comes before the parameter, the parameter's name and its value.
     fn and(mut self, condition: &str, name: &'static str, value: Value) -> Self {
-        let word = if self.parameters.is_empty() { "WHERE" } else { "AND" };
-        self.text += &format!(" {word} {condition} {name}");
+        self.conditions.push(format!("{condition} {name}"));
         self.parameters.push((name, value));
         self
     }
 
-    fn ordered(mut self, by: &str) -> Self {
-        self.text += &format!(" ORDER BY {by}");
-        self
+    fn ordered(self, by: &'static str) -> Self {
+        Self { order: Some(by), ..self }
+    }
+
+    fn text(&self) -> String {
+        let Self { columns, conditions, order, .. } = self;
+        let conditions = conditions.join(" AND ");
+        let order = order.map_or_else(String::new, |by| format!(" ORDER BY {by}"));
+        format!("SELECT {columns} FROM c WHERE {conditions}{order}")
     }
 
     pub(super) fn query(&self) -> Result<Query, CosmosError> {
-        let query = Query::from(self.text.as_str());
+        let query = Query::from(self.text());
         self.parameters
             .iter()
             .try_fold(query, |query, (name, value)| query.with_parameter(*name, value))
@@ -50,19 +56,31 @@ pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
     }
 }
 
-pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
-    let Selection { kind, from_id, to_id, limit: _ } = selection;
+/// All of a partition.
+fn within(partition: &Partition) -> Asked {
     let [tenant, user, conversation] = partition.parts();
     let scope = FeedScope::partition(partition_key(partition));
-    let mut asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
-    if let Partition::Conversation(_) = partition {
-        asked = asked.and("c.user =", "@user", json!(user)).and(
+    let asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
+    match partition {
+        Partition::Scope(_) => asked,
+        Partition::Conversation(_) => asked.and("c.user =", "@user", json!(user)).and(
             "c.conversationId =",
             "@conversation",
             json!(conversation),
-        );
+        ),
     }
-    asked = asked.and("c.kind =", "@kind", json!(kind.as_str()));
+}
+
+/// The head and then what waits: where it takes several pages, the inbox is the newer.
+pub(super) fn claim(conversation: &Partition) -> Asked {
+    let mut asked = within(conversation);
+    asked.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
+    asked.ordered("c.kind")
+}
+
+pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
+    let Selection { kind, from_id, to_id, limit: _ } = selection;
+    let mut asked = within(partition).and("c.kind =", "@kind", json!(kind.as_str()));
     if let Some(from) = from_id {
         asked = asked.and("c.id >=", "@from", json!(from));
     }
@@ -70,19 +88,6 @@ pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
         asked = asked.and("c.id <=", "@to", json!(to));
     }
     asked.ordered("c.id")
-}
-
-/// The head and what waits for it, the head first: what it has taken in cannot have been read before it.
-pub(super) fn claim(key: &ConversationKey) -> Asked {
-    let partition = Partition::Conversation(key.clone());
-    let [tenant, user, conversation] = partition.parts();
-    let mut asked = Asked::new("*", FeedScope::partition(partition_key(&partition)))
-        .and("c.tenant =", "@tenant", json!(tenant))
-        .and("c.user =", "@user", json!(user))
-        .and("c.conversationId =", "@conversation", json!(conversation));
-    asked.text +=
-        &format!(" AND c.kind IN ('{}', '{}')", Kind::Head.as_str(), Kind::Inbox.as_str());
-    asked.ordered("c.kind")
 }
 
 pub(super) fn heads(query: &HeadQuery) -> Asked {
@@ -114,10 +119,11 @@ pub(super) fn due(at: Timestamp) -> Asked {
 mod tests {
     use super::*;
     use crate::azure::cosmos::{CONVERSATIONS, ContainerShape, SCOPES};
-    use crate::ids::{ConversationId, TenantId, UserId};
+    use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 
     fn paths(asked: &Asked) -> Vec<String> {
-        let conditions = asked.text.split_once(" WHERE ").unwrap().1;
+        let text = asked.text();
+        let conditions = text.split_once(" WHERE ").unwrap().1;
         let path = regex::Regex::new(r"\bc\.(\w+)").unwrap();
         path.captures_iter(conditions).map(|found| format!("/{}/?", &found[1])).collect()
     }
@@ -127,7 +133,7 @@ mod tests {
         assert!(!paths.is_empty());
         for path in paths {
             let is_indexed = shape.indexed_paths.contains(&path.as_str());
-            assert!(is_indexed, "{path} of `{}` is not in {}", asked.text, shape.name);
+            assert!(is_indexed, "{path} of `{}` is not in {}", asked.text(), shape.name);
         }
     }
 
@@ -146,9 +152,8 @@ mod tests {
             conversation_id: ConversationId::new("c"),
         });
         assert_indexed(&select(&conversation, &selection(Kind::Entry)), &CONVERSATIONS);
-        let Partition::Conversation(key) = &conversation else { panic!() };
-        assert_indexed(&claim(key), &CONVERSATIONS);
         assert_indexed(&select(&scope, &selection(Kind::Scope)), &SCOPES);
+        assert_indexed(&claim(&conversation), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1)), &CONVERSATIONS);
         assert_indexed(&due(Timestamp(1)), &SCOPES);
         let users = [None, Some(UserId::new("u"))];
@@ -162,7 +167,7 @@ mod tests {
     #[test]
     fn order_is_by_one_column_which_needs_no_composite_index() {
         let at = Partition::Scope(TenantId::new("t"));
-        let text = select(&at, &selection(Kind::Scope)).text;
+        let text = select(&at, &selection(Kind::Scope)).text();
         assert_eq!(
             text,
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.kind = @kind AND c.id >= @from AND c.id <= @to ORDER BY c.id"
@@ -175,9 +180,9 @@ mod tests {
             continuation: None,
         };
         assert_eq!(
-            heads(&query).text,
+            heads(&query).text(),
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
         );
-        assert!(!due(Timestamp(1)).text.contains("ORDER"), "one range after the other");
+        assert!(!due(Timestamp(1)).text().contains("ORDER"), "one range after the other");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use azure_data_cosmos::fault_injection::FaultInjectionRule;
 use azure_data_cosmos::{CosmosClient, CosmosRuntimeBuilder};
-use url::Url;
+use azure_data_cosmos_driver::in_memory_emulator::RequestObserver;
 
 pub(crate) use self::emulator::{CosmosEmulator, CosmosHost, KEY};
 use super::CosmosStore;
@@ -23,8 +23,7 @@ fn containers() -> Vec<emulator::Container<'static>> {
 
 /// An account with both containers, for stores of this process.
 pub(crate) fn in_process(partitions: u32) -> CosmosEmulator {
-    let endpoint = Url::parse("https://eastus.emulator.local").unwrap();
-    CosmosEmulator::new(endpoint, DATABASE, &containers(), partitions).unwrap()
+    CosmosEmulator::in_process(&containers(), partitions)
 }
 
 /// The same behind a socket.
@@ -51,4 +50,18 @@ pub(crate) async fn store(
         builder = builder.with_fault_injection_rules(rules).unwrap();
     }
     CosmosStore::connect_by(builder, &account(emulator), None).await.unwrap()
+}
+
+impl CosmosEmulator {
+    /// For clients in this process, over no socket.
+    pub(crate) fn in_process(containers: &[emulator::Container<'_>], partitions: u32) -> Self {
+        let endpoint = "https://eastus.emulator.local".parse().unwrap();
+        Self::new(endpoint, DATABASE, containers, partitions).unwrap()
+    }
+
+    /// The same account, empty but for what was made beforehand, told of every request.
+    pub(crate) fn observed_by(self, observer: Arc<dyn RequestObserver>) -> Self {
+        let core = Arc::into_inner(self.core).unwrap().with_request_observer(observer);
+        Self { core: Arc::new(core), endpoint: self.endpoint }
+    }
 }

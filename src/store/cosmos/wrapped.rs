@@ -34,7 +34,7 @@ pub(super) struct Wrapped<'a> {
     created_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a str>,
-    /// Whole seconds, after which Cosmos may remove it.
+    /// Cosmos knows it by this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -22,8 +22,16 @@ fn rule(fault: Fault, operation: Operation, hits: Option<u32>) -> Arc<FaultInjec
     Arc::new(hits.into_iter().fold(rule, FaultInjectionRuleBuilder::with_hit_limit).build())
 }
 
-/// A prompt with tools over Cosmos, with faults from the first request on.
-async fn day(rules: Vec<Arc<FaultInjectionRule>>) -> Bench {
+/// When faults begin.
+#[derive(Clone, Copy)]
+enum From {
+    TheFirstRequest,
+    /// A client is told to try again as long as nothing is answered at all.
+    TheAcceptedPrompt,
+}
+
+/// A prompt with tools over Cosmos.
+async fn day(rules: Vec<Arc<FaultInjectionRule>>, from: From) -> Bench {
     let emulator = in_process(1);
     for rule in &rules {
         rule.disable();
@@ -31,11 +39,13 @@ async fn day(rules: Vec<Arc<FaultInjectionRule>>) -> Bench {
     let store = store(&emulator, rules.clone()).await;
     let mut bench = Bench::new(7);
     bench.shared = Arc::new(store);
-    for rule in &rules {
-        rule.enable();
+    let enable = || rules.iter().for_each(|rule| rule.enable());
+    if let From::TheFirstRequest = from {
+        enable();
     }
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
+    enable();
     bench.run().await;
     for rule in &rules {
         rule.disable();
@@ -43,10 +53,10 @@ async fn day(rules: Vec<Arc<FaultInjectionRule>>) -> Bench {
     bench
 }
 
-async fn assert_as_on_a_good_day(rules: Vec<Arc<FaultInjectionRule>>) {
-    let good = day(Vec::new()).await;
+async fn assert_as_on_a_good_day(rules: Vec<Arc<FaultInjectionRule>>, from: From) {
+    let good = day(Vec::new(), from).await;
     let names: Vec<String> = rules.iter().map(|rule| rule.id().to_owned()).collect();
-    let bad = day(rules.clone()).await;
+    let bad = day(rules.clone(), from).await;
     assert!(rules.iter().all(|rule| rule.hit_count() > 0), "{names:?} never struck");
     assert_eq!(bad.normal().await, good.normal().await, "{names:?}: {:#?}", bad.story);
     let head = bad.head().await.unwrap();
@@ -62,11 +72,11 @@ async fn assert_as_on_a_good_day(rules: Vec<Arc<FaultInjectionRule>>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_whose_answer_was_lost_is_recognised_as_won() {
-    let lost = Fault::ResponseTimeoutAfterService;
-    assert_as_on_a_good_day(vec![rule(lost, Operation::BatchItem, Some(1))]).await;
-    assert_as_on_a_good_day(vec![rule(lost, Operation::BatchItem, Some(SOME))]).await;
-    // From the first to the last: no batch is ever answered.
-    assert_as_on_a_good_day(vec![rule(lost, Operation::BatchItem, None)]).await;
+    let lost = |hits| vec![rule(Fault::ResponseTimeoutAfterService, Operation::BatchItem, hits)];
+    assert_as_on_a_good_day(lost(Some(1)), From::TheFirstRequest).await;
+    assert_as_on_a_good_day(lost(Some(SOME)), From::TheFirstRequest).await;
+    // No batch is ever answered again.
+    assert_as_on_a_good_day(lost(None), From::TheAcceptedPrompt).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,16 +90,19 @@ async fn a_batch_that_was_never_taken_is_sent_again() {
         Fault::ConnectionError,
         Fault::ResponseTimeout,
     ] {
-        assert_as_on_a_good_day(vec![rule(fault, Operation::BatchItem, Some(1))]).await;
-        assert_as_on_a_good_day(vec![rule(fault, Operation::BatchItem, Some(SOME))]).await;
+        for hits in [1, SOME] {
+            let rules = vec![rule(fault, Operation::BatchItem, Some(hits))];
+            assert_as_on_a_good_day(rules, From::TheFirstRequest).await;
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_read_that_fails_while_the_winner_is_looked_for_decides_nothing() {
-    assert_as_on_a_good_day(vec![
-        rule(Fault::ResponseTimeoutAfterService, Operation::BatchItem, Some(2 * SOME)),
+    let lost = Fault::ResponseTimeoutAfterService;
+    let rules = vec![
+        rule(lost, Operation::BatchItem, Some(2 * SOME)),
         rule(Fault::ServiceUnavailable, Operation::ReadItem, Some(SOME)),
-    ])
-    .await;
+    ];
+    assert_as_on_a_good_day(rules, From::TheFirstRequest).await;
 }

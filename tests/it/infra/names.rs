@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use turnwheel::azure::cosmos::CONTAINERS;
 use turnwheel::host::{Function, ScriptRoot, Trigger};
 use turnwheel::queue;
 use turnwheel::settings::Settings;
@@ -20,25 +21,6 @@ const ROLES: &[(&str, &str)] = &[
     ("Storage Blob Data Owner", "b7e6dc6d-f1e8-4753-8033-0f276bb0955b"),
     ("Storage Queue Data Contributor", "974c5e8b-45b9-4653-ba55-5f855dd0fb88"),
     ("Storage Table Data Contributor", "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3"),
-];
-
-const CONTAINERS: &[(&str, &[&str], &[&str], i64)] = &[
-    (
-        "conversations",
-        &["/tenant", "/user", "/conversationId"],
-        &[
-            "/tenant/?",
-            "/user/?",
-            "/conversationId/?",
-            "/id/?",
-            "/kind/?",
-            "/due/?",
-            "/createdAt/?",
-            "/state/?",
-        ],
-        -1,
-    ),
-    ("scopes", &["/tenant"], &["/tenant/?", "/id/?", "/kind/?", "/due/?"], -1),
 ];
 
 #[test]
@@ -82,7 +64,10 @@ fn containers_are_those_of_the_code() {
     let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
     let code: Vec<Shape> = CONTAINERS
         .iter()
-        .map(|(name, keys, indexed, ttl)| ((*name).to_owned(), owned(keys), owned(indexed), *ttl))
+        .map(|shape| {
+            let ttl = i64::from(shape.default_ttl_seconds);
+            (shape.name.to_owned(), owned(shape.key_paths), owned(shape.indexed_paths), ttl)
+        })
         .collect();
     assert_eq!(shapes_of_infra(), code);
     for (name, keys, indexed, _) in &code {
