@@ -12,6 +12,7 @@ mod checks;
 mod claims;
 mod economy;
 mod invariants;
+mod lost_answers;
 mod recovery;
 mod simulation;
 mod turns;
