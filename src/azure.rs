@@ -2,3 +2,4 @@
 
 pub mod cosmos;
 pub mod credential;
+pub mod storage;
