@@ -16,8 +16,8 @@ pub mod notify;
 pub mod record;
 pub mod recount;
 mod reduce;
-mod spending;
 mod spans;
+mod spending;
 pub mod sweep;
 pub mod views;
 
