@@ -8,7 +8,7 @@ mod render;
 #[cfg(test)]
 mod tests;
 
-pub use configuration::configuration_checks;
+pub use configuration::{configuration_checks, program_check};
 
 /// How the report is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

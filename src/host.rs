@@ -13,11 +13,13 @@ mod listener;
 mod output;
 mod package;
 mod problem;
+pub mod program;
 mod proxy;
 mod root;
 mod routes;
 mod schedule;
 mod timer;
+mod upload;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};

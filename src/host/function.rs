@@ -10,6 +10,9 @@ use super::problem::Problem;
 use super::routes::Template;
 use super::schedule::Schedule;
 
+/// The setting that names the storage account, and the host's own default.
+const CONNECTION: &str = "AzureWebJobsStorage";
+
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
@@ -140,6 +143,12 @@ fn queue(trigger: &Value) -> Result<Trigger, String> {
 }
 
 fn queue_name(binding: &Value) -> Result<String, String> {
+    let connection = text_at(binding, "connection");
+    if !["", CONNECTION].contains(&connection) {
+        return Err(format!(
+            "`connection` is `{connection}`: Turnwheel's queues are those of `{CONNECTION}`"
+        ));
+    }
     let queue = text_at(binding, "queueName");
     if !is_queue_name(queue) {
         return Err(format!(
@@ -238,6 +247,7 @@ mod tests {
             mistake("a", r#"{"bindings":[{"type":"blobTrigger","name":"b"}]}"#),
             mistake("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
             mistake("a", &queue("a--b")),
+            mistake("a", &queue("agent-turns\",\"connection\":\"Other")),
             mistake(
                 "a",
                 r#"{"bindings":[{"type":"timerTrigger","name":"t","schedule":"0 * * * * *"},{"type":"blob","direction":"out","name":"b"}]}"#,

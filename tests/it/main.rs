@@ -13,6 +13,7 @@ mod edge;
 mod fsyncs;
 mod host_contract;
 mod http_tools;
+mod infra;
 mod kill;
 mod payments;
 mod recordings;
