@@ -1,3 +1,4 @@
 //! The way into Azure: settings become credentials and clients, here and nowhere else.
 
 pub mod credential;
+pub mod storage;

@@ -150,7 +150,7 @@ fn queue_name(binding: &Value) -> Result<String, String> {
         ));
     }
     let queue = text_at(binding, "queueName");
-    if !is_queue_name(queue) {
+    if !crate::queue::is_name(queue) {
         return Err(format!(
             "`queueName` is `{queue}`: 3 to 63 of a-z, 0-9 and single hyphens between them"
         ));
@@ -180,15 +180,6 @@ fn outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
         outputs.push(Output { name: name.to_owned(), queue: queue_name(other)? });
     }
     Ok(outputs)
-}
-
-/// Storage's rule for the names of queues.
-pub(crate) fn is_queue_name(name: &str) -> bool {
-    (3..=63).contains(&name.len())
-        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && !name.contains("--")
 }
 
 #[cfg(test)]
