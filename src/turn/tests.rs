@@ -15,6 +15,7 @@ mod invariants;
 mod prices;
 mod recovery;
 mod simulation;
+mod telling;
 mod turns;
 mod waiting;
 mod week;

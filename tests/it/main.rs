@@ -18,6 +18,7 @@ mod kill;
 mod payments;
 mod recordings;
 mod support;
+mod telemetry;
 mod tidy;
 mod tools;
 mod tour;

@@ -194,7 +194,7 @@ impl Model for AzureResponses {
                 headers
             }
         };
-        let Folded { mut message, fault } = fold.finish();
+        let Folded { mut message, fault, reply } = fold.finish();
         let failure = fault.map(|fault| {
             log(&fault, &headers);
             classify(&fault, &headers)
@@ -202,7 +202,7 @@ impl Model for AzureResponses {
         if let (Access::Key(key), Some(text)) = (&self.access, &mut message.error_message) {
             *text = without(text, key);
         }
-        Answer { message, failure }
+        Answer { message, failure, reply }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
