@@ -2,6 +2,7 @@
 //!
 //! Source: azure-functions-host, `FunctionBinding.BindAsyncCollectorAsync`; `HttpScriptInvocationResultExtensions.cs`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base64::Engine;
@@ -46,7 +47,7 @@ impl Shared {
         invocation_id: &str,
         outputs: Outputs,
     ) -> Result<(), InvocationError> {
-        let mut sending = Vec::new();
+        let (mut sending, mut filled) = (Vec::new(), BTreeSet::new());
         for (name, value) in outputs {
             let declared = function.outputs.iter().find(|output| output.name == name);
             let Some(Output { queue, .. }) = declared else {
@@ -60,10 +61,14 @@ impl Shared {
             };
             for text in messages(&value) {
                 let text = if self.config.queues.is_base64 { STANDARD.encode(text) } else { text };
+                filled.insert(queue.as_str());
                 sending.push(self.queues.send(queue, text, Duration::ZERO));
             }
         }
         let written = try_join_all(sending).await;
+        for woken in filled.iter().filter_map(|queue| self.woken.get(*queue)) {
+            woken.send_modify(|number| *number += 1);
+        }
         written.map(drop).map_err(|error| InvocationError::Output(error.into()))
     }
 }

@@ -4,6 +4,7 @@
 //! `TURNWHEEL_CLUSTER` says how many conversations; without it, few enough for every day.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -186,12 +187,17 @@ fn longest_pause(entries: &[Value]) -> Duration {
     pauses.max().unwrap_or_default()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_instances_under_kills_lose_nothing_and_pay_once() {
-    let count = match std::env::var("TURNWHEEL_CLUSTER") {
+#[expect(clippy::disallowed_methods, reason = "the long run is asked for by it")]
+fn conversations() -> usize {
+    match std::env::var("TURNWHEEL_CLUSTER") {
         Ok(count) => count.parse().expect("TURNWHEEL_CLUSTER is a number of conversations"),
         Err(_) => EVERY_DAY,
-    };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_instances_under_kills_lose_nothing_and_pay_once() {
+    let count = conversations();
     let cluster = Cluster::start().await;
     let mut instances: Vec<Dev> =
         (0..INSTANCES).map(|number| cluster.start_instance(number)).collect();
@@ -233,12 +239,13 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     }
     pauses.sort();
     let p99 = pauses[(pauses.len() * 99).div_ceil(100) - 1];
-    println!(
+    let told = format!(
         "{count} conversations, {kills} kills, {asked} outcomes asked for, {:?}: longest pause p50 {:?}, p99 {p99:?}, max {:?}",
         began.elapsed(),
         pauses[pauses.len() / 2],
         pauses[pauses.len() - 1],
     );
+    writeln!(std::io::stderr(), "{told}").unwrap();
     assert!(p99 <= RECOVERY_MAX, "recovery took {p99:?}");
     assert!(kills >= 3, "only {kills} kills: nothing was proved");
     drop(instances);
