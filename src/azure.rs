@@ -3,3 +3,4 @@
 pub mod cosmos;
 pub mod credential;
 pub mod storage;
+pub mod vault;

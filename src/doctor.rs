@@ -4,11 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 mod configuration;
+mod identity;
 mod render;
 #[cfg(test)]
 mod tests;
 
 pub use configuration::{configuration_checks, program_check};
+pub use identity::identity_checks;
 
 /// How the report is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -3,6 +3,7 @@
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use crate::agents::mistakes::{Findings, suggestion};
 use crate::agents::yaml::{At, Member, Node, Yaml};
 use crate::agents::{approval, fields};
 use crate::settings::is_unresolved;
+use crate::settings::links::is_loopback;
 use crate::tools::http::HttpTool;
 use crate::tools::http::address::UrlTemplate;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
@@ -88,11 +90,12 @@ pub(super) fn read(
     let headers =
         get("headers").map(|member| headers(member, &texts, findings)).unwrap_or_default();
     let body = get("body").and_then(|member| body(member, &method, &texts, findings));
-    if let Some(member) = get("auth") {
-        findings.add(
-            member.at,
-            "`auth` comes with a later release: remove it, or send a key in `headers`",
-        );
+    let entra = get("auth").and_then(|member| entra(member, url.as_ref(), findings));
+    if let Some(member) = get("auth")
+        && headers.iter().any(|(name, _)| *name == AUTHORIZATION)
+    {
+        let reason = "`auth` sends the header `authorization`: remove it from `headers`";
+        findings.add(member.at, reason);
     }
     let effects =
         [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("write", Effect::Write)];
@@ -123,7 +126,7 @@ pub(super) fn read(
         // Names of app settings, not their values: a rotated key changes no tool.
         revision: short_hash(&node.json().to_string()),
     };
-    let request = RequestTemplate { method, url: url?, headers, body };
+    let request = RequestTemplate { method, url: url?, headers, body, entra };
     Some(HttpTool::new(definition, request, approval, sources.client.clone()))
 }
 
@@ -294,6 +297,44 @@ fn header(
         );
     }
     Some((name?, template))
+}
+
+/// The scope of `auth: { entra: SCOPE }`.
+fn entra(member: &Member, url: Option<&UrlTemplate>, findings: &mut Findings) -> Option<String> {
+    const EXPECTED: &str = "`auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default";
+    if !matches!(member.value.yaml, Yaml::Map(_)) {
+        findings.add(member.value.at, EXPECTED);
+        return None;
+    }
+    let members = fields::members(&member.value, "`auth`", &["entra"], findings);
+    no_settings(&member.value, findings);
+    let Some(scope) = members.iter().find(|member| member.key == "entra") else {
+        if members.is_empty() {
+            findings.add(member.value.at, EXPECTED);
+        }
+        return None;
+    };
+    if let Some(url) = url.and_then(UrlTemplate::sample)
+        && url.scheme() == "http"
+        && !is_loopback(url.as_str())
+    {
+        findings.add(
+            member.at,
+            "`auth` sends a token, which may not go without encryption: begin the url with https://",
+        );
+    }
+    let text = fields::text(scope, findings)?.trim();
+    // Apps get tokens for all that they were given, which is how Entra calls it.
+    let is_scope = text.strip_suffix("/.default").is_some_and(|service| {
+        !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    if !is_scope {
+        findings.add(
+            scope.value.at,
+            "`entra` is the service's scope and ends in /.default, such as api://payments/.default",
+        );
+    }
+    is_scope.then(|| text.to_owned())
 }
 
 fn body(

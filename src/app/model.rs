@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::azure::credential::credential;
+use crate::azure::credential::Credentials;
+use crate::azure::vault::VaultSecret;
 use crate::model::Model;
 use crate::model::responses::client::AzureResponses;
 use crate::model::responses::config::{ResponsesConfig, Secret};
@@ -12,17 +13,34 @@ use crate::settings::model::{AzureOpenAi, Provider};
 
 /// # Errors
 /// Every mistake, each a sentence.
-pub(super) fn model_of(settings: &Settings) -> Result<Arc<dyn Model>, Vec<String>> {
-    match &settings.model.provider {
-        Provider::Unset | Provider::Scripted => Ok(Arc::new(ScriptedModel)),
-        Provider::Azure(azure) => {
-            let token = match &azure.api_key {
-                Some(_) => None,
-                None => Some(credential(&settings.identity).map_err(|mistake| vec![mistake])?),
-            };
-            AzureResponses::new(&config(settings, azure), token)
-                .map(|model| Arc::new(model) as Arc<dyn Model>)
+pub(super) fn model_of(
+    settings: &Settings,
+    credentials: &Credentials,
+) -> Result<Arc<dyn Model>, Vec<String>> {
+    let azure = match &settings.model.provider {
+        Provider::Unset | Provider::Scripted => return Ok(Arc::new(ScriptedModel)),
+        Provider::Azure(azure) => azure,
+    };
+    let credential = || credentials.of(&settings.identity).map_err(|mistake| vec![mistake]);
+    let config = config(settings, azure);
+    let model = match (&azure.api_key, &azure.api_key_place) {
+        (Some(_), _) => AzureResponses::new(&config, None),
+        (None, Some(place)) => {
+            let key = VaultSecret::new(place.clone(), credential()?);
+            AzureResponses::with_vault_key(&config, Arc::new(key.map_err(|mistake| vec![mistake])?))
         }
+        (None, None) => AzureResponses::new(&config, Some(credential()?)),
+    };
+    model.map(|model| Arc::new(model) as Arc<dyn Model>)
+}
+
+/// Of the Entra tokens that the model is asked with; `None` when it is asked with a key, or not at all.
+pub(super) fn token_scope(settings: &Settings) -> Option<String> {
+    match &settings.model.provider {
+        Provider::Azure(azure) if azure.api_key.is_none() && azure.api_key_place.is_none() => {
+            config(settings, azure).token_scope()
+        }
+        Provider::Unset | Provider::Scripted | Provider::Azure(_) => None,
     }
 }
 

@@ -1,6 +1,7 @@
-//! Identities become credentials.
+//! Identities become credentials, once each, so that a token is got once and shared by all that use the identity.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use azure_core::credentials::TokenCredential;
 use azure_identity::{
@@ -10,6 +11,70 @@ use azure_identity::{
 };
 
 use crate::settings::azure::Identity;
+use crate::settings::secret::Secret;
+
+/// Of one token; an identity that is not there may never answer.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The credentials of one process; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials(Arc<Mutex<Vec<Made>>>);
+
+type Made = (Identity, Arc<dyn TokenCredential>);
+
+impl Credentials {
+    /// With one that is made already.
+    #[must_use]
+    pub fn with(self, identity: Identity, credential: Arc<dyn TokenCredential>) -> Self {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((identity, credential));
+        self
+    }
+
+    /// The same for the same identity.
+    ///
+    /// # Errors
+    /// The sentence that says why there is none.
+    pub fn of(&self, identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, credential)) = made.iter().find(|(known, _)| known == identity) {
+            return Ok(Arc::clone(credential));
+        }
+        let credential = credential(identity)?;
+        made.push((identity.clone(), Arc::clone(&credential)));
+        Ok(credential)
+    }
+
+    /// Of an identity whose credential is made when the first token is asked for.
+    pub fn tokens(&self, identity: &Identity) -> Tokens {
+        Tokens { credentials: self.clone(), identity: identity.clone() }
+    }
+}
+
+/// Tokens of one identity, for who need not know how they are got.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    credentials: Credentials,
+    identity: Identity,
+}
+
+impl Tokens {
+    /// Fresh for at least some minutes; asked for anew only when it has to be.
+    ///
+    /// # Errors
+    /// The sentence that says why there is none.
+    pub async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
+        let credential = self.credentials.of(&self.identity)?;
+        let scopes = [scope];
+        match tokio::time::timeout(TOKEN_TIMEOUT, credential.get_token(&scopes, None)).await {
+            Ok(Ok(token)) => Ok(Secret::new(token.token.secret().to_owned())),
+            Ok(Err(error)) => Err(format!("no Entra token for {scope}: {error}")),
+            Err(_) => Err(format!(
+                "no Entra token for {scope} came in {} seconds",
+                TOKEN_TIMEOUT.as_secs()
+            )),
+        }
+    }
+}
 
 /// # Errors
 /// The sentence that says why there is none.
@@ -53,13 +118,43 @@ pub fn credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, Strin
 mod tests {
     use super::*;
 
+    const ID: &str = "11111111-2222-3333-4444-555555555555";
+
     #[test]
-    fn every_identity_can_be_chosen() {
-        let mine = Identity::Managed {
-            client_id: Some("11111111-2222-3333-4444-555555555555".to_owned()),
-        };
-        for identity in [Identity::Managed { client_id: None }, mine, Identity::DeveloperTools] {
-            assert!(credential(&identity).is_ok(), "{identity:?}");
+    fn every_identity_can_be_chosen_and_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "ey").unwrap();
+        let identities = [
+            Identity::Managed { client_id: None },
+            Identity::Managed { client_id: Some(ID.to_owned()) },
+            Identity::DeveloperTools,
+            Identity::Workload {
+                tenant_id: ID.to_owned(),
+                client_id: ID.to_owned(),
+                token_file: token_file.clone(),
+            },
+            Identity::ClientSecret {
+                tenant_id: ID.to_owned(),
+                client_id: ID.to_owned(),
+                secret: Secret::new("hush".to_owned()),
+            },
+        ];
+        let credentials = Credentials::default();
+        for identity in &identities {
+            let first = credentials.of(identity).unwrap();
+            assert!(
+                Arc::ptr_eq(&first, &credentials.clone().of(identity).unwrap()),
+                "{identity:?}"
+            );
         }
+        assert_eq!(credentials.0.lock().unwrap().len(), identities.len(), "none is another's");
+        let gone = Identity::Workload {
+            tenant_id: ID.to_owned(),
+            client_id: ID.to_owned(),
+            token_file: folder.path().join("gone"),
+        };
+        let said = credentials.of(&gone).unwrap_err();
+        assert!(said.starts_with("the workload identity cannot be used: failed to read"), "{said}");
     }
 }

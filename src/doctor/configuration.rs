@@ -23,6 +23,7 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
                 signing_keys(settings),
                 webhook(settings),
             ]);
+            checks.extend(missing_in_azure(settings));
             checks
         }
         Err(mistakes) => mistakes
@@ -41,6 +42,15 @@ pub fn program_check(program: &Path) -> Check {
     Check::ok(AREA, "program", found)
 }
 
+/// What an app in Azure cannot be served without.
+fn missing_in_azure(settings: &Settings) -> Vec<Check> {
+    if !settings.is_in_azure {
+        return Vec::new();
+    }
+    let missing = settings.missing_to_serve();
+    missing.iter().map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem)).collect()
+}
+
 fn model(settings: &Settings) -> Check {
     let name = "model";
     match &settings.model.provider {
@@ -51,7 +61,11 @@ fn model(settings: &Settings) -> Check {
                 .find_map(Option::as_deref)
                 .unwrap_or_default();
             let place = place.split_once('?').map_or(place, |(place, _)| place);
-            let key = if azure.api_key.is_some() { "with a key" } else { "with an Entra token" };
+            let key = match (&azure.api_key, &azure.api_key_place) {
+                (Some(_), _) => "with a key".to_owned(),
+                (None, Some(secret)) => format!("with the key in {secret}"),
+                (None, None) => "with an Entra token".to_owned(),
+            };
             Check::ok(AREA, name, format!("{place}, {key}"))
         }
         Provider::Unset => Check::ok(

@@ -1,5 +1,6 @@
 //! The Azure accounts that the settings name, and the right by which each is used.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use url::Url;
@@ -38,6 +39,13 @@ pub struct StorageAccount {
     pub access: StorageAccess,
 }
 
+impl StorageAccount {
+    /// Whether it is an emulator on this machine.
+    pub fn is_local(&self) -> bool {
+        is_loopback(self.queue.as_str())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorageAccess {
     SharedKey {
@@ -63,6 +71,41 @@ pub enum CosmosAccess {
     /// In base64, as the portal shows it.
     Key(Secret<String>),
     Identity(Identity),
+}
+
+/// Where a Key Vault keeps a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretPlace {
+    /// As `https://my-vault.vault.azure.net`.
+    pub vault: Url,
+    pub name: String,
+    /// Absent: the newest one, whichever that is.
+    pub version: Option<String>,
+}
+
+impl SecretPlace {
+    /// From the secret's identifier, as the portal shows it.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let url = address(text).filter(|url| url.scheme() == "https")?;
+        let parts: Vec<&str> = url.path_segments()?.filter(|part| !part.is_empty()).collect();
+        let (name, version) = match parts.as_slice() {
+            ["secrets", name] => (*name, None),
+            ["secrets", name, version] => (*name, Some((*version).to_owned())),
+            _ => return None,
+        };
+        let is_plain =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let is_good = is_plain(name) && version.as_deref().is_none_or(is_plain);
+        let mut vault = url.clone();
+        vault.set_path("");
+        is_good.then(|| Self { vault, name: name.to_owned(), version })
+    }
+}
+
+impl fmt::Display for SecretPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}secrets/{}", self.vault, self.name)
+    }
 }
 
 /// An address that keys and tokens may be sent to, without a slash at the end of its path.

@@ -1,11 +1,15 @@
 //! Which model answers, and where.
 
+use super::azure::SecretPlace;
 use super::mistake::Mistake;
 use super::reader::{Reader, listed};
 use super::secret::Secret;
 
 /// What is missing when no Azure resource is named.
 const NO_RESOURCE: &str = "AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME, or TURNWHEEL_MODEL=scripted for the demo model";
+
+const KEY: &str = "AZURE_OPENAI_API_KEY";
+const KEY_URL: &str = "AZURE_OPENAI_API_KEY_SECRET_URL";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelSettings {
@@ -25,7 +29,7 @@ pub enum Provider {
     #[default]
     Unset,
     Scripted,
-    Azure(AzureOpenAi),
+    Azure(Box<AzureOpenAi>),
 }
 
 /// Values as they were written; `model` makes addresses of them. At least one of the first three is set.
@@ -34,8 +38,10 @@ pub struct AzureOpenAi {
     pub base_url: Option<String>,
     pub endpoint: Option<String>,
     pub resource_name: Option<String>,
-    /// Absent: an Entra token for `scope`.
+    /// Absent: that of `api_key_place`, and without one an Entra token for `scope`.
     pub api_key: Option<Secret<String>>,
+    /// Read before calls, so that a rotated key is found; never beside `api_key`.
+    pub api_key_place: Option<SecretPlace>,
     pub api_version: Option<String>,
     pub deployment_name_map: Option<String>,
     pub scope: Option<String>,
@@ -74,7 +80,7 @@ impl ModelSettings {
         let provider = if wanted.is_scripted {
             Provider::Scripted
         } else if azure.names_resource() {
-            Provider::Azure(azure)
+            Provider::Azure(Box::new(azure))
         } else {
             // A wrong address is a mistake of its own; that none is left is no second one.
             if !names_any_address && (wanted.normal.is_some() || wanted.high.is_some()) {
@@ -82,11 +88,17 @@ impl ModelSettings {
                     "TURNWHEEL_MODEL",
                     format!("names a model, but not where it answers: set {NO_RESOURCE}"),
                 ));
-            } else if !names_any_address && azure.api_key.is_some() {
-                reader.note(Mistake::of(
-                    "AZURE_OPENAI_API_KEY",
-                    format!("is set, but not where to use it: set {NO_RESOURCE}"),
-                ));
+            } else if !names_any_address {
+                let keys =
+                    [(KEY, azure.api_key.is_some()), (KEY_URL, azure.api_key_place.is_some())];
+                for (name, is_set) in keys {
+                    if is_set {
+                        reader.note(Mistake::of(
+                            name,
+                            format!("is set, but not where to use it: set {NO_RESOURCE}"),
+                        ));
+                    }
+                }
             }
             Provider::Unset
         };
@@ -105,6 +117,9 @@ impl ModelSettings {
 }
 
 fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
+    if reader.text(KEY).is_some() && reader.text(KEY_URL).is_some() {
+        reader.note(Mistake::of(KEY_URL, format!("is set, and {KEY} too: keep one of them")));
+    }
     AzureOpenAi {
         base_url: written_address(reader, "AZURE_OPENAI_BASE_URL"),
         endpoint: written_address(reader, "AZURE_OPENAI_ENDPOINT"),
@@ -116,9 +131,14 @@ fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
                 is_name.then(|| text.to_owned())
             },
         ),
-        api_key: reader.parse("AZURE_OPENAI_API_KEY", "a key of visible ASCII characters", |text| {
+        api_key: reader.parse(KEY, "a key of visible ASCII characters", |text| {
             text.bytes().all(|byte| byte.is_ascii_graphic()).then(|| Secret::new(text.to_owned()))
         }),
+        api_key_place: reader.parse(
+            KEY_URL,
+            "a Key Vault secret's address, such as https://my-vault.vault.azure.net/secrets/my-key",
+            SecretPlace::parse,
+        ),
         api_version: reader.parse(
             "AZURE_OPENAI_API_VERSION",
             "`v1`, or a dated version such as 2025-04-01-preview",

@@ -236,7 +236,9 @@ fn company(name: &str) -> &'static [(&'static str, &'static str)] {
         "TURNWHEEL_WEBHOOK_URL" => {
             &[("TURNWHEEL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
         }
-        "TURNWHEEL_MODEL" => &[("AZURE_OPENAI_RESOURCE_NAME", "res")],
+        "TURNWHEEL_MODEL" | "AZURE_OPENAI_API_KEY_SECRET_URL" => {
+            &[("AZURE_OPENAI_RESOURCE_NAME", "res")]
+        }
         _ => &[],
     }
 }

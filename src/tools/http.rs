@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::http::{StatusCode, header};
-use tokio::time::Instant;
+use axum::http::{HeaderValue, StatusCode, header};
+use tokio::time::{Instant, timeout_at};
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
@@ -106,6 +106,12 @@ impl HttpTool {
             Attempt::NeverSent(reason) => again(format!(
                 "The tool's server could not be reached: {reason}. Nothing was sent."
             )),
+            Attempt::NoToken(reason) => {
+                let tool = &self.definition.name;
+                tracing::warn!(tool.name = %tool, error = %reason,
+                    "the tool {tool} could not sign in");
+                again("The tool's service wants a token of the app's identity, and there is none. Nothing was sent.".to_owned())
+            }
             Attempt::Lost(reason) if is_write => Next::Done(ToolOutcome::Unknown { reason }),
             Attempt::Lost(reason) => again(format!("The tool did not answer: {reason}.")),
             Attempt::Answered(answer) => self.judge(&answer, now),
@@ -139,11 +145,30 @@ impl HttpTool {
         Next::Done(failed(&reason))
     }
 
-    async fn one(&self, request: request::Request, time: Duration) -> Attempt {
-        match self.client.of(&request.url, self.definition.effect) {
-            Ok(client) => attempt(client, request, time).await,
-            Err(addresses::Refused) => Attempt::Refused,
+    async fn one(&self, mut request: request::Request, time: Duration) -> Attempt {
+        let Ok(client) = self.client.of(&request.url, self.definition.effect) else {
+            return Attempt::Refused;
+        };
+        let Some(scope) = &self.request.entra else {
+            return attempt(client, request, time).await;
+        };
+        let until = Instant::now() + time;
+        let token = match timeout_at(until, self.client.token(scope)).await {
+            Ok(Ok(token)) => token,
+            Ok(Err(reason)) => return Attempt::NoToken(reason),
+            Err(_) => return Attempt::NoToken(format!("no Entra token for {scope} came in time")),
+        };
+        let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.reveal())) else {
+            return Attempt::NoToken(format!("the Entra token for {scope} is no legal header"));
+        };
+        value.set_sensitive(true);
+        request.headers.insert(header::AUTHORIZATION, value);
+        let left = until.saturating_duration_since(Instant::now());
+        let mut attempt = attempt(client, request, left).await;
+        if let Attempt::Answered(answer) = &mut attempt {
+            answer.hide(token.reveal());
         }
+        attempt
     }
 }
 

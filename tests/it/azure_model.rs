@@ -18,6 +18,7 @@ use turnwheel::model::{Answer, Failure, Listener, Model, ModelRecord, ModelReque
 use crate::support::fake_model::{FakeModel, Play, Script};
 
 mod conformance;
+mod vault;
 
 #[derive(Default)]
 struct Heard {

@@ -9,6 +9,7 @@ use turnwheel::tools::http::addresses::AddressRules;
 mod answers;
 pub(crate) mod bench;
 mod guard;
+mod identity;
 mod server;
 
 /// What an agent file says of a tool, beside its name.

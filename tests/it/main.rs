@@ -8,16 +8,19 @@
 
 mod api;
 mod azure_model;
+mod cluster;
 mod conformance;
 mod edge;
 mod fsyncs;
 mod host_contract;
 mod http_tools;
+mod identity;
 mod infra;
 mod kill;
 mod payments;
 mod recordings;
 mod support;
+mod telemetry;
 mod tidy;
 mod tools;
 mod tour;

@@ -36,7 +36,7 @@ tools:
       header: {}
       effect: writes
       timeout: 5m
-      auth: { entra: "api://payments/.default" }
+      auth: { entra: "api://payments" }
       approval:
         when: { properties: { amont: { exclusiveMinimum: 100 } } }
         reason: "Sending {amount} with ${KEY}."
@@ -61,7 +61,7 @@ x"#), @r#"
     agents/clerk.agent.md:18: unknown key `header` of an http tool: did you mean `headers`?
     agents/clerk.agent.md:19: `writes` is no value of `effect`: did you mean `write`?
     agents/clerk.agent.md:20: `timeout` must be more than nothing and at most 4m
-    agents/clerk.agent.md:21: `auth` comes with a later release: remove it, or send a key in `headers`
+    agents/clerk.agent.md:21: `entra` is the service's scope and ends in /.default, such as api://payments/.default
     agents/clerk.agent.md:23: `when` speaks of `amont`, which is none of the `parameters`: did you mean `amount`?
     agents/clerk.agent.md:24: `reason` is read by people: it may hold arguments and no app setting
     agents/clerk.agent.md:25: `role` is no approver: did you mean `role:NAME`?
@@ -89,6 +89,11 @@ tools:
   - http: { name: h, url: "https://x.example/{", parameters: { type: array } }
   - http: { name: i, url: "https://x.example/", timeout: 30, approval: { notRequester: true, approvers: [owner] } }
   - http: { name: j, url: "https://x.example/", approval: always }
+  - http: { name: k, url: "http://x.example/", auth: { entra: "api://x/.default" }, headers: { Authorization: x } }
+  - http: { name: l, url: "https://x.example/", auth: { key: x } }
+  - http: { name: m, url: "https://x.example/", auth: "${KEY}" }
+  - http: { name: n, url: "https://x.example/", auth: { entra: "${KEY}/.default" } }
+  - http: { name: o, url: "https://x.example/", auth: {} }
 ---
 x"#), @r#"
     agents/clerk.agent.md:2: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool
@@ -115,6 +120,12 @@ x"#), @r#"
     agents/clerk.agent.md:16: `timeout` is not a span of time: write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d
     agents/clerk.agent.md:16: with `notRequester` the owner may not decide what the owner asked for: add `link` or `role:NAME` to `approvers`
     agents/clerk.agent.md:17: `approval` is a map of keys and values, not text
+    agents/clerk.agent.md:18: `auth` sends a token, which may not go without encryption: begin the url with https://
+    agents/clerk.agent.md:18: `auth` sends the header `authorization`: remove it from `headers`
+    agents/clerk.agent.md:19: unknown key `key` of `auth`: the nearest is `entra`; there are: entra
+    agents/clerk.agent.md:20: `auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default
+    agents/clerk.agent.md:21: app settings (`${NAME}`) may stand only in the url, headers and body of an http tool
+    agents/clerk.agent.md:22: `auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default
     "#);
 }
 

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 use url::Url;
 
+use crate::azure::vault::VaultSecret;
 use crate::model::catalogue::{Catalogue, tariff};
 use crate::model::responses::body::request_body;
 use crate::model::responses::config::{IDLE_DEFAULT, ResponsesConfig, Secret, given};
@@ -49,6 +50,25 @@ impl AzureResponses {
         config: &ResponsesConfig,
         credential: Option<Arc<dyn TokenCredential>>,
     ) -> Result<Self, Vec<String>> {
+        let given = credential.map(Credential::Token);
+        Self::with_credential(config, given)
+    }
+
+    /// With a key that a Key Vault keeps.
+    ///
+    /// # Errors
+    /// As of [`AzureResponses::new`].
+    pub fn with_vault_key(
+        config: &ResponsesConfig,
+        key: Arc<VaultSecret>,
+    ) -> Result<Self, Vec<String>> {
+        Self::with_credential(config, Some(Credential::Vault(key)))
+    }
+
+    fn with_credential(
+        config: &ResponsesConfig,
+        credential: Option<Credential>,
+    ) -> Result<Self, Vec<String>> {
         let mut mistakes = Vec::new();
         let catalogue =
             Catalogue::new(config.prices.as_deref()).map_err(|found| mistakes.extend(found)).ok();
@@ -68,7 +88,10 @@ impl AzureResponses {
         };
         let access = match (config.key().cloned(), credential) {
             (Some(key), _) => Access::Key(key),
-            (None, Some(credential)) => Access::Entra { credential, scope: address.scope },
+            (None, Some(Credential::Token(credential))) => {
+                Access::Entra { credential, scope: address.scope }
+            }
+            (None, Some(Credential::Vault(key))) => Access::Vault(key),
             (None, None) => return Err(mistakes),
         };
         let deployments = config.deployments();
@@ -92,8 +115,33 @@ impl AzureResponses {
         let (name, secret) = match tokio::time::timeout(TOKEN_TIMEOUT, self.access.header()).await {
             Ok(Ok(header)) => header,
             Ok(Err(text)) => return Err(lost(Fault::lost(text))),
-            Err(_) => return Err(lost(Fault::lost("no Entra token came in 30 seconds"))),
+            Err(_) => return Err(lost(Fault::lost("no credential came in 30 seconds"))),
         };
+        let body = request_body(request, names).to_string();
+        let mut shown = secret;
+        let mut response = self.post(request, (name, &shown), &body).await?;
+        if matches!(response.status().as_u16(), 401 | 403)
+            && let Some((name, other)) = self.access.instead_of(&shown).await
+        {
+            tracing::info!("the model's key was refused and has a successor, which is used");
+            shown = other;
+            response = self.post(request, (name, &shown), &body).await?;
+        }
+        if response.status() == http::StatusCode::OK {
+            return Ok(response);
+        }
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = self.body(response).await.unwrap_or_default();
+        Err((Fault::of_http(status, &without(&body, &shown)), headers))
+    }
+
+    async fn post(
+        &self,
+        request: &ModelRequest<'_>,
+        (name, secret): (&'static str, &Secret),
+        body: &str,
+    ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
+        let lost = |fault| (fault, HeaderMap::new());
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -101,23 +149,16 @@ impl AzureResponses {
             headers.insert("traceparent", value);
         }
         let mut value = HeaderValue::from_str(secret.expose()).map_err(|_| {
-            lost(Fault::refused("the credential is no legal header: check AZURE_OPENAI_API_KEY"))
+            lost(Fault::refused("the credential is no legal header: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
         })?;
         value.set_sensitive(true);
         headers.insert(name, value);
-        let body = request_body(request, names).to_string();
-        let sent = self.http.post(self.url.clone()).headers(headers).body(body).send();
-        let response = match tokio::time::timeout(self.idle, sent).await {
-            Err(_) => return Err(lost(Fault::lost(ReadError::Silent(self.idle).to_string()))),
-            Ok(Err(error)) => return Err(lost(transport_fault(error))),
-            Ok(Ok(response)) => response,
-        };
-        if response.status() == http::StatusCode::OK {
-            return Ok(response);
+        let sent = self.http.post(self.url.clone()).headers(headers).body(body.to_owned()).send();
+        match tokio::time::timeout(self.idle, sent).await {
+            Err(_) => Err(lost(Fault::lost(ReadError::Silent(self.idle).to_string()))),
+            Ok(Err(error)) => Err(lost(transport_fault(error))),
+            Ok(Ok(response)) => Ok(response),
         }
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = self.body(response).await.unwrap_or_default();
-        Err((Fault::of_http(status, &body), headers))
     }
 
     async fn body(&self, mut response: reqwest::Response) -> Result<String, Box<Fault>> {
@@ -194,15 +235,15 @@ impl Model for AzureResponses {
                 headers
             }
         };
-        let Folded { mut message, fault } = fold.finish();
+        let Folded { mut message, fault, reply } = fold.finish();
         let failure = fault.map(|fault| {
             log(&fault, &headers);
             classify(&fault, &headers)
         });
-        if let (Access::Key(key), Some(text)) = (&self.access, &mut message.error_message) {
-            *text = without(text, key);
+        if let (Some(key), Some(text)) = (self.access.key(), &mut message.error_message) {
+            *text = without(text, &key);
         }
-        Answer { message, failure }
+        Answer { message, failure, reply }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -219,6 +260,12 @@ impl Model for AzureResponses {
         let deployment = self.deployments.get(id).map_or(id, String::as_str);
         Ok(self.catalogue.record(id, deployment))
     }
+}
+
+/// What lets calls in when the settings hold no key.
+enum Credential {
+    Token(Arc<dyn TokenCredential>),
+    Vault(Arc<VaultSecret>),
 }
 
 /// A front end that does not stream answers with the whole response, or with an error, under 200.

@@ -77,6 +77,11 @@ pub(super) struct Address {
 }
 
 impl ResponsesConfig {
+    /// Of the Entra tokens that calls would show; absent when the settings do not name the service.
+    pub fn token_scope(&self) -> Option<String> {
+        self.address(true).ok().map(|address| address.scope)
+    }
+
     pub(super) fn key(&self) -> Option<&Secret> {
         self.api_key.as_ref().filter(|key| !key.expose().trim().is_empty())
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::settings::{Settings, mistake::Mistake};
+use crate::settings::Settings;
+use crate::settings::mistake::Mistake;
+use crate::settings::model::Provider;
 
 type Pairs<'p> = &'p [(&'static str, &'p str)];
 
@@ -367,4 +369,39 @@ fn no_secret_of_an_account_shows_itself() {
     ]);
     let shown = format!("{settings:?}");
     assert!(!shown.contains("hush") && !shown.contains(KEY), "{shown}");
+}
+
+#[test]
+fn the_models_key_may_lie_in_a_vault() {
+    let resource = ("AZURE_OPENAI_RESOURCE_NAME", "res");
+    let url = "AZURE_OPENAI_API_KEY_SECRET_URL";
+    let place = |text: &str| {
+        let Provider::Azure(azure) = read(&[resource, (url, text)]).model.provider else {
+            panic!("a model")
+        };
+        azure.api_key_place.unwrap()
+    };
+    let newest = place("https://mine.vault.azure.net/secrets/model-key/");
+    assert_eq!(newest.to_string(), "https://mine.vault.azure.net/secrets/model-key");
+    assert_eq!((newest.vault.as_str(), newest.version), ("https://mine.vault.azure.net/", None));
+    let pinned = place("https://mine.vault.azure.net/secrets/model-key/0a1b");
+    assert_eq!(pinned.version.as_deref(), Some("0a1b"));
+    for bad in [
+        "mine/secrets/model-key",
+        "http://127.0.0.1/secrets/model-key",
+        "https://mine.vault.azure.net/keys/model-key",
+        "https://mine.vault.azure.net/secrets",
+        "https://mine.vault.azure.net/secrets/a%2Fb",
+        "https://mine.vault.azure.net/secrets/a/b/c",
+    ] {
+        let said = mistakes(&[resource, (url, bad)]);
+        assert!(said.contains("expected a Key Vault secret's address"), "{bad}: {said}");
+    }
+    let good = (url, "https://mine.vault.azure.net/secrets/model-key");
+    assert!(mistakes(&[good]).contains("is set, but not where to use it"));
+    let both = mistakes(&[resource, good, ("AZURE_OPENAI_API_KEY", "hush")]);
+    assert_eq!(
+        both,
+        "AZURE_OPENAI_API_KEY_SECRET_URL is set, and AZURE_OPENAI_API_KEY too: keep one of them"
+    );
 }

@@ -36,6 +36,8 @@ pub(super) enum Attempt {
     Answered(Answer),
     /// Nothing was sent.
     NeverSent(String),
+    /// Nothing was sent: the app's identity gave no token, for this reason.
+    NoToken(String),
     /// Nothing was sent, and nothing will be: the address may not be reached.
     Refused,
     /// It was sent, or may have been; the answer did not come whole.
@@ -195,6 +197,15 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
+    /// Takes a secret out of the body: some servers send back what they were sent.
+    pub(super) fn hide(&mut self, secret: &str) {
+        if let Ok(text) = std::str::from_utf8(&self.body)
+            && text.contains(secret)
+        {
+            self.body = Bytes::from(text.replace(secret, "[token]"));
+        }
+    }
+
     /// `text/html` of `Text/HTML; charset=utf-8`; empty when the server does not say.
     pub(super) fn mime_type(&self) -> String {
         let full = self.header(&header::CONTENT_TYPE);

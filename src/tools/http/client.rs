@@ -10,6 +10,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::Url;
 
 use crate::agent::request::Effect;
+use crate::azure::credential::Tokens;
+use crate::settings::secret::Secret;
 use crate::tools::http::addresses::{AddressRules, Reach, Refused};
 
 /// Name and TLS included.
@@ -46,6 +48,8 @@ pub struct HttpClient {
     public: Pair,
     /// For names that the operator listed.
     listed: Pair,
+    /// Of the app's identity, for tools that ask for it.
+    tokens: Option<Tokens>,
 }
 
 #[derive(Clone, Debug)]
@@ -87,7 +91,20 @@ impl HttpClient {
         let public = pair(Reach::Public)?;
         // Each client reads the system's certificates: a cold start waits for no more of them than needed.
         let listed = if rules.has_names() { pair(Reach::Listed)? } else { public.clone() };
-        Ok(Self { rules, public, listed })
+        Ok(Self { rules, public, listed, tokens: None })
+    }
+
+    /// With the identity whose tokens tools may show.
+    #[must_use]
+    pub fn with_identity(self, tokens: Tokens) -> Self {
+        Self { tokens: Some(tokens), ..self }
+    }
+
+    pub(super) async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
+        match &self.tokens {
+            Some(tokens) => tokens.token(scope).await,
+            None => Err("the app has no identity here".to_owned()),
+        }
     }
 
     /// Whether a tool may have this URL; a name is judged only when it is resolved.

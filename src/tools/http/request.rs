@@ -21,6 +21,8 @@ pub struct RequestTemplate {
     pub headers: Vec<(HeaderName, Template)>,
     /// Absent: the arguments that the URL does not name, as JSON, or as query of a GET or HEAD.
     pub body: Option<BodyTemplate>,
+    /// The scope of the app's Entra token that every attempt shows. The URL is https then, or on loopback.
+    pub entra: Option<String>,
 }
 
 /// JSON with holes.

@@ -1,0 +1,169 @@
+//! A secret of a Key Vault that is read again, so that a rotated one is followed without a restart.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use azure_core::credentials::TokenCredential;
+use azure_core::http::{ClientOptions, ExponentialRetryOptions, RetryOptions, StatusCode};
+use azure_security_keyvault_secrets::models::SecretClientGetSecretOptions;
+use azure_security_keyvault_secrets::{SecretClient, SecretClientOptions};
+use tokio::time::{Instant, timeout};
+
+use crate::settings::azure::SecretPlace;
+use crate::settings::secret::Secret;
+
+#[cfg(test)]
+mod tests;
+
+/// How long a value counts as the current one.
+const FRESH: Duration = Duration::from_mins(5);
+/// After a reading that failed, and after one that a refusal asked for.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Of one reading, with its repeats.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One secret, shared by all that use it.
+pub struct VaultSecret {
+    client: SecretClient,
+    place: SecretPlace,
+    held: Mutex<Option<Held>>,
+    /// Whoever has it reads; the others wait, or take what is held.
+    reading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Held {
+    value: Secret<String>,
+    /// When it is to be read again.
+    due: Instant,
+    /// When it was last read again because a service refused it.
+    refused: Option<Instant>,
+}
+
+impl fmt::Debug for VaultSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VaultSecret({})", self.place)
+    }
+}
+
+impl VaultSecret {
+    /// # Errors
+    /// The sentence that says why it cannot be asked for.
+    pub fn new(place: SecretPlace, credential: Arc<dyn TokenCredential>) -> Result<Self, String> {
+        Self::with_options(place, credential, ClientOptions::default())
+    }
+
+    /// The same, sent by a transport of one's own.
+    ///
+    /// # Errors
+    /// As of [`VaultSecret::new`].
+    pub fn with_options(
+        place: SecretPlace,
+        credential: Arc<dyn TokenCredential>,
+        mut client_options: ClientOptions,
+    ) -> Result<Self, String> {
+        client_options.retry = RetryOptions::exponential(ExponentialRetryOptions {
+            max_retries: 2,
+            ..ExponentialRetryOptions::default()
+        });
+        let options = SecretClientOptions { client_options, ..SecretClientOptions::default() };
+        let client = SecretClient::new(place.vault.as_str(), credential, Some(options))
+            .map_err(|error| format!("the secret {place} cannot be asked for: {error}"))?;
+        Ok(Self { client, place, held: Mutex::default(), reading: tokio::sync::Mutex::default() })
+    }
+
+    /// The current value; the last good one while the vault does not answer.
+    ///
+    /// # Errors
+    /// It was never read: the sentence that says why, and what to do.
+    pub async fn value(&self) -> Result<Secret<String>, String> {
+        if let Some(value) = self.fresh() {
+            return Ok(value);
+        }
+        let _reading = match (self.held(), self.reading.try_lock()) {
+            // What is held is good enough while somebody else reads.
+            (Some(held), Err(_)) => return Ok(held.value),
+            (_, Ok(reading)) => reading,
+            (None, Err(_)) => self.reading.lock().await,
+        };
+        if let Some(value) = self.fresh() {
+            return Ok(value);
+        }
+        self.read().await
+    }
+
+    /// The value that replaced the one a service refused; `None` when there is no other.
+    pub async fn instead_of(&self, refused: &str) -> Option<Secret<String>> {
+        let _reading = self.reading.lock().await;
+        let held = self.held()?;
+        if held.value.reveal() != refused {
+            return Some(held.value);
+        }
+        let now = Instant::now();
+        if held.refused.is_some_and(|refused| now < refused + PAUSE) {
+            return None;
+        }
+        self.hold(Held { refused: Some(now), ..held });
+        self.read().await.ok().filter(|value| value.reveal() != refused)
+    }
+
+    /// The last value that was read, without asking.
+    pub fn last(&self) -> Option<Secret<String>> {
+        self.held().map(|held| held.value)
+    }
+
+    async fn read(&self) -> Result<Secret<String>, String> {
+        let before = self.held();
+        let asked = timeout(READ_TIMEOUT, Box::pin(self.ask())).await;
+        let reason = match asked {
+            Ok(Ok(value)) => {
+                let refused = before.and_then(|held| held.refused);
+                self.hold(Held { value: value.clone(), due: Instant::now() + FRESH, refused });
+                return Ok(value);
+            }
+            Ok(Err(reason)) => reason,
+            Err(_) => format!("there was no answer in {} seconds", READ_TIMEOUT.as_secs()),
+        };
+        let place = &self.place;
+        let Some(held) = before else {
+            return Err(format!("the secret {place} could not be read: {reason}"));
+        };
+        tracing::warn!(secret.place = %place, error = %reason,
+            "the secret {place} could not be read again and its last value is used on");
+        let value = held.value.clone();
+        self.hold(Held { due: Instant::now() + PAUSE, ..held });
+        Ok(value)
+    }
+
+    async fn ask(&self) -> Result<Secret<String>, String> {
+        let options = SecretClientGetSecretOptions {
+            secret_version: self.place.version.clone(),
+            ..SecretClientGetSecretOptions::default()
+        };
+        let answer = self.client.get_secret(&self.place.name, Some(options)).await;
+        let secret = answer.and_then(azure_core::http::Response::into_model).map_err(|error| {
+            match error.http_status() {
+                Some(StatusCode::Unauthorized | StatusCode::Forbidden) => format!(
+                    "{error} (give the app's identity the role `Key Vault Secrets User` on the vault, and look at the vault's network rules)"
+                ),
+                Some(StatusCode::NotFound) => format!("{error} (is the name right, and the secret enabled?)"),
+                _ => error.to_string(),
+            }
+        })?;
+        let value = secret.value.as_deref().map(str::trim).filter(|value| !value.is_empty());
+        value.map(|value| Secret::new(value.to_owned())).ok_or_else(|| "it is empty".to_owned())
+    }
+
+    fn fresh(&self) -> Option<Secret<String>> {
+        self.held().filter(|held| Instant::now() < held.due).map(|held| held.value)
+    }
+
+    fn held(&self) -> Option<Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn hold(&self, held: Held) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+    }
+}
