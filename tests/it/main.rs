@@ -24,4 +24,5 @@ mod telemetry;
 mod tidy;
 mod tools;
 mod tour;
+mod upkeep;
 mod webhooks;

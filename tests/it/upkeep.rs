@@ -1,0 +1,86 @@
+//! `rebuild-queue` and `redrive`: what an operator puts right by hand.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::azure::Azure;
+use crate::support::process::Dev;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the command says.
+fn turnwheel(arguments: &[&str], settings: &[(&str, String)]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_clear()
+        .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it did not come to that");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn rejected(dev: &Dev) -> u64 {
+    let url = dev.url("/admin/queues/agent-prompts-poison");
+    let answer: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    answer["length"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_rejected_prompt_is_put_back_whether_or_not_the_service_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let mut dev = Dev::start(folder.path(), &[]);
+    let message = json!({"agent": "nobody", "input": "Hello"}).to_string();
+    let put = reqwest::Client::new().post(dev.url("/admin/queues/agent-prompts/messages"));
+    assert_eq!(put.body(message).send().await.unwrap().status(), 201);
+    until(async || (rejected(&dev).await == 1).then_some(())).await;
+    let put_back = "1 messages are back on agent-prompts.\n";
+    assert_eq!(turnwheel(&["redrive", "agent-prompts", "--data", data], &[]), put_back);
+    // Still nobody: it is rejected again.
+    until(async || (rejected(&dev).await == 1).then_some(())).await;
+    let told = turnwheel(&["rebuild-queue", "--data", data], &[]);
+    assert!(told.starts_with("The sweep of the service at http://127.0.0.1:"), "{told}");
+    dev.kill();
+    assert_eq!(turnwheel(&["redrive", "agent-prompts", "--data", data], &[]), put_back);
+    let told = turnwheel(&["rebuild-queue", "--data", data], &[]);
+    assert!(told.starts_with("Nothing to rebuild"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuilt_queue_rings_for_what_a_dead_worker_left() {
+    let azure = Azure::start(4).await;
+    let folder = tempfile::tempdir().unwrap();
+    let storage = ["--storage", "azure", "--queue-prefix", "upkeep"];
+    let mut settings = azure.settings();
+    settings.push(("TURNWHEEL_HALT_AT", "model.before#1".to_owned()));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut dev =
+        tokio::task::block_in_place(|| Dev::start_with(root, folder.path(), &storage, &settings));
+    let prompt = json!({"agent": "payments-clerk", "input": "Hello"});
+    let asked = reqwest::Client::new().post(dev.url("/api/prompts")).json(&prompt);
+    assert_eq!(asked.send().await.unwrap().status(), 202);
+    let halted = folder.path().join("halted");
+    until(async || halted.exists().then_some(())).await;
+    dev.kill();
+    settings.pop();
+    let mut arguments = vec!["rebuild-queue"];
+    arguments.extend(storage);
+    assert_eq!(turnwheel(&arguments, &settings), "Rang for 1 conversations.\n");
+}
