@@ -9,7 +9,7 @@ mod render;
 #[cfg(test)]
 mod tests;
 
-pub use configuration::configuration_checks;
+pub use configuration::{configuration_checks, program_check};
 pub use identity::identity_checks;
 
 /// How the report is written.

@@ -12,11 +12,13 @@ mod invoke;
 mod listener;
 mod package;
 mod problem;
+pub mod program;
 mod proxy;
 mod root;
 mod routes;
 mod schedule;
 mod timer;
+mod upload;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};

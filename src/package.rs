@@ -6,8 +6,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod binary;
 mod folder;
 mod report;
+#[cfg(test)]
+mod rules;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -33,7 +36,7 @@ pub struct Order<'a> {
     /// The project: what is relative is relative to it.
     pub root: &'a Path,
     pub out: &'a Path,
-    /// Absent: the running program.
+    /// Absent: the running program, or the newest release build below `target` when that one will not do.
     pub binary: Option<&'a Path>,
     pub agents_dir: &'a Path,
     pub auth: Auth,
@@ -100,8 +103,8 @@ fn fill(order: &Order<'_>, script: &Script, stage: &Path) -> Result<Package, Pac
         let path = format!("{}/function.json", function.name);
         staged.push(write(stage, &path, function.json.as_bytes(), &function.note)?);
     }
-    let (binary, warnings) = copy_binary(order, stage)?;
-    staged.push(binary);
+    let (program, warnings) = binary::stage(order, stage)?;
+    staged.push(program);
     for (name, text) in agents(order)? {
         staged.push(write(stage, &format!("{AGENTS}/{name}"), &text, "")?);
     }
@@ -130,54 +133,6 @@ fn agents(order: &Order<'_>) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
     }
     found.sort();
     if found.is_empty() { Err(PackageError::NoAgents(dir)) } else { Ok(found) }
-}
-
-fn copy_binary(order: &Order<'_>, stage: &Path) -> Result<(Staged, Vec<String>), PackageError> {
-    let mut warnings = Vec::new();
-    if order.binary.is_none() && cfg!(debug_assertions) {
-        warnings.push(
-            "the program is a debug build: `cargo build --release`, then `target/release/turnwheel package …`"
-                .to_owned(),
-        );
-    }
-    let source = match order.binary {
-        Some(path) => order.root.join(path),
-        None => std::env::current_exe().map_err(io_error("find", Path::new(BINARY)))?,
-    };
-    let target = stage.join(BINARY);
-    let size_bytes = fs::copy(&source, &target).map_err(io_error("copy", &source))?;
-    make_executable(&target)?;
-    if !runs_in_azure(&target)? {
-        warnings.push(format!(
-            "{} is no 64-bit Linux program for x86-64, as Azure Functions runs: build there, or name one with --binary",
-            source.display()
-        ));
-    }
-    let note = "executable".to_owned();
-    Ok((Staged { path: BINARY.to_owned(), size_bytes, note }, warnings))
-}
-
-/// Elsewhere the execute bit does not exist; the tools set it when they upload.
-#[cfg(unix)]
-fn make_executable(path: &Path) -> Result<(), PackageError> {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-        .map_err(io_error("make executable", path))
-}
-
-#[cfg(not(unix))]
-#[expect(clippy::unnecessary_wraps, reason = "the other platforms can fail")]
-fn make_executable(_path: &Path) -> Result<(), PackageError> {
-    Ok(())
-}
-
-/// ELF, 64 bits, little-endian, x86-64 (`e_machine` 62).
-fn runs_in_azure(binary: &Path) -> Result<bool, PackageError> {
-    use std::io::Read as _;
-    let mut header = Vec::with_capacity(20);
-    let file = fs::File::open(binary).map_err(io_error("read", binary))?;
-    file.take(20).read_to_end(&mut header).map_err(io_error("read", binary))?;
-    Ok(header.starts_with(b"\x7fELF\x02\x01") && header.get(18..20) == Some(&[62, 0]))
 }
 
 /// The project's own lines stay in force.

@@ -233,6 +233,9 @@ fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
 fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
     let read = read_settings();
     let mut checks = doctor::configuration_checks(&read);
+    if let Ok(program) = std::env::current_exe() {
+        checks.push(doctor::program_check(&program));
+    }
     if let Ok(settings) = &read {
         let credentials = Credentials::default();
         let scope = model::token_scope(settings);

@@ -1,6 +1,9 @@
 //! Checks of what is set, without asking anybody.
 
+use std::path::Path;
+
 use super::{Area, Check};
+use crate::host::program;
 use crate::settings::Settings;
 use crate::settings::links::{Auth, is_loopback};
 use crate::settings::mistake::Mistake;
@@ -37,6 +40,15 @@ fn missing_in_azure(settings: &Settings) -> Vec<Check> {
     }
     let missing = settings.missing_to_serve();
     missing.iter().map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem)).collect()
+}
+
+/// Whether Azure could start this very program; on a machine of another kind it need not.
+pub fn program_check(program: &Path) -> Check {
+    let found = match program::needs(program) {
+        Ok(needs) => format!("{needs}: Azure can start it"),
+        Err(misfit) => format!("runs here; to deploy it, know that it {misfit}"),
+    };
+    Check::ok(AREA, "program", found)
 }
 
 fn model(settings: &Settings) -> Check {

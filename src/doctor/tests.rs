@@ -1,6 +1,7 @@
 //! Stories about the doctor: what is said, how it is written, when it fails.
 
 use super::*;
+use crate::host::program::sample::Sample;
 use crate::settings::Settings;
 
 fn read(pairs: &'static [(&'static str, &'static str)]) -> Report {
@@ -107,4 +108,19 @@ fn machines_read_json() {
       ]
     }
     "#);
+}
+
+#[test]
+fn the_program_says_whether_azure_could_start_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("turnwheel");
+    let told = |program: &Sample| {
+        std::fs::write(&path, program.bytes()).unwrap();
+        Report::new(vec![program_check(&path)])
+    };
+    assert!(told(&Sample::default()).render(Format::Text).contains("program: glibc 2.34: Azure"));
+    // `dev` runs here all the same.
+    let report = told(&Sample { versions: &["GLIBC_2.39"], ..Sample::default() });
+    assert_eq!(report.exit_status(), 0);
+    assert!(report.render(Format::Text).contains("know that it needs glibc 2.39"));
 }

@@ -9,6 +9,9 @@ use super::problem::Problem;
 use super::routes::Template;
 use super::schedule::Schedule;
 
+/// The setting that names the storage account, and the host's own default.
+const CONNECTION: &str = "AzureWebJobsStorage";
+
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
@@ -129,6 +132,12 @@ fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, Strin
 
 fn queue(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
     demand_no_outputs(others)?;
+    let connection = text_at(trigger, "connection");
+    if !["", CONNECTION].contains(&connection) {
+        return Err(format!(
+            "`connection` is `{connection}`: Turnwheel's queues are those of `{CONNECTION}`"
+        ));
+    }
     let queue = text_at(trigger, "queueName");
     if !is_queue_name(queue) {
         return Err(format!(
@@ -215,6 +224,7 @@ mod tests {
             mistake("a", r#"{"bindings":[{"type":"blobTrigger","name":"b"}]}"#),
             mistake("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
             mistake("a", &queue("a--b")),
+            mistake("a", &queue("agent-turns\",\"connection\":\"Other")),
             mistake("a", r#"{"bindings":[{"type":"httpTrigger","name":"req"}]}"#),
             mistake(
                 "a",

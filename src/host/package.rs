@@ -1,13 +1,13 @@
 //! What is wrong with a folder that is about to be uploaded. Azure would answer most of it with an app without functions.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::Path;
 
 use super::config::HostConfig;
 use super::problem::Problem;
 use super::root::{self, ScriptRoot};
+use super::{program, upload};
 
 /// Folders below the root that are looked through for misplaced files.
 const DEPTH_MAX: usize = 4;
@@ -32,6 +32,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
     match root::read(dir, "host.json") {
         Ok(Some(host_json)) => {
             let executable = HostConfig::read(&host_json, false).map(|config| config.executable);
+            problems.extend(upload::refuse_host_json(&host_json));
             let root = ScriptRoot { host_json, functions, below: "" };
             if let Err(found) = root.read() {
                 problems.extend(found);
@@ -48,6 +49,8 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
         )),
         Err(problem) => problems.push(problem),
     }
+    problems.extend(upload::refuse_secrets(dir));
+    problems.extend(upload::refuse_left_out(dir));
     problems
 }
 
@@ -96,17 +99,7 @@ fn refuse_executable(dir: &Path, executable: &str) -> Option<Problem> {
             return refuse("has no execute bit for everyone: chmod 755, or Azure cannot start it");
         }
     }
-    // e_ident and e_machine of an ELF header.
-    let mut header = [0_u8; 20];
-    let is_read = File::open(&path).and_then(|mut file| file.read_exact(&mut header)).is_ok();
-    let is_linux = header.starts_with(b"\x7fELF\x02") && header.ends_with(&[62, 0]);
-    if !(is_read && is_linux) {
-        return refuse(
-            "is not a program for Linux on x86_64, which Azure runs: build it with \
-             `--target x86_64-unknown-linux-musl`",
-        );
-    }
-    None
+    program::needs(&path).err().map(|misfit| Problem::new(executable, misfit.to_string()))
 }
 
 #[cfg(unix)]
@@ -115,6 +108,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::host::program::sample::Sample;
 
     fn staged() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -123,10 +117,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let mut program = [0_u8; 64];
-        program[..5].copy_from_slice(b"\x7fELF\x02");
-        program[18] = 62;
-        write_program(dir.path(), &program, 0o755);
+        write_program(dir.path(), &Sample::default().bytes(), 0o755);
         dir
     }
 

@@ -98,6 +98,8 @@ pub const ROWS: &[Row] = &[
         .like("https://mystorageaccount.queue.core.windows.net"),
     Row::yours("AzureWebJobsStorage__blobServiceUri", "Its blobs by their address, in place of the name.")
         .like("https://mystorageaccount.blob.core.windows.net"),
+    Row::yours("AzureWebJobsStorage__tableServiceUri", "Its tables by their address: the Functions host's diagnostic events.")
+        .like("https://mystorageaccount.table.core.windows.net").for_host(),
     Row::yours("AzureWebJobsStorage__credential", "Which identity uses the storage account: `managedidentity` or `workloadidentity`.")
         .or("the app's own").like("managedidentity"),
     Row::yours("AzureWebJobsStorage__clientId", "The client id of the user-assigned identity that uses the storage account.")

@@ -14,6 +14,7 @@ mod fsyncs;
 mod host_contract;
 mod http_tools;
 mod identity;
+mod infra;
 mod kill;
 mod payments;
 mod recordings;

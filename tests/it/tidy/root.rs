@@ -17,10 +17,14 @@ const FILES: &[&str] = &[
     "Cargo.toml",
     "LICENSE",
     "README.md",
+    "azure.yaml",
     "docs/architecture.md",
+    "docs/deploy.md",
+    "docs/local.md",
     "docs/settings.md",
     "host.json",
     "infra/README.md",
+    "infra/main.bicep",
     "local.settings.sample.json",
     "src/lib.rs",
     "src/main.rs",
@@ -57,7 +61,7 @@ fn json(path: &str) -> Value {
 fn texts() -> Vec<String> {
     let is_text = |path: &str| {
         is_rust(path)
-            || [".md", ".json", ".toml", ".yml", ".bicep", ".sh"]
+            || [".md", ".json", ".toml", ".yml", ".yaml", ".bicep", ".sh", ".ps1"]
                 .iter()
                 .any(|end| path.ends_with(end))
     };

@@ -1,0 +1,155 @@
+// The app: a Flex Consumption plan and a custom handler that has an identity and no key.
+
+param name string
+param location string
+param tags object
+param identityId string
+param identityClientId string
+param applicationInsightsConnection string
+param storageName string
+param packageContainer string
+param cosmosEndpoint string
+param cosmosDatabase string
+param signingKeysUri string
+param auth string
+param entraClientId string
+param entraAllowedClients string
+param model string
+param openAiEndpoint string
+param publicUrl string
+param extraSettings object
+param subnetId string
+param instancesMax int
+param instanceMemoryMB int
+
+var isSignInOn = auth == 'easyauth' && !empty(entraClientId)
+var storageSuffix = environment().suffixes.storage
+
+// No FUNCTIONS_WORKER_RUNTIME: on this plan the runtime is a property of the app, and the setting is refused.
+var baseSettings = {
+  AzureWebJobsStorage__blobServiceUri: 'https://${storageName}.blob.${storageSuffix}'
+  AzureWebJobsStorage__queueServiceUri: 'https://${storageName}.queue.${storageSuffix}'
+  AzureWebJobsStorage__tableServiceUri: 'https://${storageName}.table.${storageSuffix}'
+  AzureWebJobsStorage__credential: 'managedidentity'
+  AzureWebJobsStorage__clientId: identityClientId
+  COSMOS__accountEndpoint: cosmosEndpoint
+  COSMOS__database: cosmosDatabase
+  COSMOS__credential: 'managedidentity'
+  COSMOS__clientId: identityClientId
+  // For the model and for tools that ask for a token.
+  AZURE_CLIENT_ID: identityClientId
+  APPLICATIONINSIGHTS_CONNECTION_STRING: applicationInsightsConnection
+  APPLICATIONINSIGHTS_AUTHENTICATION_STRING: 'ClientId=${identityClientId};Authorization=AAD'
+  TURNWHEEL_AUTH: auth
+  TURNWHEEL_MODEL: model
+  TURNWHEEL_SIGNING_KEYS: '@Microsoft.KeyVault(SecretUri=${signingKeysUri})'
+}
+var modelSettings = empty(openAiEndpoint) ? {} : { AZURE_OPENAI_ENDPOINT: openAiEndpoint }
+var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
+
+resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
+  name: 'plan-${name}'
+  location: location
+  tags: tags
+  kind: 'functionapp'
+  sku: {
+    name: 'FC1'
+    tier: 'FlexConsumption'
+  }
+  properties: { reserved: true }
+}
+
+resource app 'Microsoft.Web/sites@2024-11-01' = {
+  name: name
+  location: location
+  tags: tags
+  kind: 'functionapp,linux'
+  identity: {
+    type: 'UserAssigned'
+    userAssignedIdentities: { '${identityId}': {} }
+  }
+  properties: {
+    serverFarmId: plan.id
+    httpsOnly: true
+    keyVaultReferenceIdentity: identityId
+    virtualNetworkSubnetId: empty(subnetId) ? null : subnetId
+    functionAppConfig: {
+      deployment: {
+        storage: {
+          type: 'blobContainer'
+          value: 'https://${storageName}.blob.${storageSuffix}/${packageContainer}'
+          authentication: {
+            type: 'UserAssignedIdentity'
+            userAssignedIdentityResourceId: identityId
+          }
+        }
+      }
+      runtime: {
+        name: 'custom'
+        version: '1.0'
+      }
+      scaleAndConcurrency: {
+        maximumInstanceCount: instancesMax
+        instanceMemoryMB: instanceMemoryMB
+        // Streams of events mostly wait, and a waiting one needs next to nothing.
+        triggers: { http: { perInstanceConcurrency: 100 } }
+      }
+    }
+    siteConfig: {
+      minTlsVersion: '1.2'
+    }
+  }
+}
+
+resource settings 'Microsoft.Web/sites/config@2024-11-01' = {
+  parent: app
+  name: 'appsettings'
+  properties: union(baseSettings, modelSettings, addressSettings, extraSettings)
+}
+
+// The tools publish with tokens; nobody needs the passwords.
+resource ftp 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2024-11-01' = {
+  parent: app
+  name: 'ftp'
+  properties: { allow: false }
+}
+
+resource scm 'Microsoft.Web/sites/basicPublishingCredentialsPolicies@2024-11-01' = {
+  parent: app
+  name: 'scm'
+  properties: { allow: false }
+}
+
+// Tokens in the Authorization header; nobody signs in at a page, so no client secret is needed. A probe has no token,
+// and a link in a message carries its own proof.
+resource signIn 'Microsoft.Web/sites/config@2024-11-01' = if (isSignInOn) {
+  parent: app
+  name: 'authsettingsV2'
+  properties: {
+    platform: { enabled: true }
+    globalValidation: {
+      requireAuthentication: true
+      unauthenticatedClientAction: 'Return401'
+      excludedPaths: ['/api/health', '/api/approvals/*']
+    }
+    identityProviders: {
+      azureActiveDirectory: {
+        enabled: true
+        registration: {
+          clientId: entraClientId
+          openIdIssuer: '${environment().authentication.loginEndpoint}${tenant().tenantId}/v2.0'
+        }
+        validation: {
+          allowedAudiences: [entraClientId, 'api://${entraClientId}']
+          defaultAuthorizationPolicy: {
+            allowedApplications: union([entraClientId], empty(entraAllowedClients) ? [] : split(entraAllowedClients, ','))
+          }
+        }
+      }
+    }
+    login: { tokenStore: { enabled: false } }
+  }
+}
+
+output name string = app.name
+output uri string = 'https://${app.properties.defaultHostName}'

@@ -1,0 +1,15 @@
+// Who the app is: one identity, so that its rights can be given before the app exists.
+
+param name string
+param location string
+param tags object
+
+resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: name
+  location: location
+  tags: tags
+}
+
+output id string = identity.id
+output clientId string = identity.properties.clientId
+output principalId string = identity.properties.principalId

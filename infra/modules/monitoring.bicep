@@ -1,0 +1,45 @@
+// Application Insights and the workspace that keeps its data.
+
+import { roles } from 'roles.bicep'
+
+param token string
+param location string
+param tags object
+param principalId string
+
+var publisher = roles['Monitoring Metrics Publisher']
+
+resource workspace 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
+  name: 'log-${token}'
+  location: location
+  tags: tags
+  properties: {
+    sku: { name: 'PerGB2018' }
+    retentionInDays: 30
+  }
+}
+
+resource insights 'Microsoft.Insights/components@2020-02-02' = {
+  name: 'appi-${token}'
+  location: location
+  tags: tags
+  kind: 'web'
+  properties: {
+    Application_Type: 'web'
+    WorkspaceResourceId: workspace.id
+    // The connection string names the place and is no key: only the identity may write.
+    DisableLocalAuth: true
+  }
+}
+
+resource publishes 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
+  name: guid(insights.id, principalId, publisher)
+  scope: insights
+  properties: {
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', publisher)
+    principalId: principalId
+    principalType: 'ServicePrincipal'
+  }
+}
+
+output connectionString string = insights.properties.ConnectionString

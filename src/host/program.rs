@@ -1,0 +1,210 @@
+//! What a program asks of the system that starts it, and whether Azure's has that: read from the ELF file itself.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::read::{ReadCache, ReadRef};
+use object::{Endianness, elf};
+
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod tests;
+
+/// Of Debian 12: the oldest system below an image of the Functions host that is still kept up to date
+/// (`docs/deploy.md`, "The program").
+pub const GLIBC_OF_AZURE: Version = Version { major: 2, minor: 36 };
+
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
+/// Those of glibc, and what every image with .NET has.
+const LIBRARIES: [&str; 8] = [
+    "ld-linux-x86-64.so.2",
+    "libc.so.6",
+    "libdl.so.2",
+    "libgcc_s.so.1",
+    "libm.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+    "libutil.so.1",
+];
+
+/// Builds a program that fits; `docs/deploy.md` has it and others.
+const BUILD: &str = "`cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`";
+
+/// Of glibc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// What a program that Azure can start needs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Linked statically.
+    Nothing,
+    /// This one or a newer.
+    Glibc(Version),
+}
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("static"),
+            Self::Glibc(version) => write!(f, "glibc {version}"),
+        }
+    }
+}
+
+/// Why Azure could not start a program, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Misfit {
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    #[error("is {0}, and Azure runs programs for Linux on x86-64: build one with {BUILD}")]
+    Foreign(&'static str),
+    #[error("is a damaged program: build it again ({0})")]
+    Damaged(object::read::Error),
+    #[error(
+        "does not say which libraries it needs: build it again, and let Cargo strip it (`strip = true`)"
+    )]
+    Mute,
+    #[error(
+        "is started by `{0}`, which Azure's images do not have: link musl statically (Cargo's default for x86_64-unknown-linux-musl), or build with {BUILD}"
+    )]
+    Loader(String),
+    #[error(
+        "needs {}, which Azure's images need not have: link it into the program", .0.join(", ")
+    )]
+    Libraries(Vec<String>),
+    #[error("needs {0}, and Azure's images have glibc {GLIBC_OF_AZURE}: build with {BUILD}")]
+    Glibc(String),
+}
+
+/// Reads only the parts of the file that say it.
+///
+/// # Errors
+/// Azure could not start the program: show the text behind the file's name.
+pub fn needs(path: &Path) -> Result<Needs, Misfit> {
+    let mut begin = Vec::with_capacity(20);
+    let file = File::open(path).map_err(Misfit::Unreadable)?;
+    file.take(20).read_to_end(&mut begin).map_err(Misfit::Unreadable)?;
+    if let Some(kind) = foreign(&begin) {
+        return Err(Misfit::Foreign(kind));
+    }
+    let cache = ReadCache::new(File::open(path).map_err(Misfit::Unreadable)?);
+    judge(&Facts::read(&cache).map_err(Misfit::Damaged)?)
+}
+
+/// `None`: ELF, 64 bits, little-endian, x86-64.
+fn foreign(begin: &[u8]) -> Option<&'static str> {
+    match begin {
+        [0x7f, b'E', b'L', b'F', class, order, ..] => {
+            let machine = begin.get(18..20).unwrap_or_default();
+            let is_ours = (*class, *order) == (2, 1) && machine == [62, 0];
+            let is_arm = machine == [183, 0];
+            (!is_ours).then_some(if is_arm {
+                "a program for ARM"
+            } else {
+                "a program for another processor"
+            })
+        }
+        [b'M', b'Z', ..] => Some("a program for Windows"),
+        [0xcf | 0xce, 0xfa, 0xed, 0xfe, ..] | [0xca, 0xfe, 0xba, 0xbe, ..] => {
+            Some("a program for macOS")
+        }
+        [b'#', b'!', ..] => Some("a script"),
+        _ => Some("no program"),
+    }
+}
+
+#[derive(Default)]
+struct Facts {
+    loader: Option<String>,
+    /// Names of shared libraries.
+    libraries: Vec<String>,
+    /// `GLIBC_…` as the symbols ask for them.
+    versions: Vec<String>,
+}
+
+impl Facts {
+    fn read<'data>(data: impl ReadRef<'data>) -> object::read::Result<Self> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let header = elf::FileHeader64::<Endianness>::parse(data)?;
+        let endian = header.endian()?;
+        let mut facts = Self::default();
+        for segment in header.program_headers(endian, data)? {
+            if let Some(loader) = segment.interpreter(endian, data)? {
+                facts.loader = Some(text(loader));
+            }
+        }
+        let sections = header.sections(endian, data)?;
+        let dynamic = sections.dynamic_table(endian, data)?;
+        for entry in dynamic.iter().filter(|entry| entry.tag == elf::DT_NEEDED) {
+            facts.libraries.push(text(dynamic.string(entry)?));
+        }
+        if let Some((mut files, link)) = sections.gnu_verneed(endian, data)? {
+            let strings = sections.strings(endian, data, link)?;
+            while let Some((_, mut versions)) = files.next()? {
+                while let Some(version) = versions.next()? {
+                    let name = text(version.name(endian, strings)?);
+                    if name.starts_with("GLIBC_") {
+                        facts.versions.push(name);
+                    }
+                }
+            }
+        }
+        Ok(facts)
+    }
+}
+
+fn judge(facts: &Facts) -> Result<Needs, Misfit> {
+    match &facts.loader {
+        None if facts.libraries.is_empty() => return Ok(Needs::Nothing),
+        None => return Err(Misfit::Foreign("a shared library")),
+        Some(loader) if loader != LOADER => return Err(Misfit::Loader(loader.clone())),
+        Some(_) => {}
+    }
+    let missing: Vec<String> = facts
+        .libraries
+        .iter()
+        .filter(|name| !LIBRARIES.contains(&name.as_str()))
+        .cloned()
+        .collect();
+    if !missing.is_empty() {
+        return Err(Misfit::Libraries(missing));
+    }
+    let mut newest = None;
+    for name in &facts.versions {
+        let version = glibc(name).ok_or_else(|| Misfit::Glibc(format!("`{name}`")))?;
+        newest = newest.max(Some(version));
+    }
+    match newest {
+        // Every C program asks for some version: this one's table was cut away.
+        None => Err(Misfit::Mute),
+        Some(version) if version > GLIBC_OF_AZURE => Err(Misfit::Glibc(format!("glibc {version}"))),
+        Some(version) => Ok(Needs::Glibc(version)),
+    }
+}
+
+/// `GLIBC_2.34`, also with a third part; `None`: not a version that every later glibc has.
+fn glibc(name: &str) -> Option<Version> {
+    // A feature of the loader, which has a name instead of a number.
+    if name == "GLIBC_ABI_DT_RELR" {
+        return Some(Version { major: 2, minor: 36 });
+    }
+    let mut parts = name.strip_prefix("GLIBC_")?.split('.');
+    let version =
+        Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? };
+    parts.all(|part| part.parse::<u32>().is_ok()).then_some(version)
+}

@@ -1,0 +1,158 @@
+//! What only an upload must keep: the local host would run it, Azure or the tools that upload would not.
+
+use std::fs;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobMatcher};
+use serde_json::Value;
+
+use super::problem::Problem;
+
+const HOST_JSON: &str = "host.json";
+const IGNORE: &str = ".funcignore";
+/// What holds keys and stays on a developer's machine.
+const SECRETS: &str = "local.settings.json";
+
+/// Folders below the root that are looked through for files that would be left out.
+const DEPTH_MAX: usize = 4;
+
+/// What `host.json` says that would start and then not work. A text that is no object is told of elsewhere.
+pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
+    let Ok(json) = serde_json::from_str::<Value>(text) else { return Vec::new() };
+    let at = |path: &str| json.pointer(path).filter(|value| !value.is_null());
+    let text_at = |path: &str| at(path).and_then(Value::as_str).unwrap_or_default();
+    let mut problems = Vec::new();
+    let mut refuse = |message: String| problems.push(Problem::new(HOST_JSON, message));
+    let handler = "/customHandler/description";
+    let executable = text_at(&format!("{handler}/defaultExecutablePath"));
+    if executable.starts_with(['/', '\\']) || executable.contains(['\\', ':']) {
+        refuse(format!(
+            "`defaultExecutablePath` is `{executable}`: write the name it has in the package, with `/`"
+        ));
+    }
+    for name in ["workerDirectory", "workingDirectory"] {
+        let folder = text_at(&format!("{handler}/{name}"));
+        if !folder.is_empty() {
+            refuse(format!(
+                "`customHandler.description.{name}` is `{folder}`: leave it empty, or the handler or its agents are looked for there"
+            ));
+        }
+    }
+    if at("/customHandler/http/routes").is_some() {
+        refuse(
+            "`customHandler.http.routes` is there: the host refuses it beside function.json files"
+                .to_owned(),
+        );
+    }
+    let profile = text_at("/configurationProfile");
+    if !["", "default"].contains(&profile) {
+        refuse(format!(
+            "`configurationProfile` is `{profile}`, which brings routes: the host refuses them beside function.json files"
+        ));
+    }
+    let bundle = text_at("/extensionBundle/version");
+    if at("/extensionBundle").is_some() && !reaches_bundle_4(bundle) {
+        refuse(format!(
+            "`extensionBundle.version` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the queues of today"
+        ));
+    }
+    if text_at("/extensions/queues/messageEncoding") != "none" {
+        refuse(
+            "`extensions.queues.messageEncoding` is not \"none\": messages are plain JSON, and Azure would put every one aside as poison"
+                .to_owned(),
+        );
+    }
+    problems
+}
+
+/// A range of package versions that begins with some 4 and ends before 5.
+fn reaches_bundle_4(range: &str) -> bool {
+    let inner = range.strip_prefix('[').and_then(|range| range.strip_suffix([')', ']']));
+    let Some((from, to)) = inner.and_then(|inner| inner.split_once(',')) else { return false };
+    let major = |version: &str| version.trim().split('.').next().unwrap_or_default().to_owned();
+    let ends = range.ends_with(')') && major(to) == "5" || major(to) == "4";
+    major(from) == "4" && ends
+}
+
+/// Settings with keys that `.funcignore` would not keep back: both tools leave them out of themselves, a plain zip does not.
+pub(super) fn refuse_secrets(dir: &Path) -> Option<Problem> {
+    let is_kept_back = rules(dir).is_some_and(|rules| is_left_out(&rules, SECRETS).is_some());
+    (dir.join(SECRETS).exists() && !is_kept_back).then(|| {
+        Problem::new(SECRETS, "holds keys of your machine: remove it, or name it in .funcignore")
+    })
+}
+
+/// What the handler needs and `.funcignore` leaves out of the upload.
+pub(super) fn refuse_left_out(dir: &Path) -> Vec<Problem> {
+    let Some(rules) = rules(dir) else { return Vec::new() };
+    let mut files = Vec::new();
+    list(dir, "", DEPTH_MAX, &mut files);
+    let is_needed = |file: &&String| {
+        let is_script = file.ends_with("/function.json") || file.as_str() == HOST_JSON;
+        is_script || file.ends_with(".agent.md") || !file.contains(['.', '/'])
+    };
+    let left_out = |file: &String| {
+        let rule = is_left_out(&rules, file)?;
+        let message = format!("leaves {file} out of the upload: remove `{}`", rule.text);
+        Some(Problem::new(format!("{IGNORE}:{}", rule.line), message))
+    };
+    files.iter().filter(is_needed).filter_map(left_out).collect()
+}
+
+struct Rule {
+    line: usize,
+    text: String,
+    /// `!`: takes in again what an earlier line leaves out.
+    is_exception: bool,
+    matcher: GlobMatcher,
+}
+
+/// The lines of `.funcignore`, which is read as git reads its own.
+fn rules(dir: &Path) -> Option<Vec<Rule>> {
+    let text = fs::read_to_string(dir.join(IGNORE)).ok()?;
+    let rule = |(index, line): (usize, &str)| {
+        let line = line.trim_end();
+        if line.is_empty() || line.starts_with('#') {
+            return None;
+        }
+        let (is_exception, pattern) =
+            line.strip_prefix('!').map_or((false, line), |rest| (true, rest));
+        let pattern = pattern.trim_end_matches('/');
+        // Without a slash inside it counts at every depth.
+        let anchored = pattern.strip_prefix('/').map_or_else(
+            || if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") },
+            str::to_owned,
+        );
+        let glob = GlobBuilder::new(&anchored).literal_separator(true).build().ok()?;
+        let matcher = glob.compile_matcher();
+        Some(Rule { line: index + 1, text: line.to_owned(), is_exception, matcher })
+    };
+    Some(text.lines().enumerate().filter_map(rule).collect())
+}
+
+/// The line that leaves out a file or a folder above it; the last one that matches decides.
+fn is_left_out<'a>(rules: &'a [Rule], file: &str) -> Option<&'a Rule> {
+    let folders = file.match_indices('/').map(|(at, _)| file.split_at(at).0);
+    folders.chain([file]).find_map(|path| {
+        let last = rules.iter().rev().find(|rule| rule.matcher.is_match(path))?;
+        (!last.is_exception).then_some(last)
+    })
+}
+
+/// Files below `dir`, as paths with `/`, by name.
+fn list(dir: &Path, below: &str, depth_left: usize, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(dir.join(below)) else { return };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    for name in names {
+        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+        if dir.join(&path).is_dir() {
+            if depth_left > 1 {
+                list(dir, &path, depth_left - 1, files);
+            }
+        } else {
+            files.push(path);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What is deployed, held against the code: names of queues, containers, keys, indexes, settings, roles and files.
+//!
+//! No Bicep compiler is to be had here, so the files are parsed, and their wiring is checked as far as names go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use turnwheel::host::{Function, ScriptRoot, Trigger};
+use turnwheel::settings::table;
+
+use self::bicep::Bicep;
+use self::names::settings;
+
+mod bicep;
+mod names;
+
+/// Functions and namespaces of the language that `infra/` uses; one that is missing here is a slip or new.
+const LANGUAGE: &[&str] = &[
+    "allowed",
+    "description",
+    "empty",
+    "environment",
+    "export",
+    "guid",
+    "map",
+    "maxLength",
+    "maxValue",
+    "metadata",
+    "minLength",
+    "minValue",
+    "resourceId",
+    "secure",
+    "split",
+    "subscription",
+    "subscriptionResourceId",
+    "tenant",
+    "toLower",
+    "union",
+    "uniqueString",
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Of the project, with `/`; not what builds and tools leave behind.
+fn files(end: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![root()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_left = ["target", "node_modules", "dist"].contains(&name.as_str())
+                || (name.starts_with('.') && name != ".ci");
+            if path.is_dir() && !is_left {
+                open.push(path);
+            } else if name.ends_with(end) && name != "local.settings.json" {
+                let path = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                found.push(path.replace('\\', "/"));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn bicep(path: &str) -> Bicep {
+    Bicep::parse(path, read(path))
+}
+
+fn all() -> Vec<Bicep> {
+    let found: Vec<Bicep> = files(".bicep").iter().map(|path| bicep(path)).collect();
+    assert!(found.len() >= 10, "infra/ has its files");
+    found
+}
+
+fn variable(file: &str, name: &str) -> Value {
+    let variables = bicep(file).variables();
+    variables.get(name).cloned().unwrap_or_else(|| panic!("{file} has no var {name}"))
+}
+
+fn texts(value: &Value) -> BTreeSet<String> {
+    let texts = value.as_array().expect("a list").iter();
+    texts.map(|text| text.as_str().expect("a text").to_owned()).collect()
+}
+
+#[test]
+fn every_bicep_file_is_bicep() {
+    let errors: Vec<String> = all().iter().flat_map(Bicep::errors).collect();
+    assert_eq!(errors, [""; 0]);
+    let torn =
+        Bicep::parse("torn.bicep", "param name string\nvar list = ['a'\nvar x = 1\n".to_owned());
+    assert!(!torn.errors().is_empty(), "a torn file is noticed");
+}
+
+#[test]
+fn every_name_in_a_bicep_file_is_declared_in_it() {
+    let unknown: Vec<String> = all().iter().flat_map(|file| file.unknown_names(LANGUAGE)).collect();
+    assert_eq!(unknown, [""; 0]);
+    let slip = "param name string\nvar greeting = toLower(nmae)\n";
+    let slip = Bicep::parse("slip.bicep", slip.to_owned());
+    assert_eq!(slip.unknown_names(LANGUAGE), ["slip.bicep: nmae"]);
+}
+
+/// Sentences about modules that are given what they do not take, or not given what they need.
+fn wiring_faults(files: &[Bicep]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for file in files {
+        let folder = Path::new(&file.path).parent().unwrap();
+        let mut outputs = BTreeMap::new();
+        for module in file.modules() {
+            let path = folder.join(&module.kind).to_string_lossy().replace('\\', "/");
+            let Some(target) = files.iter().find(|other| other.path == path) else {
+                faults.push(format!("{}: there is no {path}", file.path));
+                continue;
+            };
+            outputs.insert(module.symbol.clone(), target.outputs());
+            let parameters = target.parameters();
+            let given: BTreeSet<String> =
+                module.body["params"].as_object().unwrap().keys().cloned().collect();
+            for name in given.iter().filter(|name| !parameters.contains_key(*name)) {
+                faults.push(format!("{}: {path} takes no `{name}`", file.path));
+            }
+            let required = parameters.iter().filter(|(_, is_required)| **is_required);
+            for (name, _) in required.filter(|(name, _)| !given.contains(*name)) {
+                faults.push(format!("{}: {path} needs `{name}`", file.path));
+            }
+        }
+        for (symbol, name) in file.outputs_used() {
+            if !outputs.get(&symbol).is_some_and(|outputs| outputs.contains(&name)) {
+                faults.push(format!("{}: `{symbol}` has no output `{name}`", file.path));
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn modules_are_given_what_they_take() {
+    assert_eq!(wiring_faults(&all()), [""; 0]);
+    let inner = "param name string\nparam size int = 1\noutput id string = name\n";
+    let outer = "module one 'inner.bicep' = {\n  name: 'one'\n  params: { nam: 'x' }\n}\noutput id string = one.outputs.ident\n";
+    let files = [("infra/outer.bicep", outer), ("infra/inner.bicep", inner)]
+        .map(|(path, text)| Bicep::parse(path, text.to_owned()));
+    assert_eq!(
+        wiring_faults(&files),
+        [
+            "infra/outer.bicep: infra/inner.bicep takes no `nam`",
+            "infra/outer.bicep: infra/inner.bicep needs `name`",
+            "infra/outer.bicep: `one` has no output `ident`"
+        ]
+    );
+}
+
+#[test]
+fn every_json_file_is_json() {
+    let files = files(".json");
+    assert!(files.contains(&"infra/main.parameters.json".to_owned()), "{files:?}");
+    for path in files {
+        serde_json::from_str::<Value>(&read(&path))
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+#[test]
+fn the_parameters_are_those_of_the_main_file() {
+    let parameters = bicep("infra/main.bicep").parameters();
+    let file: Value = serde_json::from_str(&read("infra/main.parameters.json")).unwrap();
+    let given: BTreeSet<&String> = file["parameters"].as_object().unwrap().keys().collect();
+    for name in &given {
+        assert!(parameters.contains_key(*name), "infra/main.bicep has no param {name}");
+    }
+    for (name, is_required) in &parameters {
+        assert!(!is_required || given.contains(name), "infra/main.parameters.json lacks {name}");
+    }
+}
+
+/// Keys stay out: what would be a secret is a reference to the vault, and what is refused on the plan is not there.
+#[test]
+fn no_setting_holds_a_key() {
+    let settings = settings();
+    for (name, value) in &settings {
+        let is_secret = table::row(name).is_some_and(|row| row.is_secret);
+        let is_harmless = name == "APPLICATIONINSIGHTS_CONNECTION_STRING";
+        assert!(!is_secret || is_harmless || value.starts_with("@Microsoft.KeyVault("), "{name}");
+    }
+    for refused in ["FUNCTIONS_WORKER_RUNTIME", "WEBSITE_RUN_FROM_PACKAGE", "AzureWebJobsStorage"] {
+        assert!(!settings.contains_key(refused), "{refused}");
+    }
+    for file in files(".bicep") {
+        let text = read(&file);
+        for call in ["listKeys", "listSecrets", "AccountKey", "primaryMasterKey"] {
+            assert!(!text.contains(call), "{file} has {call}");
+        }
+    }
+}
+
+#[test]
+fn accounts_accept_no_keys_and_nothing_is_public() {
+    let of = |file: &str, kind: &str| {
+        let found = bicep(file).resources().into_iter().find(|one| one.kind.starts_with(kind));
+        found.unwrap_or_else(|| panic!("{file} has no {kind}")).body["properties"].clone()
+    };
+    let storage = of("infra/modules/storage.bicep", "Microsoft.Storage/storageAccounts@");
+    assert_eq!(storage["allowSharedKeyAccess"], false);
+    assert_eq!(storage["allowBlobPublicAccess"], false);
+    let cosmos = of("infra/modules/cosmos.bicep", "Microsoft.DocumentDB/databaseAccounts@");
+    assert_eq!(cosmos["disableLocalAuth"], true);
+    assert_eq!(cosmos["enableMultipleWriteLocations"], false);
+    assert_eq!(cosmos["capabilities"], json!([{ "name": "EnableServerless" }]));
+    assert_eq!(cosmos["locations"].as_array().unwrap().len(), 1);
+    let insights = of("infra/modules/monitoring.bicep", "Microsoft.Insights/components@");
+    assert_eq!(insights["DisableLocalAuth"], true);
+    let model = of("infra/modules/openAi.bicep", "Microsoft.CognitiveServices/accounts@");
+    assert_eq!(model["disableLocalAuth"], true);
+    let vault = of("infra/modules/vault.bicep", "Microsoft.KeyVault/vaults@");
+    assert_eq!(vault["enableRbacAuthorization"], true);
+}
+
+#[test]
+fn the_app_runs_a_custom_handler_on_flex_consumption() {
+    let file = bicep("infra/modules/functionApp.bicep");
+    let resources = file.resources();
+    let of = |symbol: &str| &resources.iter().find(|one| one.symbol == symbol).unwrap().body;
+    assert_eq!(of("plan")["sku"], json!({ "name": "FC1", "tier": "FlexConsumption" }));
+    let config = &of("app")["properties"]["functionAppConfig"];
+    assert_eq!(config["runtime"], json!({ "name": "custom", "version": "1.0" }));
+    let storage = &config["deployment"]["storage"];
+    assert_eq!(storage["authentication"]["type"], "UserAssignedIdentity");
+    let excluded = &of("signIn")["properties"]["globalValidation"]["excludedPaths"];
+    assert_eq!(texts(excluded), open_paths(), "what functions/ lets everyone call");
+}
+
+/// Of the functions that need no key: a probe has none, and a link carries its own proof.
+fn open_paths() -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    let parameter = regex::Regex::new(r"\{\w+\}").unwrap();
+    for (name, text) in &ScriptRoot::embedded().functions {
+        let function = Function::read(name, name, text).unwrap().unwrap();
+        if let Trigger::Http { route, .. } = &function.trigger
+            && function.json["bindings"][0]["authLevel"] == "anonymous"
+        {
+            paths.insert(format!("/api/{}", parameter.replace(route.text(), "*")));
+        }
+    }
+    paths
+}
+
+#[test]
+fn azd_builds_packages_and_finds_the_app() {
+    let azure: Value = serde_saphyr::from_str(&read("azure.yaml")).unwrap();
+    let services = azure["services"].as_object().unwrap();
+    assert_eq!(services.keys().collect::<Vec<_>>(), ["turnwheel"]);
+    let service = &services["turnwheel"];
+    assert_eq!(service["host"], "function");
+    assert_eq!(service["language"], "custom");
+    assert_eq!(service["dist"], "dist");
+    assert!(service.get("remoteBuild").is_none());
+    let tag = "'azd-service-name': 'turnwheel'";
+    assert!(read("infra/main.bicep").contains(tag), "azd looks for {tag}");
+    assert_eq!(
+        (&azure["infra"]["path"], &azure["infra"]["module"]),
+        (&json!("infra"), &json!("main"))
+    );
+    for hook in [&azure["hooks"]["preprovision"], &service["hooks"]["prepackage"]] {
+        for (system, shell) in [("posix", "sh"), ("windows", "pwsh")] {
+            assert_eq!(hook[system]["shell"], shell);
+            let script = hook[system]["run"].as_str().unwrap().trim_start_matches("./");
+            let text = read(script);
+            assert!(
+                !script.contains("package") || text.contains("package --out dist "),
+                "{script}"
+            );
+            #[cfg(unix)]
+            if system == "posix" {
+                use std::os::unix::fs::PermissionsExt as _;
+                let mode = std::fs::metadata(root().join(script)).unwrap().permissions().mode();
+                assert_eq!(mode & 0o111, 0o111, "chmod +x {script}");
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Names of queues, containers, keys, indexes, settings and roles: the same in `infra/`, in the functions, the code and the docs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use turnwheel::host::{Function, ScriptRoot, Trigger};
+use turnwheel::queue;
+use turnwheel::settings::Settings;
+use turnwheel::settings::table::{self, SetBy};
+
+use super::{bicep, files, read, texts, variable};
+
+/// From Azure's list of built-in roles, and Cosmos DB's own.
+const ROLES: &[(&str, &str)] = &[
+    ("Cognitive Services OpenAI User", "5e0bd9bd-7b93-4f28-af87-19fc36ad61bd"),
+    ("Cosmos DB Built-in Data Contributor", "00000000-0000-0000-0000-000000000002"),
+    ("Key Vault Secrets User", "4633458b-17de-408a-b874-0445c86b69e6"),
+    ("Monitoring Metrics Publisher", "3913510d-42f4-4e42-8a64-420c390055eb"),
+    ("Storage Blob Data Contributor", "ba92f5b4-2d11-453d-a403-e96b0029c9fe"),
+    ("Storage Blob Data Owner", "b7e6dc6d-f1e8-4753-8033-0f276bb0955b"),
+    ("Storage Queue Data Contributor", "974c5e8b-45b9-4653-ba55-5f855dd0fb88"),
+    ("Storage Table Data Contributor", "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3"),
+];
+
+const CONTAINERS: &[(&str, &[&str], &[&str], i64)] = &[
+    (
+        "conversations",
+        &["/tenant", "/user", "/conversationId"],
+        &[
+            "/tenant/?",
+            "/user/?",
+            "/conversationId/?",
+            "/id/?",
+            "/kind/?",
+            "/due/?",
+            "/createdAt/?",
+            "/state/?",
+        ],
+        -1,
+    ),
+    ("scopes", &["/tenant"], &["/tenant/?", "/id/?", "/kind/?", "/due/?"], -1),
+];
+
+#[test]
+fn queues_are_those_of_the_code_and_of_the_functions() {
+    let code: BTreeSet<String> = [queue::TURNS, queue::PROMPTS, queue::NOTIFY]
+        .into_iter()
+        .flat_map(|name| [name.to_owned(), queue::poison_of(name)])
+        .collect();
+    assert_eq!(texts(&variable("infra/modules/storage.bicep", "queues")), code);
+    let mut heard = BTreeSet::new();
+    for (name, text) in &ScriptRoot::embedded().functions {
+        let function = Function::read(name, name, text).unwrap().unwrap();
+        if let Trigger::Queue { queue } = function.trigger {
+            heard.insert(queue);
+        }
+    }
+    // No function empties the queue of messages that nobody could use.
+    let unheard: Vec<&String> = code.difference(&heard).collect();
+    assert_eq!(unheard, [&queue::poison_of(queue::PROMPTS)]);
+    assert!(heard.is_subset(&code), "{heard:?}");
+}
+
+/// Name, key, indexed paths and time to live of each container.
+type Shape = (String, Vec<String>, Vec<String>, i64);
+
+fn shapes_of_infra() -> Vec<Shape> {
+    let containers = variable("infra/modules/cosmos.bicep", "containers");
+    let list = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    let shape = |one: &Value| {
+        let keys = list(&one["keyPaths"]);
+        // A key of several parts is of another kind.
+        assert_eq!(one["keyKind"], if keys.len() > 1 { "MultiHash" } else { "Hash" });
+        let name = one["name"].as_str().unwrap().to_owned();
+        (name, keys, list(&one["indexedPaths"]), one["defaultTtl"].as_i64().unwrap())
+    };
+    containers.as_array().unwrap().iter().map(shape).collect()
+}
+
+#[test]
+fn containers_are_those_of_the_code() {
+    let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    let code: Vec<Shape> = CONTAINERS
+        .iter()
+        .map(|(name, keys, indexed, ttl)| ((*name).to_owned(), owned(keys), owned(indexed), *ttl))
+        .collect();
+    assert_eq!(shapes_of_infra(), code);
+    for (name, keys, indexed, _) in &code {
+        for key in keys {
+            // Or a query of one user would look at every document there is.
+            assert!(indexed.contains(&format!("{key}/?")), "{name} has no index on {key}");
+        }
+    }
+    let database = variable("infra/modules/cosmos.bicep", "database");
+    let sample = table::row("COSMOS__database").map_or("turnwheel", |row| row.example);
+    assert_eq!(database, sample);
+}
+
+#[test]
+fn every_setting_of_the_app_is_in_the_table() {
+    let settings = settings();
+    assert!(settings.contains_key("COSMOS__accountEndpoint"), "{settings:?}");
+    for name in settings.keys().filter(|name| *name != "APPLICATIONINSIGHTS_AUTHENTICATION_STRING")
+    {
+        let row = table::row(name).unwrap_or_else(|| panic!("settings::table has no {name}"));
+        assert_eq!(row.set_by, SetBy::You, "{name}");
+    }
+}
+
+/// In Azure, with values as the table's examples have them: understood, and nothing is missing.
+#[test]
+fn the_app_starts_with_the_settings_it_is_given() {
+    let of_platform = ["WEBSITE_SKU", "WEBSITE_HOSTNAME", "IDENTITY_ENDPOINT"];
+    let given = settings();
+    let lookup = move |name: &str| {
+        let is_set = given.contains_key(name) || of_platform.contains(&name);
+        let example = table::row(name).filter(|_| is_set)?.example;
+        let key = "c2l4dHkgZm91ciB6ZXJvcyBhbmQgb25lcywgbWFrZSB0aGVtIHJhbmRvbQ==";
+        Some(if name == "TURNWHEEL_SIGNING_KEYS" { key } else { example }.to_owned())
+    };
+    let settings = Settings::read(lookup).unwrap();
+    assert_eq!(settings.missing_to_serve().len(), 0, "{:?}", settings.missing_to_serve());
+    assert!(settings.is_in_azure && settings.storage.is_some() && settings.cosmos.is_some());
+}
+
+/// `var …Settings` of the app, as they are written.
+pub(super) fn settings() -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    // `empty(x) ? {} : { NAME: x }`
+    let conditional = regex::Regex::new(r"\{ (\w+):").unwrap();
+    for (name, value) in bicep("infra/modules/functionApp.bicep").variables() {
+        if !name.ends_with("Settings") {
+            continue;
+        }
+        if let Value::Object(object) = value {
+            settings.extend(
+                object.into_iter().map(|(name, value)| (name, value.as_str().unwrap().to_owned())),
+            );
+            continue;
+        }
+        let text = value.as_str().unwrap();
+        let found = conditional.captures(text).unwrap_or_else(|| panic!("{name} is {text}"));
+        settings.insert(found[1].to_owned(), String::new());
+    }
+    settings
+}
+
+#[test]
+fn roles_are_azures_and_each_is_used() {
+    let roles: BTreeMap<String, String> =
+        serde_json::from_value(variable("infra/modules/roles.bicep", "roles")).unwrap();
+    let known: BTreeMap<String, String> =
+        ROLES.iter().map(|(name, id)| ((*name).to_owned(), (*id).to_owned())).collect();
+    assert_eq!(roles, known);
+    let used: String = files(".bicep").iter().map(|path| read(path)).collect();
+    for name in roles.keys() {
+        assert!(used.contains(&format!("roles['{name}']")), "nobody has the role {name}");
+    }
+    let named = regex::Regex::new(r"roles\['([^']+)'\]").unwrap();
+    for found in named.captures_iter(&used) {
+        assert!(roles.contains_key(&found[1]), "there is no role {}", &found[1]);
+    }
+}
+
+/// What a page about deployment must name, because somebody will look for it there.
+#[test]
+fn the_page_about_deployment_names_what_is_deployed() {
+    let page = read("docs/deploy.md");
+    let mut wanted: Vec<String> = ROLES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    wanted.extend(texts(&variable("infra/modules/storage.bicep", "queues")));
+    wanted.push(
+        variable("infra/modules/storage.bicep", "artifactContainer").as_str().unwrap().to_owned(),
+    );
+    wanted.extend(bicep("infra/main.bicep").parameters().into_keys());
+    wanted.extend(["conversations", "scopes", "turnwheel"].map(str::to_owned));
+    let missing: Vec<&String> =
+        wanted.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/deploy.md does not name {missing:?}");
+    let named = regex::Regex::new(r"`(agent-[a-z-]+)`").unwrap();
+    let known: BTreeSet<String> = wanted.into_iter().collect();
+    for path in files(".md") {
+        for found in named.captures_iter(&read(&path)) {
+            assert!(known.contains(&found[1]), "{path} names {}, which is not deployed", &found[1]);
+        }
+    }
+}
