@@ -1,5 +1,6 @@
 //! Artifacts: immutable bytes of a conversation, written before the commit that names them.
 
+mod blob;
 #[cfg(test)]
 mod contract;
 mod embedded;
@@ -11,7 +12,9 @@ use std::ops::Range;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
+pub use self::blob::BlobArtifacts;
 pub use self::embedded::EmbeddedArtifacts;
 pub use self::memory::MemoryArtifacts;
 use crate::clock::Timestamp;
@@ -19,6 +22,9 @@ use crate::ids::{ArtifactId, ConversationKey, is_plain};
 
 /// Bytes of one artifact.
 pub const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
+
+/// The container of a storage account that holds them all.
+pub const CONTAINER: &str = "agent-artifacts";
 
 /// One conversation's artifacts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +97,23 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
 
     /// Everything of the conversation; nothing there is success.
     async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError>;
+
+    /// An address where whoever has it reads these bytes, and nothing else, for a few minutes; `None`: they go through us.
+    async fn link(
+        &self,
+        _shelf: &Shelf,
+        _id: &ArtifactId,
+        _shown: &Shown,
+    ) -> Result<Option<Url>, ArtifactError> {
+        Ok(None)
+    }
+}
+
+/// How a browser that follows a link takes the bytes; fixed in the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub content_type: String,
+    pub content_disposition: String,
 }
 
 /// Whether every part of the shelf may become part of a path. Ids are checked where they come in; this is the second lock.

@@ -1,4 +1,5 @@
 //! The way into Azure: settings become credentials and clients, here and nowhere else.
 
 pub mod credential;
+pub mod storage;
 pub mod vault;

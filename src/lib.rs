@@ -5,6 +5,7 @@ pub mod agents;
 pub mod app;
 pub mod artifacts;
 pub mod azure;
+pub mod azurite;
 pub mod clock;
 pub mod doctor;
 pub mod extensions;

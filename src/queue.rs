@@ -9,6 +9,7 @@ mod line;
 mod memory;
 #[cfg(test)]
 mod properties;
+mod storage;
 
 use std::fmt;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 pub use self::embedded::{EmbeddedQueue, Peeked};
 pub use self::memory::{Faults, MemoryQueue};
+pub use self::storage::StorageQueue;
 use crate::clock::Timestamp;
 
 /// Bytes of one message (Storage: 64 KiB).
@@ -33,6 +35,26 @@ pub const NOTIFY: &str = "agent-notify";
 /// The queue that takes what cannot be delivered.
 pub fn poison_of(queue: &str) -> String {
     format!("{queue}-poison")
+}
+
+/// Storage's rule for the names of queues.
+pub fn is_name(name: &str) -> bool {
+    (3..=63).contains(&name.len())
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--")
+}
+
+/// What every queue asks of a text before it takes it.
+fn check(text: &str) -> Result<(), QueueError> {
+    if text.len() > MESSAGE_BYTES_MAX {
+        return Err(QueueError::TooLarge(text.len()));
+    }
+    let is_bad = |c: char| {
+        (c < ' ' && !matches!(c, '\t' | '\n' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}')
+    };
+    text.chars().find(|c| is_bad(*c)).map_or(Ok(()), |c| Err(QueueError::BadCharacter(c)))
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -66,6 +88,9 @@ pub enum QueueError {
     Gone,
     #[error("the message is too large: {0} bytes")]
     TooLarge(usize),
+    /// Storage carries messages in XML, which has no such character; refused everywhere, so that `dev` shows it.
+    #[error("no queue carries the character U+{:04X}: send JSON, which escapes it, or base64", u32::from(*.0))]
+    BadCharacter(char),
     /// Try again.
     #[error("the queue did not answer")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -18,7 +18,7 @@ mod tests;
 
 use azure::{CosmosAccount, Identity, StorageAccount};
 use halt::HaltAt;
-use links::{Auth, Webhook};
+use links::{ArtifactLinks, Auth, Webhook};
 use mistake::Mistake;
 use model::ModelSettings;
 use reader::Reader;
@@ -49,6 +49,7 @@ pub struct Settings {
     pub identity: Identity,
     /// Absent: none is named. In Azure it is needed to serve.
     pub storage: Option<StorageAccount>,
+    pub artifact_links: ArtifactLinks,
     /// Absent: the embedded store, which Azure refuses.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
@@ -94,6 +95,7 @@ impl Settings {
         let is_in_azure = reader.is_in_azure();
         let model = ModelSettings::read(&mut reader);
         let identity = Identity::read(&mut reader, is_in_azure);
+        let storage = StorageAccount::read(&mut reader, &identity, is_in_azure);
         let settings = Self {
             model,
             port: reader.port(),
@@ -105,7 +107,8 @@ impl Settings {
             agents_dir: reader.text("TURNWHEEL_AGENTS_DIR").unwrap_or("agents".to_owned()).into(),
             default_agent: reader.agent_name("TURNWHEEL_DEFAULT_AGENT"),
             http_tools_allow: reader.hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
-            storage: StorageAccount::read(&mut reader, &identity, is_in_azure),
+            artifact_links: ArtifactLinks::read(&mut reader, storage.as_ref()),
+            storage,
             cosmos: CosmosAccount::read(&mut reader, &identity),
             identity,
             is_in_azure,

@@ -196,6 +196,9 @@ async fn put(
     match host.queues.send(&queue, text, Duration::ZERO).await {
         Ok(()) => (StatusCode::CREATED, Json(json!({ "queue": queue }))).into_response(),
         Err(QueueError::TooLarge(_)) => too_large(),
+        Err(error @ QueueError::BadCharacter(_)) => {
+            refuse(StatusCode::BAD_REQUEST, &format!("{error}."))
+        }
         Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
     }
 }

@@ -139,7 +139,7 @@ fn queue(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
         ));
     }
     let queue = text_at(trigger, "queueName");
-    if !is_queue_name(queue) {
+    if !crate::queue::is_name(queue) {
         return Err(format!(
             "`queueName` is `{queue}`: 3 to 63 of a-z, 0-9 and single hyphens between them"
         ));
@@ -160,15 +160,6 @@ fn demand_no_outputs(others: &[&Value]) -> Result<(), String> {
             text_at(other, "name")
         )),
     }
-}
-
-/// Storage's rule for the names of queues.
-pub(crate) fn is_queue_name(name: &str) -> bool {
-    (3..=63).contains(&name.len())
-        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-        && !name.contains("--")
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::function::{Function, is_queue_name};
+use super::function::Function;
 use super::{InvocationError, Shared, envelope};
-use crate::queue::{QueueError, Received, poison_of};
+use crate::queue::{self, QueueError, Received, poison_of};
 
 /// The first wait after an empty receive; it doubles up to `maxPollingInterval`.
 const POLL_FIRST: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ struct Listener {
 /// Until the host stops; then until what runs has ended.
 pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String) {
     let poison = (!queue.ends_with("-poison")).then(|| poison_of(&queue));
-    let poison = poison.filter(|poison| is_queue_name(poison));
+    let poison = poison.filter(|poison| queue::is_name(poison));
     let mut arrivals = host.queues.arrivals(&queue);
     let listener = Arc::new(Listener { host, function, queue, poison });
     let host = &listener.host;

@@ -5,11 +5,11 @@ use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
 use http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
-    ETAG,
+    ETAG, LOCATION, REFERRER_POLICY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::artifacts::{ArtifactFacts, Shelf};
+use crate::artifacts::{ArtifactFacts, Shelf, Shown};
 use crate::http::idempotency::idempotency;
 use crate::http::lists::{Params, page};
 use crate::http::owner::Caller;
@@ -85,7 +85,7 @@ pub(crate) async fn add(
     Ok(answered(add_artifact(&api.world, &key, artifact, &idempotency).await?))
 }
 
-/// An artifact's bytes.
+/// An artifact's bytes, or where they are.
 #[utoipa::path(
     get, path = "/conversations/{id}/artifacts/{artifactId}", tag = "artifacts",
     params(
@@ -94,6 +94,7 @@ pub(crate) async fn add(
     ),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 206), (status = 416),
+        (status = 302, description = "a link of a few minutes, where the storage account hands the bytes out"),
     )
 )]
 pub(crate) async fn read(
@@ -111,6 +112,14 @@ pub(crate) async fn read(
     let etag = format!("\"{sha256}\"");
     let shelf = Shelf { key, incarnation: head.incarnation };
     let facts = api.world.artifacts.facts(&shelf, &artifact_id).await.map_err(Refusal::from)?;
+    let shown = Shown {
+        content_type: facts.mime_type.clone(),
+        content_disposition: disposition(facts.name.as_deref()),
+    };
+    let link = api.world.artifacts.link(&shelf, &artifact_id, &shown).await;
+    if let Some(link) = link.map_err(Refusal::from)? {
+        return Ok(elsewhere(link.as_str()));
+    }
     let (status, range) = match wanted(&headers, &etag, facts.size) {
         Wanted::Whole => (StatusCode::OK, None),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, Some(range)),
@@ -142,6 +151,16 @@ pub(crate) async fn read(
         set(&mut response, CONTENT_RANGE, &content_range);
     }
     Ok(response)
+}
+
+/// A link is a right: nobody keeps it or passes it on with the next request.
+fn elsewhere(link: &str) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::FOUND;
+    set(&mut response, LOCATION, link);
+    set(&mut response, CACHE_CONTROL, "no-store");
+    set(&mut response, REFERRER_POLICY, "no-referrer");
+    response
 }
 
 /// What the bytes are. A browser saves them and never shows them: what a tool or a stranger made must not act as us.

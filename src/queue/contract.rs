@@ -145,12 +145,19 @@ async fn a_batch_holds_each_message_once(queue: &dyn Queue, name: &str) {
 
 async fn texts_come_back_as_they_were_sent(queue: &dyn Queue, name: &str) {
     let longest = "x".repeat(MESSAGE_BYTES_MAX);
+    // Six times as long where it is escaped.
+    let markup = "<\"&'>".repeat(MESSAGE_BYTES_MAX / 5);
+    let wide = "\u{1f600}".repeat(MESSAGE_BYTES_MAX / 4);
     for text in [
         "",
         "{\"a\":\"ü <&> \u{1f600}\"}",
         "  two\n lines ",
         "'; DROP TABLE messages; --",
+        "line\r\nend\r \t\u{7f}\u{85}\u{2028}\u{fffd}",
+        "&amp; &#13; <![CDATA[x]]>",
         &longest,
+        &markup,
+        &wide,
     ] {
         queue.send(name, text.to_owned(), NOW).await.unwrap();
         let message = receive_one(queue, name).await.unwrap();
@@ -159,5 +166,9 @@ async fn texts_come_back_as_they_were_sent(queue: &dyn Queue, name: &str) {
     }
     let refused = queue.send(name, format!("{longest}x"), NOW).await;
     assert!(matches!(refused, Err(QueueError::TooLarge(bytes)) if bytes == MESSAGE_BYTES_MAX + 1));
+    for bad in ['\0', '\u{b}', '\u{1b}', '\u{fffe}', '\u{ffff}'] {
+        let refused = queue.send(name, format!("x{bad}"), NOW).await;
+        assert!(matches!(refused, Err(QueueError::BadCharacter(told)) if told == bad), "{bad:?}");
+    }
     assert_eq!(queue.length(name).await.unwrap(), 0);
 }

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::disk::{Disk, Row};
 use self::lines::Lines;
 use super::line::Message;
-use super::{MESSAGE_BYTES_MAX, Queue, QueueError, Received};
+use super::{Queue, QueueError, Received, check};
 use crate::clock::{Clock, Timestamp};
 use crate::ids::Ids;
 
@@ -132,9 +132,7 @@ async fn blocking<T: Send + 'static>(
 #[async_trait]
 impl Queue for EmbeddedQueue {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
-        if text.len() > MESSAGE_BYTES_MAX {
-            return Err(QueueError::TooLarge(text.len()));
-        }
+        check(&text)?;
         let now = self.clock.now();
         let id = self.ids.fresh();
         if !self.is_kept(queue) {

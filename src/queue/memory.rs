@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::line::{Line, Message, Moment};
-use super::{MESSAGE_BYTES_MAX, PROMPTS, Queue, QueueError, Received};
+use super::{PROMPTS, Queue, QueueError, Received, check};
 use crate::clock::Clock;
 
 /// How often, in percent, each thing goes wrong. None does by default.
@@ -127,9 +127,7 @@ impl State {
 #[async_trait]
 impl Queue for MemoryQueue {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
-        if text.len() > MESSAGE_BYTES_MAX {
-            return Err(QueueError::TooLarge(text.len()));
-        }
+        check(&text)?;
         self.act(|state, now| {
             state.send(queue, &text, now.monotonic.saturating_add(delay), now);
             Ok(())

@@ -5,6 +5,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use url::Url;
 
+use super::azure::{StorageAccess, StorageAccount};
 use super::mistake::Mistake;
 use super::reader::{Reader, address, listed};
 use super::secret::Secret;
@@ -44,6 +45,35 @@ impl Auth {
             Self::SignIn => "easyauth",
             Self::Header => "header",
         }
+    }
+}
+
+/// Who hands out the bytes of artifacts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ArtifactLinks {
+    /// This app.
+    #[default]
+    Api,
+    /// `sas`: the storage account, by a link that the app's identity signs.
+    Signed,
+}
+
+impl ArtifactLinks {
+    pub(super) fn read(reader: &mut Reader<'_>, storage: Option<&StorageAccount>) -> Self {
+        let links = reader.parse("TURNWHEEL_ARTIFACT_LINKS", "`api` or `sas`", |text| match text {
+            "api" => Some(Self::Api),
+            "sas" => Some(Self::Signed),
+            _ => None,
+        });
+        let is_identity =
+            storage.is_some_and(|account| matches!(account.access, StorageAccess::Identity(_)));
+        if links == Some(Self::Signed) && !is_identity {
+            reader.note(Mistake::of(
+                "TURNWHEEL_ARTIFACT_LINKS",
+                "is `sas`, and only an identity signs such links: name the storage account by AzureWebJobsStorage__accountName, without a connection string, or write `api`",
+            ));
+        }
+        links.unwrap_or_default()
     }
 }
 

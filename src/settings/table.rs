@@ -148,6 +148,8 @@ pub const ROWS: &[Row] = &[
         .like("https://hooks.example.com/turnwheel").secret(),
     Row::yours("TURNWHEEL_WEBHOOK_SECRET", "Standard Webhooks secrets, `whsec_` and base64, separated by spaces; all sign.")
         .secret(),
+    Row::yours("TURNWHEEL_ARTIFACT_LINKS", "Who hands out the bytes of artifacts: `api`, this app, or `sas`, the storage account, by a link of five minutes that the app's identity signs.")
+        .or("`api`").sample("api").like("sas"),
     Row::yours("TURNWHEEL_HTTP_TOOLS_ALLOW", "Private addresses that HTTP tools may reach: hosts, host:port, addresses or CIDR ranges, separated by commas.")
         .or("none; loopback in `dev`").like("10.1.0.0/16,payments.internal:8443"),
     Row::yours("RUST_LOG", "Which log lines are written.").or("info").sample("info").like("info,turnwheel=debug"),

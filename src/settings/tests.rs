@@ -226,9 +226,9 @@ fn company(name: &str) -> &'static [(&'static str, &'static str)] {
         "AzureWebJobsStorage__blobServiceUri" => {
             &[("AzureWebJobsStorage__queueServiceUri", "https://q.example.com")]
         }
-        "AzureWebJobsStorage__credential" | "AzureWebJobsStorage__clientId" => {
-            &[("AzureWebJobsStorage__accountName", "mine")]
-        }
+        "AzureWebJobsStorage__credential"
+        | "AzureWebJobsStorage__clientId"
+        | "TURNWHEEL_ARTIFACT_LINKS" => &[("AzureWebJobsStorage__accountName", "mine")],
         "COSMOS__credential" | "COSMOS__clientId" | "COSMOS__database" => {
             &[("COSMOS__accountEndpoint", "https://a.documents.azure.com")]
         }
@@ -241,6 +241,22 @@ fn company(name: &str) -> &'static [(&'static str, &'static str)] {
         }
         _ => &[],
     }
+}
+
+#[test]
+fn links_to_artifacts_need_an_identity() {
+    let links = ("TURNWHEEL_ARTIFACT_LINKS", "sas");
+    let signed = read(&[links, ("AzureWebJobsStorage__accountName", "mine")]).unwrap();
+    assert_eq!(signed.artifact_links, ArtifactLinks::Signed);
+    assert_eq!(read(&[]).unwrap().artifact_links, ArtifactLinks::Api);
+    for others in [vec![], vec![("AzureWebJobsStorage", "UseDevelopmentStorage=true")]] {
+        let text = mistakes(&[vec![links], others].concat());
+        assert!(
+            text.starts_with("TURNWHEEL_ARTIFACT_LINKS is `sas`, and only an identity"),
+            "{text}"
+        );
+    }
+    assert!(mistakes(&[("TURNWHEEL_ARTIFACT_LINKS", "public")]).contains("`api` or `sas`"));
 }
 
 #[test]

@@ -168,7 +168,7 @@ pub async fn nudge(world: &World, key: &ConversationKey, traceparent: Option<&st
     if let Err(error) = world.queue.send(queue::TURNS, text, Duration::ZERO).await {
         let why: &dyn std::error::Error = match &error {
             QueueError::Unavailable(source) => source.as_ref(),
-            QueueError::Gone | QueueError::TooLarge(_) => &error,
+            QueueError::Gone | QueueError::TooLarge(_) | QueueError::BadCharacter(_) => &error,
         };
         tracing::warn!(conversation.id = %key, error = %why, "nudge was not sent: the sweep will find what is owed");
     }

@@ -6,4 +6,5 @@ mod proxy;
 mod queues;
 mod rig;
 mod shelf;
+mod storage;
 mod timer;

@@ -1,5 +1,6 @@
 //! What several integration tests need.
 
+pub(crate) mod azurite;
 pub(crate) mod fake_model;
 pub(crate) mod normal;
 pub(crate) mod process;

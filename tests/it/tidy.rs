@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["main"],
     &["app"],
     &["doctor", "package"],
-    &["host", "http"],
+    &["azurite", "host", "http"],
     &["turn"],
     &["agents", "extensions", "payments"],
     &["artifacts", "live", "model", "queue", "store", "tools"],

@@ -100,7 +100,7 @@ pub(super) struct Rig {
     pub(super) clock: Arc<ManualClock>,
     pub(super) keys: SigningKeys,
     pub(super) pay: Arc<Pay>,
-    router: Router,
+    pub(super) router: Router,
 }
 
 /// Status, headers and body of an answer.

@@ -281,6 +281,21 @@ async fn what_is_not_base64_goes_aside_at_once_where_host_json_says_base64() {
 }
 
 #[tokio::test]
+async fn a_silent_queue_is_asked_less_and_less() {
+    let mut setting = Setting { is_silent: true, ..Setting::default() };
+    setting.root.replace("01:00:00", "00:00:00.4");
+    let rig = Rig::start_with(handler(|| async { good() }), setting).await;
+    rig.shelf.until("it is asked five times", |state| state.asked_at.len() >= 5).await;
+    let gaps: Vec<Duration> = rig
+        .shelf
+        .change(|state| state.asked_at.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect());
+    let least = [100, 200, 400, 400].map(Duration::from_millis);
+    assert!(gaps.iter().zip(&least).all(|(gap, least)| gap >= least), "{gaps:?}");
+    rig.shelf.put(TURNS, "ring").await;
+    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
+}
+
+#[tokio::test]
 async fn a_stop_waits_for_what_runs_and_settles_it() {
     let gate = Arc::new(Semaphore::new(0));
     let opened = Arc::clone(&gate);

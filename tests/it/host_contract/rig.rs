@@ -31,6 +31,8 @@ pub(crate) struct Setting {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
+    /// The queue tells nobody when something arrives.
+    pub(crate) is_silent: bool,
 }
 
 impl Default for Setting {
@@ -43,6 +45,7 @@ impl Default for Setting {
             clock: Arc::new(SystemClock::default()),
             lease: LEASE,
             grace: Duration::from_hours(1),
+            is_silent: false,
         }
     }
 }
@@ -80,6 +83,7 @@ impl Rig {
     pub(crate) async fn start_with(handler: Router, setting: Setting) -> Self {
         let (handler_address, handler) = serve(handler).await;
         let shelf = Arc::new(Shelf::default());
+        shelf.change(|state| state.is_silent = setting.is_silent);
         let options = HostOptions {
             port: 0,
             root: setting.root,

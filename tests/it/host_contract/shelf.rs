@@ -20,6 +20,10 @@ pub(crate) struct State {
     pub(crate) deletions: usize,
     /// Renewals answer that somebody else has the message.
     pub(crate) steals: bool,
+    /// Only polling tells.
+    pub(crate) is_silent: bool,
+    /// When `agent-turns` was asked for messages.
+    pub(crate) asked_at: Vec<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +102,9 @@ impl Queue for Shelf {
     ) -> Result<Vec<Received>, QueueError> {
         let mut state = self.state.lock().unwrap();
         let now = Instant::now();
+        if queue == "agent-turns" {
+            state.asked_at.push(now);
+        }
         let visible = state
             .messages
             .iter_mut()
@@ -119,8 +126,9 @@ impl Queue for Shelf {
             });
         }
         state.deliveries += received.len();
+        let is_silent = state.is_silent;
         drop(state);
-        if !received.is_empty() {
+        if !received.is_empty() || is_silent {
             self.change(|_| ());
         }
         Ok(received)
@@ -161,6 +169,7 @@ impl Queue for Shelf {
     }
 
     fn arrivals(&self, _queue: &str) -> Option<watch::Receiver<u64>> {
-        Some(self.changes.subscribe())
+        let is_silent = self.state.lock().unwrap().is_silent;
+        (!is_silent).then(|| self.changes.subscribe())
     }
 }

@@ -1,0 +1,320 @@
+//! Artifacts as blobs of a private container.
+
+mod facts;
+mod link;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use azure_core::credentials::TokenCredential;
+use azure_core::http::pager::PagerOptions;
+use azure_core::http::{ClientMethodOptions, RequestContent};
+use azure_storage_blob::models::{
+    BlobClientDeleteOptions, BlobClientDownloadOptions, BlobClientGetPropertiesOptions,
+    BlobClientGetPropertiesResultHeaders as _, BlobClientUploadOptions,
+    BlobContainerClientCreateOptions, BlobContainerClientListBlobsOptions, BlobItem,
+    DeleteSnapshotsOptionType, ListBlobsIncludeItem,
+};
+use azure_storage_blob::{BlobClient, BlobContainerClient, BlobServiceClient};
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use url::Url;
+
+use self::link::Links;
+use super::{
+    ARTIFACT_BYTES_MAX, ArtifactError, ArtifactFacts, Artifacts, CONTAINER, Shelf, Shown, cut,
+    is_nameable, oldest_first,
+};
+use crate::azure::storage::{self, Sending, StorageFault};
+use crate::ids::{ArtifactId, EffectId};
+use crate::settings::azure::{StorageAccess, StorageAccount};
+
+/// More than this goes in blocks of this size, so that a broken connection costs one block.
+const BLOCK_BYTES: u64 = 4 * 1024 * 1024;
+const BLOCKS_AT_ONCE: NonZero<usize> = NonZero::new(4).expect("four is not zero");
+const DELETES_AT_ONCE: usize = 8;
+
+pub struct BlobArtifacts {
+    service: BlobServiceClient,
+    container: BlobContainerClient,
+    /// Only an identity can sign them.
+    links: Option<Links>,
+    /// Blobs of one listing; absent: the service's 5,000.
+    page: Option<i32>,
+}
+
+impl BlobArtifacts {
+    /// Sends nothing yet. The container is `{prefix}agent-artifacts`. `credential` stands in for the one that the account's
+    /// identity names.
+    ///
+    /// # Errors
+    /// The account cannot be used: show it and do not start.
+    pub fn connect(
+        account: &StorageAccount,
+        credential: Option<Arc<dyn TokenCredential>>,
+        prefix: &str,
+        sending: &Sending,
+    ) -> Result<Self, StorageFault> {
+        let service = storage::blobs(account, credential, sending)?;
+        let container = service.blob_container_client(&format!("{prefix}{CONTAINER}"));
+        Ok(Self { service, container, links: None, page: None })
+    }
+
+    /// Lets readers fetch the bytes from the storage account itself.
+    ///
+    /// # Errors
+    /// The account is used by a key or a signature, which would sign links that nobody can trace or take back: show it and
+    /// do not start.
+    pub fn with_links(mut self, account: &StorageAccount) -> Result<Self, StorageFault> {
+        match &account.access {
+            StorageAccess::Identity(_) => {
+                self.links = Some(Links::new(&account.blob));
+                Ok(self)
+            }
+            StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Err(StorageFault::new(
+                "links to artifacts need a storage account that is used by an identity: set \
+                 AzureWebJobsStorage__accountName in place of a connection string, or TURNWHEEL_ARTIFACT_LINKS to api",
+            )),
+        }
+    }
+
+    /// Creates the container, which nobody reads without a right, if it is not there.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Unavailable`]: its source says what to do.
+    pub async fn create(&self) -> Result<(), ArtifactError> {
+        let options = BlobContainerClientCreateOptions {
+            method_options: options("blob.create"),
+            ..Default::default()
+        };
+        match self.container.create(Some(options)).await {
+            Ok(_) => Ok(()),
+            Err(error) if storage::code(&error) == Some("ContainerAlreadyExists") => Ok(()),
+            Err(error) => Err(self.told(&error)),
+        }
+    }
+
+    /// `None` when the names lead nowhere.
+    fn path(shelf: &Shelf, id: &ArtifactId) -> Option<String> {
+        if is_nameable(shelf) { shelf.path(id) } else { None }
+    }
+
+    fn blob(&self, shelf: &Shelf, id: &ArtifactId) -> Result<BlobClient, ArtifactError> {
+        let path = Self::path(shelf, id).ok_or(ArtifactError::NotFound)?;
+        Ok(self.container.blob_client(&path))
+    }
+
+    fn told(&self, error: &azure_core::Error) -> ArtifactError {
+        if storage::status(error) == Some(404) {
+            return ArtifactError::NotFound;
+        }
+        ArtifactError::Unavailable(storage::fault(error, self.service.url()).into())
+    }
+
+    async fn properties(
+        &self,
+        blob: &BlobClient,
+        id: &ArtifactId,
+    ) -> Result<ArtifactFacts, ArtifactError> {
+        let options = BlobClientGetPropertiesOptions {
+            method_options: options("blob.facts"),
+            ..Default::default()
+        };
+        let read = async {
+            let answer = blob.get_properties(Some(options)).await?;
+            let size = answer.content_length()?.unwrap_or(0);
+            Ok(facts::read(id.clone(), size, answer.content_type()?, &answer.metadata()?))
+        };
+        read.await.map_err(|error| self.told(&error))
+    }
+
+    /// The blobs whose names begin with this, page by page.
+    fn pages(
+        &self,
+        prefix: String,
+        include: Vec<ListBlobsIncludeItem>,
+    ) -> impl futures_util::Stream<Item = Result<Vec<BlobItem>, ArtifactError>> + Send + '_ {
+        let options = BlobContainerClientListBlobsOptions {
+            prefix: Some(prefix),
+            include: Some(include).filter(|include| !include.is_empty()),
+            maxresults: self.page,
+            method_options: PagerOptions {
+                context: storage::operation("blob.list"),
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let pages = self.container.list_blobs(Some(options)).map(|pager| {
+            pager.into_pages().and_then(async |page| Ok(page.into_model()?.blob_items))
+        });
+        stream::once(std::future::ready(pages))
+            .try_flatten()
+            // Without a container there is nothing in it.
+            .take_while(|page| {
+                let is_missing = |error| storage::code(error) == Some("ContainerNotFound");
+                std::future::ready(!page.as_ref().is_err_and(is_missing))
+            })
+            .map_err(|error| self.told(&error))
+    }
+}
+
+impl fmt::Debug for BlobArtifacts {
+    /// Without the query of its address, which may be a signature.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let url = self.container.url();
+        write!(f, "BlobArtifacts({}, {})", url.host_str().unwrap_or_default(), url.path())
+    }
+}
+
+fn options(operation: &'static str) -> ClientMethodOptions<'static> {
+    ClientMethodOptions { context: storage::operation(operation) }
+}
+
+#[async_trait]
+impl Artifacts for BlobArtifacts {
+    async fn put(
+        &self,
+        shelf: &Shelf,
+        facts: &ArtifactFacts,
+        bytes: Bytes,
+    ) -> Result<(), ArtifactError> {
+        let size = bytes.len() as u64;
+        if size > ARTIFACT_BYTES_MAX {
+            return Err(ArtifactError::TooLarge(size));
+        }
+        let blob = self.blob(shelf, &facts.id)?;
+        // Blocks are sent before the service looks whether the blob is there.
+        if size > BLOCK_BYTES && self.properties(&blob, &facts.id).await.is_ok() {
+            return Ok(());
+        }
+        let put = async || {
+            let options = BlobClientUploadOptions {
+                blob_content_type: facts::content_type(&facts.mime_type),
+                metadata: Some(facts::metadata(facts)),
+                parallel: Some(BLOCKS_AT_ONCE),
+                partition_size: NonZero::new(BLOCK_BYTES),
+                method_options: options("blob.put"),
+                ..Default::default()
+            };
+            let content: RequestContent<_, _> = bytes.clone().into();
+            blob.upload(content, Some(options.if_not_exists())).await.map(|_| ())
+        };
+        let mut done = put().await;
+        if let Err(error) = &done
+            && storage::code(error) == Some("ContainerNotFound")
+        {
+            self.create().await?;
+            done = put().await;
+        }
+        match done {
+            Ok(()) => Ok(()),
+            // The same bytes, from another try or another worker.
+            Err(error) if storage::code(&error) == Some("BlobAlreadyExists") => Ok(()),
+            Err(error) => Err(self.told(&error)),
+        }
+    }
+
+    async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError> {
+        let blob = self.blob(shelf, id)?;
+        self.properties(&blob, id).await
+    }
+
+    async fn get(
+        &self,
+        shelf: &Shelf,
+        id: &ArtifactId,
+        range: Option<Range<u64>>,
+    ) -> Result<Bytes, ArtifactError> {
+        let blob = self.blob(shelf, id)?;
+        let range = range.map(|range| cut(Some(range), ARTIFACT_BYTES_MAX));
+        if range.as_ref().is_some_and(Range::is_empty) {
+            self.properties(&blob, id).await?;
+            return Ok(Bytes::new());
+        }
+        let options = BlobClientDownloadOptions {
+            range: range.map(Into::into),
+            // One request for all of it: requests are what a download costs.
+            partition_size: usize::try_from(ARTIFACT_BYTES_MAX).ok().and_then(NonZero::new),
+            method_options: options("blob.get"),
+            ..Default::default()
+        };
+        let read = async { blob.download(Some(options)).await?.body.collect().await };
+        match read.await {
+            Ok(bytes) => Ok(bytes),
+            // It begins past the end.
+            Err(error) if storage::status(&error) == Some(416) => Ok(Bytes::new()),
+            Err(error) => Err(self.told(&error)),
+        }
+    }
+
+    async fn list(&self, shelf: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError> {
+        if !is_nameable(shelf) {
+            return Ok(Vec::new());
+        }
+        let prefix = shelf.prefix();
+        let mut all = Vec::new();
+        let mut pages =
+            std::pin::pin!(self.pages(prefix.clone(), vec![ListBlobsIncludeItem::Metadata]));
+        while let Some(page) = pages.try_next().await? {
+            all.extend(page.into_iter().filter_map(|blob| listed(&prefix, blob)));
+        }
+        Ok(oldest_first(all))
+    }
+
+    async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError> {
+        if !is_nameable(shelf) {
+            return Ok(());
+        }
+        let mut pages = std::pin::pin!(self.pages(shelf.prefix(), Vec::new()));
+        while let Some(page) = pages.try_next().await? {
+            let deletes = page.into_iter().filter_map(|blob| blob.name).map(|name| async move {
+                let options = BlobClientDeleteOptions {
+                    delete_snapshots: Some(DeleteSnapshotsOptionType::Include),
+                    method_options: options("blob.delete"),
+                    ..Default::default()
+                };
+                match self.container.blob_client(&name).delete(Some(options)).await {
+                    Err(error) if storage::status(&error) != Some(404) => Err(self.told(&error)),
+                    Ok(_) | Err(_) => Ok(()),
+                }
+            });
+            let deletes = stream::iter(deletes).buffer_unordered(DELETES_AT_ONCE);
+            deletes.try_collect::<()>().await?;
+        }
+        Ok(())
+    }
+
+    async fn link(
+        &self,
+        shelf: &Shelf,
+        id: &ArtifactId,
+        shown: &Shown,
+    ) -> Result<Option<Url>, ArtifactError> {
+        let Some(links) = &self.links else { return Ok(None) };
+        let path = Self::path(shelf, id).ok_or(ArtifactError::NotFound)?;
+        let url = self.container.blob_client(&path).url().clone();
+        let container = self.container.url().path_segments().and_then(Iterator::last);
+        let place = (container.unwrap_or(CONTAINER), path.as_str());
+        let signed = links.sign(&self.service, place, shown).await;
+        let query = signed.map_err(|error| self.told(&error))?;
+        let mut url = url;
+        url.set_query(Some(&query));
+        Ok(Some(url))
+    }
+}
+
+/// `None` for a blob that is none of ours.
+fn listed(prefix: &str, blob: BlobItem) -> Option<ArtifactFacts> {
+    let (effect, sha256) = blob.name.as_deref()?.strip_prefix(prefix)?.split_once('/')?;
+    let id = ArtifactId::of(&EffectId::new(effect), sha256);
+    id.parts()?;
+    let properties = blob.properties.unwrap_or_default();
+    let metadata = blob.metadata.and_then(|metadata| metadata.values).unwrap_or_default();
+    let size = properties.content_length.unwrap_or(0);
+    Some(facts::read(id, size, properties.content_type, &metadata))
+}

@@ -1,0 +1,55 @@
+//! What is known of an artifact, as a blob's properties and metadata. Those travel as headers: ASCII, and names in lower case.
+
+use std::collections::HashMap;
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::super::ArtifactFacts;
+use crate::clock::Timestamp;
+use crate::ids::ArtifactId;
+
+const NAME: &str = "name";
+const MIME_TYPE: &str = "mimetype";
+const CREATED_AT: &str = "createdat";
+/// What the service says of a blob that was given no type.
+const UNTYPED: &str = "application/octet-stream";
+
+/// For the portal and for links; `None` when it cannot be a header.
+pub(super) fn content_type(mime_type: &str) -> Option<String> {
+    let is_header =
+        !mime_type.is_empty() && mime_type.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    is_header.then(|| mime_type.to_owned())
+}
+
+/// Size and id are the blob's own.
+pub(super) fn metadata(facts: &ArtifactFacts) -> HashMap<String, String> {
+    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let mut metadata = HashMap::from([
+        (MIME_TYPE.to_owned(), encoded(&facts.mime_type)),
+        (CREATED_AT.to_owned(), facts.created_at.0.to_string()),
+    ]);
+    if let Some(name) = facts.name.as_deref().filter(|name| !name.is_empty()) {
+        metadata.insert(NAME.to_owned(), encoded(name));
+    }
+    metadata
+}
+
+pub(super) fn read(
+    id: ArtifactId,
+    size: u64,
+    content_type: Option<String>,
+    metadata: &HashMap<String, String>,
+) -> ArtifactFacts {
+    let decoded = |name: &str| {
+        let text = metadata.get(name).filter(|text| !text.is_empty())?;
+        Some(percent_decode_str(text).decode_utf8_lossy().into_owned())
+    };
+    let created_at = metadata.get(CREATED_AT).and_then(|millis| millis.parse().ok());
+    ArtifactFacts {
+        id,
+        name: decoded(NAME),
+        mime_type: decoded(MIME_TYPE).or(content_type).unwrap_or_else(|| UNTYPED.to_owned()),
+        size,
+        created_at: Timestamp(created_at.unwrap_or(0)),
+    }
+}

@@ -1,0 +1,116 @@
+//! Links to one blob, signed in the name of the app's identity: they end by themselves, and with the identity's right.
+
+use std::time::Duration;
+
+use azure_core::http::ClientMethodOptions;
+use azure_core::time::OffsetDateTime;
+use azure_storage_blob::BlobServiceClient;
+use azure_storage_blob::models::{BlobServiceClientGetUserDelegationKeyOptions, KeyInfo};
+use azure_storage_common::models::UserDelegationKey;
+use azure_storage_sas::{SasBuilder, SasProtocol};
+use tokio::sync::Mutex;
+use url::Url;
+
+use super::super::Shown;
+use crate::azure::storage;
+use crate::clock::{Clock, SystemClock, Timestamp};
+
+/// Long enough to begin a download, too short to be passed around.
+const LINK_LIFE: Duration = Duration::from_mins(5);
+/// One request for a key signs the links of an hour.
+const KEY_LIFE: Duration = Duration::from_hours(1);
+/// Clocks differ.
+const SKEW: Duration = Duration::from_mins(5);
+
+pub(super) struct Links {
+    account: String,
+    protocol: SasProtocol,
+    clock: SystemClock,
+    key: Mutex<Option<Key>>,
+}
+
+struct Key {
+    key: UserDelegationKey,
+    expires_at: Timestamp,
+}
+
+impl Links {
+    pub(super) fn new(endpoint: &Url) -> Self {
+        Self {
+            account: account_of(endpoint),
+            protocol: SasProtocol::Https,
+            clock: SystemClock::default(),
+            key: Mutex::new(None),
+        }
+    }
+
+    /// The query of a link to `(container, blob)`.
+    pub(super) async fn sign(
+        &self,
+        service: &BlobServiceClient,
+        (container, blob): (&str, &str),
+        shown: &Shown,
+    ) -> azure_core::Result<String> {
+        let now = self.clock.now();
+        let expires_at = now.plus(LINK_LIFE);
+        let mut held = self.key.lock().await;
+        let key = match held.take() {
+            Some(key) if key.expires_at > expires_at => key,
+            Some(_) | None => ask(service, now).await?,
+        };
+        let key = held.insert(key);
+        let link = SasBuilder::new(&*self.account, &key.key, time(expires_at))?
+            .protocol(self.protocol)
+            .blob(container, blob)
+            .read()
+            .content_type(&*shown.content_type)
+            .content_disposition(&*shown.content_disposition);
+        Ok(link.build())
+    }
+}
+
+async fn ask(service: &BlobServiceClient, now: Timestamp) -> azure_core::Result<Key> {
+    let expires_at = now.plus(KEY_LIFE);
+    let info = KeyInfo {
+        start: Some(time(now.minus(SKEW))),
+        expiry: Some(time(expires_at)),
+        ..Default::default()
+    };
+    let options = BlobServiceClientGetUserDelegationKeyOptions {
+        method_options: ClientMethodOptions { context: storage::operation("blob.key") },
+        ..Default::default()
+    };
+    let answer = service.get_user_delegation_key(info.try_into()?, Some(options)).await?;
+    Ok(Key { key: answer.into_model()?, expires_at })
+}
+
+fn time(at: Timestamp) -> OffsetDateTime {
+    let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);
+    OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// `name` of `https://name.blob.core.windows.net`; an emulator has it in the path.
+fn account_of(endpoint: &Url) -> String {
+    let in_path = endpoint.path_segments().and_then(|mut parts| parts.next());
+    match (in_path, endpoint.domain()) {
+        (Some(name), _) if !name.is_empty() => name.to_owned(),
+        (_, Some(host)) => host.split('.').next().unwrap_or_default().to_owned(),
+        (_, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_account_is_named_by_the_host_or_the_path() {
+        for (endpoint, name) in [
+            ("https://name.blob.core.windows.net", "name"),
+            ("https://name.blob.core.windows.net/", "name"),
+            ("https://127.0.0.1:10000/devstoreaccount1", "devstoreaccount1"),
+        ] {
+            assert_eq!(account_of(&Url::parse(endpoint).unwrap()), name);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Azurite's process, and the pipe by which it notices that whoever started it is gone.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use url::Url;
+
+use super::{ACCOUNT, AzuriteError, AzuriteOptions, Endpoints, failed};
+
+/// A cold start on a busy machine.
+const START_MAX: Duration = Duration::from_secs(90);
+/// To write down what it holds; it saves every few seconds anyway.
+const STOP_MAX: Duration = Duration::from_secs(5);
+const LINES_KEPT_MAX: usize = 20;
+
+/// Runs Azurite's main file and ends with its standard input: that pipe closes when its other end does, even when the
+/// starter is killed and can say nothing.
+const WRAPPER: &str = "\
+process.stdin.resume();
+process.stdin.on('close', () => {
+  setTimeout(() => process.exit(0), 4000).unref();
+  process.kill(process.pid, 'SIGTERM');
+});
+require(process.argv[1]);";
+
+/// For tests alone: a number of milliseconds on standard input moves Azurite's clock on, so that no test has to wait for
+/// a message to become visible.
+#[cfg(test)]
+const CLOCK: &str = "\
+const System = Date;
+let ahead = 0;
+globalThis.Date = class extends System {
+  constructor(...given) { if (given.length) super(...given); else super(System.now() + ahead); }
+  static now() { return System.now() + ahead; }
+};
+process.stdin.on('data', span => { ahead += Number(span); console.log('clock moved'); });
+";
+#[cfg(not(test))]
+const CLOCK: &str = "";
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) endpoints: Endpoints,
+    child: Child,
+    /// Open for as long as Azurite shall run.
+    stdin: Mutex<Option<ChildStdin>>,
+    /// What it says; ends when the process does.
+    lines: Mutex<mpsc::Receiver<String>>,
+    /// What it holds is on disk, so it gets time to write it.
+    keeps_data: bool,
+}
+
+/// The last lines of both outputs.
+type Said = Arc<Mutex<VecDeque<String>>>;
+
+impl Process {
+    pub(super) fn start(main: &Path, options: &AzuriteOptions) -> Result<Self, AzuriteError> {
+        let mut child = command(main, options)?.spawn().map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                AzuriteError::NoNode("node")
+            } else {
+                failed("start node")(error)
+            }
+        })?;
+        let stdin = Mutex::new(child.stdin.take());
+        let said = Said::default();
+        let (sender, lines) = mpsc::channel();
+        let readers = [
+            pass_on(child.stderr.take(), &said, None),
+            pass_on(child.stdout.take(), &said, Some(sender)),
+        ];
+        if let Some(endpoints) = endpoints(&lines) {
+            let lines = Mutex::new(lines);
+            return Ok(Self { endpoints, child, stdin, lines, keeps_data: options.data.is_some() });
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        for reader in readers.into_iter().flatten() {
+            let _ = reader.join();
+        }
+        let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<&str> = said.iter().map(String::as_str).collect();
+        Err(AzuriteError::Start(lines.join("\n")))
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    #[cfg(test)]
+    pub(super) fn advance(&self, span: Duration) {
+        use std::io::Write as _;
+
+        let mut stdin = self.stdin.lock().unwrap();
+        // In one piece, since each piece moves the clock.
+        let text = format!("{}\n", span.as_millis());
+        stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+        let lines = self.lines.lock().unwrap();
+        while lines.recv_timeout(START_MAX).unwrap() != "clock moved" {}
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.stdin.get_mut().map(Option::take));
+        if self.keeps_data {
+            let deadline = Instant::now() + STOP_MAX;
+            let lines = self.lines.get_mut().unwrap_or_else(PoisonError::into_inner);
+            while lines.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(main: &Path, options: &AzuriteOptions) -> Result<Command, AzuriteError> {
+    let main = std::path::absolute(main).map_err(failed("find the main file"))?;
+    let mut command = Command::new("node");
+    command
+        .args(["-e", &format!("{CLOCK}{WRAPPER}"), "--"])
+        .arg(main)
+        .args(["--disableTelemetry", "--silent"]);
+    for (name, port) in [
+        ("--blobPort", options.ports.blob),
+        ("--queuePort", options.ports.queue),
+        ("--tablePort", options.ports.table),
+    ] {
+        command.args([name, &port.to_string()]);
+    }
+    match &options.data {
+        None => command.arg("--inMemoryPersistence"),
+        Some(folder) => command.arg("--location").arg(folder),
+    };
+    if let Some(tls) = &options.tls {
+        command.arg("--cert").arg(&tls.certificate).arg("--key").arg(&tls.key);
+        command.args(["--oauth", "basic"]);
+    }
+    // Other accounts than the one we answer with.
+    command.env_remove("AZURITE_ACCOUNTS");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Ctrl-C in a terminal is for the starter, who still needs its queues to end well.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    Ok(command)
+}
+
+/// Reads an output to its end, so that it never blocks; a thread each, since they outlive any runtime.
+fn pass_on(
+    output: Option<impl Read + Send + 'static>,
+    said: &Said,
+    sender: Option<mpsc::Sender<String>>,
+) -> Option<JoinHandle<()>> {
+    let output = output?;
+    let said = Arc::clone(said);
+    Some(std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            {
+                let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                said.push_back(line.clone());
+                if said.len() > LINES_KEPT_MAX {
+                    said.pop_front();
+                }
+            }
+            if let Some(sender) = &sender {
+                let _ = sender.send(line);
+            }
+        }
+    }))
+}
+
+/// What Azurite says when it listens; `None` when it ends before, or takes too long.
+fn endpoints(lines: &mpsc::Receiver<String>) -> Option<Endpoints> {
+    let deadline = Instant::now() + START_MAX;
+    let (mut blob, mut queue) = (None, None);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let line = lines.recv_timeout(left).ok()?;
+        let Some((service, address)) = line.split_once(" service is successfully listening at ")
+        else {
+            continue;
+        };
+        let url = Url::parse(&format!("{address}/{ACCOUNT}")).ok();
+        match service {
+            "Azurite Blob" => blob = url,
+            "Azurite Queue" => queue = url,
+            // The last that starts.
+            _ => return Some(Endpoints { blob: blob?, queue: queue? }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::install::installed;
+    use super::super::shared::{folder, say};
+    use super::*;
+
+    fn started(options: &AzuriteOptions) -> Result<Process, AzuriteError> {
+        Process::start(&installed(&folder(), &say)?, options)
+    }
+
+    #[test]
+    fn it_ends_when_its_starter_does_and_writes_down_what_it_holds() {
+        let data = tempfile::tempdir().unwrap();
+        let options = AzuriteOptions { data: Some(data.path().to_owned()), ..Default::default() };
+        let mut process = started(&options).unwrap();
+        // All that is left of a killed starter is a closed pipe.
+        drop(process.stdin.get_mut().unwrap().take());
+        assert!(process.child.wait().unwrap().success());
+        let closed = process
+            .lines
+            .get_mut()
+            .unwrap()
+            .iter()
+            .any(|line| line.contains("Queue service successfully closed"));
+        assert!(closed, "it was given the time to end well");
+    }
+
+    #[test]
+    fn a_taken_port_is_told() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let ports = super::super::Ports { blob: port, ..Default::default() };
+        let refused = started(&AzuriteOptions { ports, ..Default::default() }).unwrap_err();
+        assert!(refused.to_string().contains("EADDRINUSE"), "{refused}");
+        assert!(refused.to_string().contains(&port.to_string()), "{refused}");
+    }
+}

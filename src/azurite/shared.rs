@@ -1,0 +1,74 @@
+//! The one Azurite that all tests of this process share.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+use azure_core::time::OffsetDateTime;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tokio::sync::OnceCell;
+
+use super::{Azurite, AzuriteError, AzuriteOptions, Tls};
+
+/// Where the tests install it.
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite")
+}
+
+/// Past the capture of test output: whoever waits should know for what.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Ends with this process: no destructor of a static runs, but its pipe closes. Some test may move its clock on by
+/// minutes: hide what shall stay hidden for an hour.
+pub(crate) async fn azurite() -> &'static Azurite {
+    static SHARED: OnceCell<Azurite> = OnceCell::const_new();
+    let options = AzuriteOptions { install: folder(), ..AzuriteOptions::default() };
+    SHARED.get_or_try_init(|| Azurite::start(options, say)).await.unwrap()
+}
+
+/// An Azurite that takes tokens, and the certificate to trust.
+pub(crate) async fn secure() -> (&'static Azurite, Vec<u8>) {
+    static SECURE: OnceCell<(Azurite, Vec<u8>)> = OnceCell::const_new();
+    let (azurite, certificate) = SECURE.get_or_try_init(start_secure).await.unwrap();
+    (azurite, certificate.clone())
+}
+
+async fn start_secure() -> Result<(Azurite, Vec<u8>), AzuriteError> {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let (certificate, key) = (files.path().join("cert.pem"), files.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let tls = Some(Tls { certificate, key });
+    let options = AzuriteOptions { install: folder(), tls, ..AzuriteOptions::default() };
+    let azurite = Azurite::start(options, say).await?;
+    Ok((azurite, made.cert.pem().into_bytes()))
+}
+
+/// Hands out a token that Azurite takes: it checks what it says, and no signature.
+#[derive(Debug)]
+pub(crate) struct Unsigned;
+
+#[async_trait::async_trait]
+impl TokenCredential for Unsigned {
+    async fn get_token(
+        &self,
+        scopes: &[&str],
+        _: Option<TokenRequestOptions<'_>>,
+    ) -> azure_core::Result<AccessToken> {
+        assert_eq!(scopes, ["https://storage.azure.com/.default"]);
+        let tenant = "11111111-2222-3333-4444-555555555555";
+        let claims = serde_json::json!({
+            "aud": "https://storage.azure.com", "iss": format!("https://sts.windows.net/{tenant}/"),
+            "tid": tenant, "oid": "66666666-7777-8888-9999-000000000000",
+            "nbf": 1_600_000_000, "iat": 1_600_000_000, "exp": 4_000_000_000_u64,
+        });
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
+        let token = format!("{header}.{}.", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let expires_on = OffsetDateTime::from_unix_timestamp(4_000_000_000).unwrap();
+        Ok(AccessToken::new(token, expires_on))
+    }
+}

@@ -1,0 +1,277 @@
+//! Queues of a storage account: shared by every instance, and by whoever else may write there.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::credentials::TokenCredential;
+use azure_core::http::ClientMethodOptions;
+use azure_core::time::OffsetDateTime;
+use azure_storage_queue::models::{
+    QueueClientCreateOptions, QueueClientDeleteMessageOptions, QueueClientGetPropertiesOptions,
+    QueueClientGetPropertiesResultHeaders as _, QueueClientReceiveMessagesOptions,
+    QueueClientSendMessageOptions, QueueClientUpdateMessageOptions, ReceivedMessage,
+};
+use azure_storage_queue::{QueueClient, QueueServiceClient};
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{NEVER, Queue, QueueError, Received, check, is_name, poison_of};
+use crate::azure::storage::{self, Sending, StorageFault};
+use crate::clock::Timestamp;
+use crate::ids::is_plain;
+use crate::settings::azure::StorageAccount;
+
+/// Of one request (the service's bound).
+const RECEIVE_MAX: usize = 32;
+/// A message is hidden for seven days at most (the service's bound).
+const HIDE_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
+/// A message never expires by itself: the store says what is owed, and a prompt is somebody's only copy.
+const FOR_EVER: i32 = -1;
+
+pub struct StorageQueue {
+    service: QueueServiceClient,
+    prefix: String,
+}
+
+impl StorageQueue {
+    /// Sends nothing yet. Each queue's name begins with `prefix`, empty in production. `credential` stands in for the one
+    /// that the account's identity names.
+    ///
+    /// # Errors
+    /// The account or the prefix cannot be used: show it and do not start.
+    pub fn connect(
+        account: &StorageAccount,
+        credential: Option<Arc<dyn TokenCredential>>,
+        prefix: &str,
+        sending: &Sending,
+    ) -> Result<Self, StorageFault> {
+        let longest = format!("{prefix}{}", poison_of(super::PROMPTS));
+        if !is_name(&longest) {
+            return Err(StorageFault::new(format!(
+                "the queue prefix `{prefix}` makes no queue names: at most 43 of a-z, 0-9 and single hyphens, none first"
+            )));
+        }
+        let service = storage::queues(account, credential, sending)?;
+        Ok(Self { service, prefix: prefix.to_owned() })
+    }
+
+    /// Creates the queues that are not there.
+    ///
+    /// # Errors
+    /// [`QueueError::Unavailable`]: its source says what to do.
+    pub async fn create(&self, queues: &[&str]) -> Result<(), QueueError> {
+        for queue in queues {
+            let options = QueueClientCreateOptions {
+                method_options: options("queue.create"),
+                ..Default::default()
+            };
+            self.client(queue)?.create(Some(options)).await.map_err(|error| self.told(&error))?;
+        }
+        Ok(())
+    }
+
+    fn client(&self, queue: &str) -> Result<QueueClient, QueueError> {
+        let name = format!("{}{queue}", self.prefix);
+        if !is_name(&name) {
+            let text = format!("`{name}` is no name of a queue");
+            return Err(QueueError::Unavailable(StorageFault::new(text).into()));
+        }
+        self.service.queue_client(&name).map_err(|error| self.told(&error))
+    }
+
+    fn told(&self, error: &azure_core::Error) -> QueueError {
+        QueueError::Unavailable(storage::fault(error, self.service.url()).into())
+    }
+
+    /// Of a message that is held: whoever's it is now, it is no longer ours.
+    fn lost(&self, error: &azure_core::Error) -> QueueError {
+        match (storage::status(error), storage::code(error)) {
+            (Some(404), _)
+            | (Some(400), Some("PopReceiptMismatch" | "InvalidQueryParameterValue")) => {
+                QueueError::Gone
+            }
+            _ => self.told(error),
+        }
+    }
+
+    /// The client and, if they can be, the names of a held message.
+    fn held(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<QueueClient, QueueError> {
+        // They become part of an address, and an empty one would make it another's.
+        if !is_plain(id) || pop_receipt.is_empty() {
+            return Err(QueueError::Gone);
+        }
+        self.client(queue)
+    }
+}
+
+impl fmt::Debug for StorageQueue {
+    /// Without the query of its address, which may be a signature.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = self.service.url().host_str().unwrap_or_default();
+        write!(f, "StorageQueue({host}, {}*)", self.prefix)
+    }
+}
+
+fn options(operation: &'static str) -> ClientMethodOptions<'static> {
+    ClientMethodOptions { context: storage::operation(operation) }
+}
+
+#[async_trait]
+impl Queue for StorageQueue {
+    async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
+        check(&text)?;
+        let client = self.client(queue)?;
+        let body = Bytes::from(message(&text));
+        let send = async || {
+            let options = QueueClientSendMessageOptions {
+                message_time_to_live: Some(FOR_EVER),
+                visibility_timeout: Some(seconds(delay, 0)),
+                method_options: options("queue.send"),
+                ..Default::default()
+            };
+            client.send_message(body.clone().into(), Some(options)).await.map(|_| ())
+        };
+        let mut sent = send().await;
+        if let Err(error) = &sent
+            && storage::code(error) == Some("QueueNotFound")
+        {
+            self.create(&[queue]).await?;
+            sent = send().await;
+        }
+        sent.map_err(|error| match storage::status(&error) {
+            Some(413) => QueueError::TooLarge(text.len()),
+            _ => self.told(&error),
+        })
+    }
+
+    async fn receive(
+        &self,
+        queue: &str,
+        count_max: usize,
+        hide: Duration,
+    ) -> Result<Vec<Received>, QueueError> {
+        let client = self.client(queue)?;
+        let mut all = Vec::new();
+        while all.len() < count_max {
+            let asked = RECEIVE_MAX.min(count_max - all.len());
+            let options = QueueClientReceiveMessagesOptions {
+                number_of_messages: i32::try_from(asked).ok(),
+                visibility_timeout: Some(seconds(hide, 1)),
+                method_options: options("queue.receive"),
+                ..Default::default()
+            };
+            let answer = match client.receive_messages(Some(options)).await {
+                Ok(answer) => answer.into_model(),
+                Err(error) if storage::status(&error) == Some(404) => break,
+                Err(error) => Err(error),
+            };
+            let messages = answer.map(|answer| answer.items.unwrap_or_default());
+            let messages = match messages {
+                Ok(messages) => messages,
+                // What was received before is hidden already: it is worked on, and the next look tells.
+                Err(_) if !all.is_empty() => break,
+                Err(error) => return Err(self.told(&error)),
+            };
+            let count = messages.len();
+            all.extend(messages.into_iter().map(received));
+            if count < asked {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn renew(
+        &self,
+        queue: &str,
+        id: &str,
+        pop_receipt: &str,
+        hide: Duration,
+    ) -> Result<String, QueueError> {
+        let client = self.held(queue, id, pop_receipt)?;
+        let options = QueueClientUpdateMessageOptions {
+            method_options: options("queue.renew"),
+            ..Default::default()
+        };
+        let renewed = client.update_message(id, pop_receipt, seconds(hide, 0), Some(options)).await;
+        let renewed = renewed.map_err(|error| self.lost(&error))?;
+        let receipt = renewed.headers().get_optional_string(&"x-ms-popreceipt".into());
+        receipt.ok_or_else(|| {
+            let text = "the storage account renewed a message without a new pop receipt";
+            QueueError::Unavailable(StorageFault::new(text).into())
+        })
+    }
+
+    async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
+        let client = self.held(queue, id, pop_receipt)?;
+        let options = QueueClientDeleteMessageOptions {
+            method_options: options("queue.delete"),
+            ..Default::default()
+        };
+        let deleted = client.delete_message(id, pop_receipt, Some(options)).await;
+        deleted.map(|_| ()).map_err(|error| self.lost(&error))
+    }
+
+    async fn length(&self, queue: &str) -> Result<u64, QueueError> {
+        let options = QueueClientGetPropertiesOptions {
+            method_options: options("queue.length"),
+            ..Default::default()
+        };
+        let counted = match self.client(queue)?.get_properties(Some(options)).await {
+            Ok(answer) => answer.approximate_messages_count(),
+            Err(error) if storage::status(&error) == Some(404) => return Ok(0),
+            Err(error) => Err(error),
+        };
+        let counted = counted.map_err(|error| self.told(&error))?;
+        Ok(counted.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
+    }
+
+    fn arrivals(&self, _queue: &str) -> Option<watch::Receiver<u64>> {
+        None
+    }
+}
+
+/// Whole seconds, never fewer than asked for.
+fn seconds(span: Duration, min: u64) -> i32 {
+    let whole = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+    i32::try_from(whole.clamp(min, HIDE_SECONDS_MAX)).unwrap_or(i32::MAX)
+}
+
+/// The body of a message. The SDK's own would lose carriage returns, which readers of XML turn into line feeds.
+fn message(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '\r' => escaped.push_str("&#13;"),
+            c => escaped.push(c),
+        }
+    }
+    format!("<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>")
+}
+
+fn received(message: ReceivedMessage) -> Received {
+    let count = message.dequeue_count.unwrap_or(1);
+    Received {
+        id: message.message_id.unwrap_or_default(),
+        pop_receipt: message.pop_receipt.unwrap_or_default(),
+        dequeue_count: u32::try_from(count).unwrap_or(u32::MAX),
+        text: message.message_text.unwrap_or_default(),
+        inserted_at: timestamp(message.insertion_time),
+        // The service writes the year 9999, which is later than we can.
+        expires_at: timestamp(message.expiration_time).min(NEVER),
+        next_visible_at: timestamp(message.time_next_visible),
+    }
+}
+
+fn timestamp(time: Option<OffsetDateTime>) -> Timestamp {
+    let seconds = time.map_or(0, OffsetDateTime::unix_timestamp);
+    Timestamp(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000))
+}

@@ -1,0 +1,88 @@
+//! The local host on queues of a storage account, which only polling reads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use turnwheel::azure::storage::Sending;
+use turnwheel::clock::SystemClock;
+use turnwheel::host::{HostOptions, LEASE, ScriptRoot};
+use turnwheel::ids::SeededIds;
+use turnwheel::queue::{Queue, StorageQueue, TURNS, poison_of};
+
+use super::rig::{GOOD, serve};
+use super::shelf::SOON;
+use crate::support::azurite::azurite;
+
+const TEXT: &str = r#"{"conversationId":"<&> ü"}"#;
+
+/// A handler that tells what it is called with: `turn` fails, everything else works.
+fn handler(heard: mpsc::UnboundedSender<(String, Value)>) -> Router {
+    let act = move |request: Request| {
+        let heard = heard.clone();
+        async move {
+            let path = request.uri().path().to_owned();
+            if request.method() == Method::POST && path.starts_with("/turn") {
+                let body = axum::body::to_bytes(request.into_body(), usize::MAX).await.unwrap();
+                heard.send((path.clone(), serde_json::from_slice(&body).unwrap())).unwrap();
+            }
+            if path == "/turn" {
+                return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+            }
+            ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
+        }
+    };
+    Router::new().route("/", get(|| async { Json(()) })).fallback(act)
+}
+
+async fn until_empty(queue: &StorageQueue, name: &str) {
+    let looking = async { while queue.length(name).await.unwrap() > 0 {} };
+    tokio::time::timeout(SOON, looking).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
+    let account = azurite().await.account();
+    let queue = StorageQueue::connect(&account, None, "poison-", &Sending::default());
+    let queue = Arc::new(queue.unwrap());
+    queue.send(TURNS, TEXT.to_owned(), Duration::ZERO).await.unwrap();
+    let (heard, mut calls) = mpsc::unbounded_channel();
+    let (address, _handler) = serve(handler(heard)).await;
+    let options = HostOptions {
+        port: 0,
+        root: ScriptRoot::embedded(),
+        handler: address.to_string().parse().unwrap(),
+        queues: Arc::clone(&queue) as _,
+        clock: Arc::new(SystemClock::default()),
+        ids: Arc::new(SeededIds::new(7)),
+        names: Vec::new(),
+        lease: LEASE,
+        grace: SOON,
+    };
+    let running = turnwheel::host::start(options).await.unwrap();
+    let stop = CancellationToken::new();
+    let mut host = JoinSet::new();
+    host.spawn(running.run(stop.clone()));
+
+    for path in ["/turn", "/turn", "/turn", "/turn", "/turn", "/turn-poison"] {
+        let (called, body) = tokio::time::timeout(SOON, calls.recv()).await.unwrap().unwrap();
+        assert_eq!(called, path);
+        let message: String =
+            serde_json::from_str(body["Data"]["message"].as_str().unwrap()).unwrap();
+        assert_eq!(message, TEXT, "the text alone moves, as it was");
+    }
+    until_empty(&queue, TURNS).await;
+    until_empty(&queue, &poison_of(TURNS)).await;
+    stop.cancel();
+    host.join_next().await.unwrap().unwrap().unwrap();
+    assert!(calls.try_recv().is_err(), "it was delivered once more");
+}

@@ -1,0 +1,17 @@
+//! The one Azurite that all integration tests of this process share.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use tokio::sync::OnceCell;
+use turnwheel::azurite::{Azurite, AzuriteOptions};
+
+/// Ends with this process: no destructor of a static runs, but its pipe closes. Use a prefix of your own.
+pub(crate) async fn azurite() -> &'static Azurite {
+    static SHARED: OnceCell<Azurite> = OnceCell::const_new();
+    let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite");
+    let options = AzuriteOptions { install, ..AzuriteOptions::default() };
+    // Past the capture of test output: whoever waits should know for what.
+    let say = |line: &str| drop(writeln!(std::io::stderr(), "{line}"));
+    SHARED.get_or_try_init(|| Azurite::start(options, say)).await.unwrap()
+}
