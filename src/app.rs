@@ -6,6 +6,7 @@ mod functions;
 mod halt;
 mod model;
 mod service;
+mod voice;
 
 use std::fmt;
 use std::process::ExitCode;

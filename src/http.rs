@@ -19,6 +19,7 @@ pub mod problem;
 mod prompts;
 mod reach;
 pub mod token;
+mod traced;
 mod wait;
 
 use std::convert::Infallible;
@@ -70,6 +71,7 @@ pub fn router(api: Arc<Api>) -> Router {
         })
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), traced::traced))
         .with_state(api)
 }
 

@@ -103,6 +103,17 @@ pub enum Failure {
 pub struct Answer {
     pub message: AssistantMessage,
     pub failure: Option<Failure>,
+    pub reply: Reply,
+}
+
+/// What the provider said of the call itself: told to collectors, and not recorded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reply {
+    pub id: Option<String>,
+    /// The model that answered, as the provider names it.
+    pub model: Option<String>,
+    /// Of a failure: the provider's code, the HTTP status, or `connection`.
+    pub error: Option<String>,
 }
 
 /// Told what the answer is made of, as it comes.

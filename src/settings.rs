@@ -13,6 +13,7 @@ pub mod model;
 mod reader;
 pub mod secret;
 pub mod table;
+pub mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use model::ModelSettings;
 use reader::Reader;
 pub use reader::is_unresolved;
 use secret::Secret;
+use telemetry::TelemetrySettings;
 
 /// Everything below is checked; what is absent was not set, or was set to nothing.
 #[derive(Clone, Debug)]
@@ -55,6 +57,7 @@ pub struct Settings {
     pub is_in_azure: bool,
     /// Directives of `RUST_LOG`; `telemetry` has been shown to understand them.
     pub log: String,
+    pub telemetry: TelemetrySettings,
     pub halt_at: Option<HaltAt>,
     app_settings: AppSettings,
 }
@@ -110,6 +113,7 @@ impl Settings {
             artifact_links: ArtifactLinks::read(&mut reader, storage.as_ref()),
             storage,
             cosmos: CosmosAccount::read(&mut reader, &identity),
+            telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,
             is_in_azure,
             log: reader.log(),

@@ -7,6 +7,7 @@ mod claiming;
 mod commit;
 pub mod delivery;
 pub mod expiry;
+pub mod faults;
 mod gate;
 mod hold;
 mod inbox;
@@ -15,6 +16,7 @@ pub mod notify;
 pub mod record;
 pub mod recount;
 mod reduce;
+mod spans;
 pub mod sweep;
 pub mod views;
 
@@ -33,6 +35,7 @@ use crate::live::Live;
 use crate::model::Model;
 use crate::queue::Queue;
 use crate::store::ConversationStore;
+use crate::telemetry::Telemetry;
 
 pub use memory::EntryMemory;
 
@@ -54,6 +57,7 @@ pub struct World {
     pub probe: Arc<dyn Probe>,
     pub worker: WorkerId,
     pub limits: Limits,
+    pub telemetry: Telemetry,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -19,6 +19,9 @@ pub struct InboxItem {
     pub accepted_at: Timestamp,
     #[serde(default)]
     pub admission: Admission,
+    /// W3C trace context of a request that lets a prompt go on; a prompt has its own in the body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     pub body: InboxBody,
 }
 

@@ -56,6 +56,7 @@ fn item(id: &str, body: serde_json::Value) -> InboxItem {
         input_id: crate::ids::InputId::new(id),
         accepted_at: NOW,
         admission: crate::agent::inbox::Admission::default(),
+        traceparent: None,
         body: serde_json::from_str(&body.to_string()).unwrap(),
     }
 }
@@ -75,6 +76,7 @@ pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) ->
         decided_at: NOW,
     };
     Input::Landed(Arc::new(InboxItem {
+        traceparent: None,
         body: InboxBody::Decision(decision),
         ..item(&format!("decision-{request_id}"), json!({"abort": {}}))
     }))

@@ -3,21 +3,19 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::app::arguments::{Arguments, Command};
 use crate::app::service::{self, ServiceOptions, StartError};
-use crate::app::{App, model};
+use crate::app::{App, model, voice};
 use crate::azure::credential::Credentials;
-use crate::clock::SystemClock;
 use crate::doctor::{self, Area, Check, Format};
 use crate::package::{self, Order, Script};
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::settings::{self, Settings, local};
-use crate::telemetry;
+use crate::telemetry::{Style, Telemetry};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -62,14 +60,16 @@ fn dev(app: App, port: u16, data: PathBuf, agents: Option<PathBuf>) -> u8 {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
-    if let Err(error) =
-        telemetry::start(&settings.log, telemetry::Style::dev(), Arc::new(SystemClock::default()))
-    {
-        return complain(&error);
-    }
     let mut settings = settings;
     settings.auth = settings.auth.or(Some(Auth::Header));
-    let options = ServiceOptions { root: PathBuf::from("."), data, agents, port, handler_port: 0 };
+    let options = ServiceOptions {
+        root: PathBuf::from("."),
+        data,
+        agents,
+        port,
+        handler_port: 0,
+        telemetry: Telemetry::default(),
+    };
     block_on(work(app, settings, options, true))
 }
 
@@ -90,10 +90,6 @@ fn serve(app: App) -> u8 {
     if !missing.is_empty() {
         return complain(&StartError::from(missing));
     }
-    let style = telemetry::Style::served(settings.is_in_azure);
-    if let Err(error) = telemetry::start(&settings.log, style, Arc::new(SystemClock::default())) {
-        return complain(&error);
-    }
     // The doorbells of the embedded store ring in this process, so the local host listens for them here too.
     let options = ServiceOptions {
         root: PathBuf::from("."),
@@ -101,11 +97,25 @@ fn serve(app: App) -> u8 {
         agents: None,
         port: 0,
         handler_port: port,
+        telemetry: Telemetry::default(),
     };
     block_on(work(app, settings, options, false))
 }
 
+/// From the first line told to the last.
 async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
+    let style = if is_dev { Style::dev() } else { Style::served(settings.is_in_azure) };
+    let telemetry = match voice::start(&settings, style, !is_dev) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return complain(&error),
+    };
+    let options = ServiceOptions { telemetry: telemetry.clone(), ..options };
+    let code = Box::pin(run_service(app, settings, options, is_dev)).await;
+    telemetry.stop().await;
+    code
+}
+
+async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
     let is_scripted = matches!(
         settings.model.provider,
         settings::model::Provider::Unset | settings::model::Provider::Scripted
@@ -219,6 +229,7 @@ fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
         agents: None,
         port: 0,
         handler_port: 0,
+        telemetry: Telemetry::default(),
     };
     // What `dev` brings along is set in Azure; here only its absence would be told.
     let settings =

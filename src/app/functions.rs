@@ -6,20 +6,38 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::http::functions::{FunctionFailure, Functions, Meta, TimerInfo};
+use crate::queue;
+use crate::telemetry::trace::Role;
 use crate::turn::admission::queued::accept_queued;
 use crate::turn::delivery::{self, TurnError};
-use crate::turn::{Nudge, World, notify, recount, sweep};
+use crate::turn::{Nudge, World, faults, notify, recount, sweep};
 
 #[derive(Debug)]
 pub(super) struct Handlers {
     pub(super) world: Arc<World>,
 }
 
+impl Handlers {
+    fn count(&self, queue: &str, is_done: bool) {
+        if let Some(metrics) = self.world.telemetry.metrics() {
+            metrics.message(queue, "process", is_done);
+        }
+    }
+
+    fn count_poison(&self, queue: &str) {
+        if let Some(metrics) = self.world.telemetry.metrics() {
+            metrics.poison(queue);
+        }
+    }
+}
+
 #[async_trait]
 impl Functions for Handlers {
     async fn turn(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
         let Some(nudge) = nudge(&message) else { return Ok(()) };
-        match Box::pin(delivery::handle(&self.world, &nudge)).await {
+        let handled = Box::pin(delivery::handle(&self.world, &nudge)).await;
+        self.count(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
+        match handled {
             Ok(_) => Ok(()),
             // Somebody else is at it.
             Err(TurnError::ClaimLost { key }) => {
@@ -31,14 +49,29 @@ impl Functions for Handlers {
     }
 
     async fn prompt(&self, message: String, meta: Meta) -> Result<(), FunctionFailure> {
-        let accepted =
-            accept_queued(&self.world, &message, &meta.message_id.unwrap_or_default()).await;
+        let span = self
+            .world
+            .telemetry
+            .span("prompt")
+            .role(Role::Consumer)
+            .with("messaging.system", "azure_storage_queue")
+            .with("messaging.operation.name", "process")
+            .with("messaging.destination.name", queue::PROMPTS)
+            .start();
+        let message_id = meta.message_id.unwrap_or_default();
+        let accepted = span.run(Box::pin(accept_queued(&self.world, &message, &message_id))).await;
+        self.count(queue::PROMPTS, accepted.is_ok());
+        if let Some(fault) = accepted.as_ref().err().and_then(faults::of_refusal) {
+            span.fail(&fault);
+        }
         accepted.map(|_| ()).map_err(|error| failure(&error))
     }
 
     async fn notify(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
         let Some(nudge) = nudge(&message) else { return Ok(()) };
-        notify::notify(&self.world, &nudge.key).await.map_err(|error| failure(&error))
+        let told = notify::notify(&self.world, &nudge).await;
+        self.count(queue::NOTIFY, told.is_ok());
+        told.map_err(|error| failure(&error))
     }
 
     async fn sweep(&self, _timer: TimerInfo, _meta: Meta) -> Result<(), FunctionFailure> {
@@ -49,6 +82,7 @@ impl Functions for Handlers {
     async fn turn_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
         let Some(nudge) = nudge(&message) else { return Ok(()) };
         tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up a nudge for {}; looking at it", nudge.key.conversation_id);
+        self.count_poison(queue::TURNS);
         match recount::count(&self.world, &nudge.key).await {
             Ok(()) | Err(TurnError::ClaimLost { .. }) => Ok(()),
             Err(error) => Err(failure(&error)),
@@ -57,6 +91,7 @@ impl Functions for Handlers {
 
     /// What the notice owes stands in the store, with its own end.
     async fn notify_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
+        self.count_poison(queue::NOTIFY);
         if let Some(nudge) = nudge(&message) {
             tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up ringing for notices of {}; the sweep will ring again", nudge.key.conversation_id);
         }

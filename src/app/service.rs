@@ -29,6 +29,7 @@ use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
@@ -48,6 +49,8 @@ pub struct ServiceOptions {
     pub port: u16,
     /// Where the handler listens; 0: any free one.
     pub handler_port: u16,
+    /// The default tells nobody.
+    pub telemetry: Telemetry,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -166,6 +169,7 @@ impl App {
             ids,
             probe: probe(settings, &options.data),
             limits: Limits::default(),
+            telemetry: options.telemetry,
         });
         let auth = settings.auth.unwrap_or(Auth::Keys);
         let api = Api::new(World::clone(&world), auth, settings.is_sign_in_on, keys);

@@ -20,6 +20,8 @@ use bytes::Bytes;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
+use crate::telemetry::trace;
+
 pub use answer::{answer_failed, answer_ok};
 pub use invocation::{EnvelopeError, Invocation, MESSAGE, Meta, TIMER, TimerInfo, text_of};
 
@@ -86,7 +88,10 @@ async fn invoke(
         faas.name = %invocation.function,
         faas.invocation_id = invocation.invocation_id.as_deref(),
     );
-    dispatch(functions.as_ref(), &invocation).instrument(span).await
+    // The host's own span of the invocation: what it rings for links to it, what it begins is in its trace.
+    let caller = invocation.traceparent.clone();
+    let work = dispatch(functions.as_ref(), &invocation).instrument(span);
+    trace::called_by(caller.as_deref(), work).await
 }
 
 async fn dispatch(functions: &dyn Functions, invocation: &Invocation) -> Response {

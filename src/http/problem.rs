@@ -11,7 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
 use crate::http::Shared;
+use crate::telemetry::{fault as trace_fault, trace};
 use crate::turn::admission::{Fault, Refusal};
+use crate::turn::faults;
 
 /// What a problem is called, its title and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,8 @@ struct More {
     headers: HeaderMap,
     /// For the log only.
     cause: Option<String>,
+    /// Of a failure on our side, for the span.
+    fault: Option<trace_fault::Fault>,
 }
 
 impl Problem {
@@ -156,6 +160,15 @@ impl IntoResponse for Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
+        let fault = faults::of_refusal(&refusal);
+        let mut problem = Self::refused(refusal);
+        problem.more.fault = fault;
+        problem
+    }
+}
+
+impl Problem {
+    fn refused(refusal: Refusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
             Refusal::NotFound(_) => Self::new(NOT_FOUND, detail),
@@ -214,12 +227,7 @@ pub fn chain(error: &dyn Error) -> String {
 /// Outermost: whatever went wrong leaves as a problem that says where, and is logged once.
 pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Next) -> Response {
     let instance = instance_of(request.uri().path());
-    let trace_id = request
-        .headers()
-        .get("traceparent")
-        .and_then(|value| value.to_str().ok())
-        .and_then(trace_id_of)
-        .unwrap_or_else(|| api.world.ids.fresh());
+    let trace_id = trace::ids().map_or_else(|| api.world.ids.fresh(), |(trace_id, _)| trace_id);
     let method = request.method().clone();
     let mut response = next.run(request).await;
     if let Some(problem) = problem_of(&response) {
@@ -232,6 +240,9 @@ pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Ne
         // Whatever else the answer says (what may be cached, which methods there are) stays.
         let said = std::mem::take(response.headers_mut());
         response = problem.response(&problem.body(Some(&instance), Some(&trace_id)));
+        if let Some(fault) = problem.more.fault {
+            response.extensions_mut().insert(fault);
+        }
         for (name, value) in &said {
             if name != CONTENT_TYPE && name != CONTENT_LENGTH {
                 response.headers_mut().insert(name, value.clone());
@@ -275,13 +286,6 @@ fn instance_of(path: &str) -> String {
     }
 }
 
-/// W3C: `00-<trace id>-<parent id>-<flags>`.
-fn trace_id_of(traceparent: &str) -> Option<String> {
-    let id = traceparent.split('-').nth(1)?;
-    let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_id && id.bytes().any(|byte| byte != b'0')).then(|| id.to_ascii_lowercase())
-}
-
 /// For a handler that panicked: the message may hold anything, so nobody is shown it.
 pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     Problem::new(INTERNAL, "something went wrong: try again, and tell an operator the trace id")
@@ -301,14 +305,5 @@ mod tests {
             instance_of("/api/conversations/c/approvals/r"),
             "/api/conversations/c/approvals/r"
         );
-    }
-
-    #[test]
-    fn only_a_well_formed_traceparent_names_the_trace() {
-        let id = "0af7651916cd43dd8448eb211c80319c";
-        assert_eq!(trace_id_of(&format!("00-{id}-b7ad6b7169203331-01")).as_deref(), Some(id));
-        for bad in ["", "00-xyz-1-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"] {
-            assert_eq!(trace_id_of(bad), None, "{bad}");
-        }
     }
 }

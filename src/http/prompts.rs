@@ -14,6 +14,7 @@ use crate::http::owner::Caller;
 use crate::http::problem::Problem;
 use crate::http::{Api, Asked, Shared, answered, json, reach, wait};
 use crate::ids::{ConversationKey, PromptId};
+use crate::telemetry::trace;
 use crate::turn::admission::Answer;
 use crate::turn::admission::prompt::{
     Accepted, FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt,
@@ -30,13 +31,9 @@ fn wait_of(uri: &Uri) -> Result<Option<Duration>, Problem> {
     Ok(Params::of(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
 }
 
-fn sender(headers: &HeaderMap) -> Sender {
-    let traceparent = headers.get("traceparent").and_then(|value| value.to_str().ok());
-    Sender {
-        source: Source::User,
-        traceparent: traceparent.filter(|text| text.len() <= 128).map(ToOwned::to_owned),
-        when_busy: WhenBusy::Refuse,
-    }
+/// The prompt's trace is that of the request which is served.
+fn sender() -> Sender {
+    Sender { source: Source::User, traceparent: trace::traceparent(), when_busy: WhenBusy::Refuse }
 }
 
 /// Prompt a conversation.
@@ -62,7 +59,7 @@ pub(crate) async fn create(
     let key = reach::to_change(&caller, &id)?;
     let wait = wait_of(&uri)?;
     let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
-    let answer = accept_prompt(&api.world, &key, value, &idempotency, &sender(&headers)).await?;
+    let answer = accept_prompt(&api.world, &key, value, &idempotency, &sender()).await?;
     let prompt_id = PromptId::of(&idempotency.input_id(&key));
     awaited(&api, &key, &prompt_id, (answer, wait)).await
 }
@@ -92,8 +89,7 @@ pub(crate) async fn begin(
     let id = value.conversation_id.clone();
     let id = id.unwrap_or_else(|| idempotency.conversation_id(&caller.owner));
     let world = &api.world;
-    let answer =
-        begin_conversation(world, &caller.owner, value, &idempotency, &sender(&headers)).await?;
+    let answer = begin_conversation(world, &caller.owner, value, &idempotency, &sender()).await?;
     let key = caller.owner.key(&id);
     let prompt_id = PromptId::of(&idempotency.input_id(&key));
     awaited(&api, &key, &prompt_id, (answer, wait)).await

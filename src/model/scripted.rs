@@ -14,7 +14,7 @@ use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::responses::fault::{Fault, classify};
-use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices};
+use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 
 mod payments;
 mod sample;
@@ -67,6 +67,7 @@ impl Model for ScriptedModel {
         Answer {
             message: AssistantMessage { usage, ..message(content, stop_reason) },
             failure: None,
+            reply: Reply::default(),
         }
     }
 
@@ -317,6 +318,7 @@ fn failed(fault: &Fault) -> Answer {
     Answer {
         message: AssistantMessage { error_message, ..message(Vec::new(), StopReason::Error) },
         failure: Some(failure),
+        reply: Reply { error: fault.name(), ..Reply::default() },
     }
 }
 

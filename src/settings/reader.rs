@@ -11,8 +11,9 @@ use super::table::{self, SetBy};
 const REFERENCE: &str = "@Microsoft.KeyVault(";
 const UNRESOLVED: &str = "is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself";
 
-/// What `RUST_LOG` is when it is not set: our lines, and only warnings of chatty libraries.
-const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn";
+/// What `RUST_LOG` is when it is not set: our lines, and only warnings of chatty libraries. A collector that does not
+/// answer is told of once, by us, and not at each export.
+const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn,opentelemetry=off";
 
 pub(super) struct Reader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,

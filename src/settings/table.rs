@@ -7,6 +7,8 @@ pub enum SetBy {
     You,
     /// Azure or the Functions host.
     Platform,
+    /// Whoever runs the app, by the names that OpenTelemetry has given them; not in the sample file.
+    OpenTelemetry,
     /// Crash tests on one machine; refused in Azure.
     Tests,
     /// Belongs to a later release: setting it is a mistake, so that nobody believes it works already.
@@ -49,6 +51,10 @@ impl Row {
             set_by,
             read_by: ReadBy::Turnwheel,
         }
+    }
+
+    const fn otel(name: &'static str, purpose: &'static str) -> Self {
+        Self::of(name, SetBy::OpenTelemetry, purpose)
     }
 
     const fn yours(name: &'static str, purpose: &'static str) -> Self {
@@ -116,8 +122,10 @@ pub const ROWS: &[Row] = &[
         .or("the system-assigned one; on a developer's machine the sign-in of `az` or `azd`").like("00000000-0000-0000-0000-000000000000"),
     Row::yours("AZURE_TENANT_ID", "The tenant of an app registration.").like("00000000-0000-0000-0000-000000000000"),
     Row::yours("AZURE_CLIENT_SECRET", "The secret of an app registration; with tenant and client id it is the app's own identity.").secret(),
-    Row::yours("APPLICATIONINSIGHTS_CONNECTION_STRING", "Where the Functions host sends its telemetry and our log lines.")
-        .like("InstrumentationKey=00000000-0000-0000-0000-000000000000").secret().for_host(),
+    Row::yours("APPLICATIONINSIGHTS_CONNECTION_STRING", "Where our spans and metrics go, and where the Functions host sends its telemetry and our log lines.")
+        .like("InstrumentationKey=00000000-0000-0000-0000-000000000000").secret(),
+    Row::yours("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", "Sends to Application Insights as the app's identity; with `;ClientId=…` as a user-assigned one.")
+        .or("the key in the connection string"),
     Row::yours("TURNWHEEL_MODEL", "The model of agents that name none: `scripted` (the demo model, no network), a model id, or a model id per tier.")
         .or("`dev` without Azure settings: `scripted`").sample("scripted").like("normal=gpt-5-mini,high=gpt-5.1"),
     Row::yours("TURNWHEEL_PRICES", "Prices in US dollars per million tokens, by model id, as JSON; they win over the built-in ones.")
@@ -153,8 +161,41 @@ pub const ROWS: &[Row] = &[
     Row::yours("TURNWHEEL_HTTP_TOOLS_ALLOW", "Private addresses that HTTP tools may reach: hosts, host:port, addresses or CIDR ranges, separated by commas.")
         .or("none; loopback in `dev`").like("10.1.0.0/16,payments.internal:8443"),
     Row::yours("RUST_LOG", "Which log lines are written.").or("info").sample("info").like("info,turnwheel=debug"),
+    Row::otel("OTEL_SDK_DISABLED", "Sends no spans, metrics and logs, to Application Insights neither.").or("false").like("true"),
+    Row::otel("OTEL_SERVICE_NAME", "The service's name.").or("the app's name in Azure, else `turnwheel`").like("agents"),
+    Row::otel("OTEL_RESOURCE_ATTRIBUTES", "What is said of the service on everything sent.").like("deployment.environment.name=test"),
+    Row::otel("OTEL_EXPORTER_OTLP_ENDPOINT", "The collector of all three signals; each signal's path is added.").or("nothing is sent").like("http://localhost:4318"),
+    Row::otel("OTEL_EXPORTER_OTLP_HEADERS", "Headers for the collector.").like("api-key=secret").secret(),
+    Row::otel("OTEL_EXPORTER_OTLP_PROTOCOL", "The only protocol there is.").or("http/protobuf").like("http/protobuf"),
+    Row::otel("OTEL_EXPORTER_OTLP_TIMEOUT", "Milliseconds of one export, its tries included.").or("10000").like("10000"),
+    Row::otel("OTEL_EXPORTER_OTLP_COMPRESSION", "`gzip` or `none`.").or("none").like("gzip"),
+    Row::otel("OTEL_TRACES_EXPORTER", "`otlp` or `none`.").or("`otlp` when an endpoint is set").like("none"),
+    Row::otel("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "The same for spans alone, with its whole path.").like("http://localhost:4318/v1/traces"),
+    Row::otel("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "The same for spans alone.").like("api-key=secret").secret(),
+    Row::otel("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "The same for spans alone.").like("http/protobuf"),
+    Row::otel("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "The same for spans alone.").like("10000"),
+    Row::otel("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "The same for spans alone.").like("none"),
+    Row::otel("OTEL_METRICS_EXPORTER", "`otlp` or `none`.").or("`otlp` when an endpoint is set").like("none"),
+    Row::otel("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "The same for metrics alone, with its whole path.").like("http://localhost:4318/v1/metrics"),
+    Row::otel("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "The same for metrics alone.").like("api-key=secret").secret(),
+    Row::otel("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "The same for metrics alone.").like("http/protobuf"),
+    Row::otel("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "The same for metrics alone.").like("10000"),
+    Row::otel("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "The same for metrics alone.").like("none"),
+    Row::otel("OTEL_LOGS_EXPORTER", "`otlp` or `none`.").or("`otlp` when an endpoint is set").like("none"),
+    Row::otel("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "The same for logs alone, with its whole path.").like("http://localhost:4318/v1/logs"),
+    Row::otel("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "The same for logs alone.").like("api-key=secret").secret(),
+    Row::otel("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "The same for logs alone.").like("http/protobuf"),
+    Row::otel("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "The same for logs alone.").like("10000"),
+    Row::otel("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "The same for logs alone.").like("none"),
+    Row::otel("OTEL_TRACES_SAMPLER", "Which traces are kept: `always_on`, `always_off`, `traceidratio`, each also after `parentbased_`.").or("parentbased_always_on").like("parentbased_traceidratio"),
+    Row::otel("OTEL_TRACES_SAMPLER_ARG", "The ratio of `traceidratio`.").or("1").like("0.1"),
+    Row::otel("OTEL_BSP_SCHEDULE_DELAY", "Milliseconds between two exports of spans.").or("5000").like("1000"),
+    Row::otel("OTEL_BLRP_SCHEDULE_DELAY", "Milliseconds between two exports of logs.").or("1000").like("1000"),
+    Row::otel("OTEL_METRIC_EXPORT_INTERVAL", "Milliseconds between two exports of metrics.").or("60000").like("30000"),
+    Row::otel("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "Puts prompts, answers, arguments and results on spans: `SPAN_ONLY` or `true`.").or("NO_CONTENT").like("SPAN_ONLY"),
     Row::of("FUNCTIONS_CUSTOMHANDLER_PORT", SetBy::Platform, "The port on 127.0.0.1 that the Functions host expects us on.").like("43211"),
     Row::of("WEBSITE_HOSTNAME", SetBy::Platform, "The app's host name.").like("my-app.azurewebsites.net"),
+    Row::of("WEBSITE_SITE_NAME", SetBy::Platform, "The app's name, under which its telemetry stands.").like("my-app"),
     Row::of("WEBSITE_AUTH_ENABLED", SetBy::Platform, "Whether the platform's sign-in is on; without it `easyauth` believes nobody.").like("True"),
     Row::of("WEBSITE_INSTANCE_ID", SetBy::Platform, "Present on App Service plans: we are in Azure."),
     Row::of("WEBSITE_SKU", SetBy::Platform, "Present on Consumption plans: we are in Azure.").like("FlexConsumption"),

@@ -48,6 +48,11 @@ pub async fn metered<T>(meter: Arc<Meter>, work: impl Future<Output = T>) -> T {
     METER.scope(meter, work).await
 }
 
+/// The meter that counts what this task sends.
+pub fn running() -> Option<Arc<Meter>> {
+    METER.try_with(Arc::clone).ok()
+}
+
 /// Notes one request; for nobody when no meter runs.
 pub fn count(operation: &'static str, request_units: f64) {
     let _ = METER.try_with(|meter| meter.add(operation, request_units));

@@ -165,7 +165,11 @@ pub async fn nudge(world: &World, key: &ConversationKey, traceparent: Option<&st
     world.probe.reached("admission.nudge").await;
     let nudge = Nudge { key: key.clone(), traceparent: traceparent.map(ToOwned::to_owned) };
     let text = RawJson::of(&nudge).text().to_owned();
-    if let Err(error) = world.queue.send(queue::TURNS, text, Duration::ZERO).await {
+    let sent = world.queue.send(queue::TURNS, text, Duration::ZERO).await;
+    if let Some(metrics) = world.telemetry.metrics() {
+        metrics.message(queue::TURNS, "send", sent.is_ok());
+    }
+    if let Err(error) = sent {
         let why: &dyn std::error::Error = match &error {
             QueueError::Unavailable(source) => source.as_ref(),
             QueueError::Gone | QueueError::TooLarge(_) | QueueError::BadCharacter(_) => &error,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::agent::event::AnswerEvent;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path;
+use crate::agent::phase::Phase;
 use crate::agent::projection;
 use crate::agent::raw::Extra;
 use crate::agent::settings::Settings;
@@ -14,9 +15,11 @@ use crate::agents::Agent;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{Live, LiveAnswer, LiveEvent};
-use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, ToolOffer};
+use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::turn::delivery::TurnError;
+use crate::turn::faults::{self, NO_MODEL};
 use crate::turn::hold::Hold;
+use crate::turn::spans::Asking;
 
 /// Tells readers of this instance what the answer is made of.
 struct Broadcast<'a> {
@@ -40,6 +43,9 @@ impl Hold<'_> {
         let (answer, revision) = self.ask_model().await?;
         self.world.probe.reached("model.after").await;
         log_answer(&answer, &self.key);
+        if matches!(answer.failure, Some(Failure::Final | Failure::Overflow)) {
+            self.fault = faults::of_answer(&answer);
+        }
         self.answers_taken += 1;
         let answered = Answered { message: answer.message, revision, started_at };
         let mut inputs = vec![Input::Answered(Box::new(answered))];
@@ -51,7 +57,7 @@ impl Hold<'_> {
         let world = self.world;
         let agent = match world.agents.find(Some(&self.head.agent)) {
             Ok(agent) => std::sync::Arc::clone(agent),
-            Err(reason) => return Ok((failed("none", reason.to_string()), String::new())),
+            Err(reason) => return Ok((failed(NO_MODEL, reason.to_string()), String::new())),
         };
         let settings = self.settings();
         let run = self.head.prompt.clone();
@@ -59,7 +65,7 @@ impl Hold<'_> {
             run.as_ref().and_then(|run| run.model.clone()).or_else(|| settings.model.clone());
         let record = match world.model.record(model.as_deref().unwrap_or("normal")) {
             Ok(record) => record,
-            Err(reason) => return Ok((failed("none", reason), agent.revision.clone())),
+            Err(reason) => return Ok((failed(NO_MODEL, reason), agent.revision.clone())),
         };
         let entries = self.entries().await?;
         let path = path(&entries, self.head.leaf_id.as_ref());
@@ -81,17 +87,29 @@ impl Hold<'_> {
         let key = self.key.clone();
         let listener = Broadcast { live: &*world.live, key: &key, message_id: message_id.clone() };
         let traceparent = run.and_then(|run| run.traceparent);
+        let asking = Asking::begin(self, &record, self.attempt());
+        let traceparent = asking.span.traceparent().or(traceparent);
         let session = format!("{}-{}", self.key.conversation_id, self.head.incarnation);
         let tools = offers(&agent, &settings);
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
         let request = request_of(&record, &agent, &settings, &tools, &messages);
         let request =
             ModelRequest { session_id: &session, traceparent: traceparent.as_deref(), ..request };
-        let answer = self.listen(&record, request, &listener).await;
+        asking.ask(&request);
+        let answer = asking.span.run(Box::pin(self.listen(&record, request, &listener))).await;
+        asking.end(answer.as_ref());
         if answer.is_err() {
             world.live.publish(&key, LiveEvent::Reset { message_id });
         }
         Ok((answer?, agent.revision.clone()))
+    }
+
+    /// Which try of the same answer this is.
+    fn attempt(&self) -> u32 {
+        match self.head.phase {
+            Phase::Model { attempt, .. } => attempt,
+            Phase::Idle | Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => 1,
+        }
     }
 
     /// Waits for the answer, renewing the claim; a turn that would outlast the host's patience fails instead.
@@ -110,7 +128,8 @@ impl Hold<'_> {
             answer = &mut answering => Ok(answer),
             () = &mut over => {
                 let text = format!("The model did not finish within {} s.", left.as_secs());
-                Ok(failed(&record.id, text))
+                let reply = Reply { error: Some("timeout".to_owned()), ..Reply::default() };
+                Ok(Answer { reply, ..failed(&record.id, text) })
             }
             error = self.keep() => Err(error),
         }
@@ -173,6 +192,7 @@ fn failed(model: &str, reason: String) -> Answer {
             extra: Extra::new(),
         },
         failure: Some(Failure::Final),
+        reply: Reply::default(),
     }
 }
 

@@ -17,13 +17,15 @@ use crate::ids::{EffectId, InputId};
 use crate::live::{LiveEvent, ToolUpdate};
 use crate::queue;
 use crate::store::{StoreError, Write};
+use crate::telemetry::trace;
 use crate::tools::cap::ReadOn;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, run, validate};
 use crate::turn::commit::ring;
 use crate::turn::delivery::{OUTCOME_EXPIRES, TurnError};
 use crate::turn::gate::active_tool;
 use crate::turn::hold::Hold;
-use crate::turn::{Nudge, record};
+use crate::turn::record;
+use crate::turn::spans::Calling;
 
 impl Hold<'_> {
     /// Runs a started call and commits its result, with the intent of the next.
@@ -83,19 +85,26 @@ impl Hold<'_> {
             Ok(arguments) => arguments,
             Err(text) => return Ok(ToolOutcome::Failed(text)),
         };
+        let calling = Calling::begin(self, &call, &arguments, (&effect_id, attempt));
         let context = self.context(&call, effect_id, attempt).await?;
         self.check_claim().await?;
         // Counted from now: the commit of the intent may have taken its time, and the tool gets all of its own.
         let deadline = world.clock.now().plus(tool.definition().timeout);
-        let context = ToolContext { deadline, ..context };
+        let traceparent = calling.span.traceparent().or(context.traceparent);
+        let context = ToolContext { deadline, traceparent, ..context };
         world.probe.reached("tool.before").await;
         let read_on = self.read_on(&settings);
         // While the claim is kept; a lost one cancels the call.
-        tokio::select! {
-            biased;
-            outcome = run::run(&*tool, arguments, context, read_on) => Ok(outcome),
-            error = self.keep() => Err(error),
-        }
+        let running = async {
+            tokio::select! {
+                biased;
+                outcome = run::run(&*tool, arguments, context, read_on) => Ok(outcome),
+                error = self.keep() => Err(error),
+            }
+        };
+        let outcome = calling.span.run(Box::pin(running)).await;
+        calling.end(outcome.as_ref());
+        outcome
     }
 
     async fn context(
@@ -196,6 +205,7 @@ impl Hold<'_> {
             input_id: InputId::new(format!("late-{effect}")),
             accepted_at: now,
             admission: Admission::default(),
+            traceparent: trace::traceparent(),
             body: InboxBody::LateResult(late),
         };
         let write = Write::Create(record::inbox_document(&item, Some(now)));
@@ -205,13 +215,7 @@ impl Hold<'_> {
                 tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "a late result of {} was not kept", self.key);
             }
         }
-        ring(
-            self.world,
-            queue::TURNS,
-            &Nudge { key: self.key.clone(), traceparent: None },
-            std::time::Duration::ZERO,
-        )
-        .await;
+        ring(self.world, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
     }
 }
 

@@ -62,6 +62,7 @@ impl Hold<'_> {
                 }
                 Err(error) => Err(error),
             };
+            self.count_commit(name, &sent);
             match sent {
                 Ok(Verdict::Won(etag)) => {
                     self.world.probe.reached(boundary(name, "after")).await;
@@ -75,6 +76,17 @@ impl Hold<'_> {
                 },
                 Err(source) => return Err(self.error("commit", source)),
             }
+        }
+    }
+
+    fn count_commit(&self, name: &'static str, sent: &Result<Verdict, StoreError>) {
+        let outcome = match sent {
+            Ok(Verdict::Won(_)) => "won",
+            Ok(Verdict::Lost(_)) => "lost",
+            Err(_) => "failed",
+        };
+        if let Some(metrics) = self.world.telemetry.metrics() {
+            metrics.commit(name, outcome);
         }
     }
 
@@ -94,6 +106,9 @@ impl Hold<'_> {
             head.claims = 0;
         } else if name == "take-in" {
             head.claims += 1;
+        }
+        if let (Some(run), Some(told)) = (&mut head.prompt, &self.traceparent) {
+            run.last_turn = Some(told.clone());
         }
         if has_news {
             head.revision += 1;
@@ -213,8 +228,12 @@ impl Hold<'_> {
         self.nudge_at = self.head.due.filter(|_| self.head.claim.is_none());
     }
 
+    /// In the prompt's trace; when it has just ended, in the trace of the turn that ended it.
     pub(super) fn nudge(&self) -> Nudge {
-        let traceparent = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+        let traceparent = match &self.head.prompt {
+            Some(run) => run.traceparent.clone(),
+            None => self.traceparent.clone(),
+        };
         Nudge { key: self.key.clone(), traceparent }
     }
 }
@@ -237,6 +256,9 @@ fn back_off(claims: u32) -> Duration {
 pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Duration) -> bool {
     let text = serde_json::to_string(nudge).unwrap_or_default();
     let sent = world.queue.send(queue, text, delay).await;
+    if let Some(metrics) = world.telemetry.metrics() {
+        metrics.message(queue, "send", sent.is_ok());
+    }
     if let Err(error) = &sent {
         tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "a nudge for {} was not sent; the sweep will find the work", nudge.key.conversation_id);
     }

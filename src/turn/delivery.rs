@@ -1,8 +1,10 @@
 //! One delivery of a nudge: claim, take in what waits, take one turn, commit, let go, look once more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::head::Head;
+use crate::agent::inbox::InboxItem;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::Effect;
 use crate::agent::step::{CLAIMS_MAX, Input};
@@ -10,10 +12,13 @@ use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
 use crate::store::{StoreError, Stored};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::trace::Span;
 use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
-use crate::turn::{Nudge, World, expiry};
+use crate::turn::spans::{self, Visit};
+use crate::turn::{Nudge, World, expiry, faults};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -43,12 +48,21 @@ pub enum Handled {
 /// The message must be delivered again; see [`TurnError`].
 #[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
 pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
+    Box::pin(spans::priced(world, rounds(world, nudge))).await
+}
+
+async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
     let began = world.clock.monotonic();
     // Of all rounds together: the host counts the whole invocation.
     let ends = began + world.limits.turn;
     let mut handled = Handled::Nothing;
     for _ in 0..ROUNDS_MAX {
-        match Box::pin(deliver(world, &nudge.key, ends)).await? {
+        let mut visit = Visit::begin(world, nudge);
+        let round = Box::pin(deliver(world, ends, &mut visit)).await;
+        if let Err(error) = &round {
+            visit.failed(error);
+        }
+        match round? {
             Round::Nothing => return Ok(handled),
             Round::Done => return Ok(Handled::Worked),
             Round::Again => handled = Handled::Worked,
@@ -70,11 +84,12 @@ enum Round {
     Again,
 }
 
-async fn deliver(world: &World, key: &ConversationKey, ends: Duration) -> Result<Round, TurnError> {
+async fn deliver(world: &World, ends: Duration, visit: &mut Visit<'_>) -> Result<Round, TurnError> {
+    let key = visit.key();
     world.probe.reached("claim.before").await;
     let Some((mut hold, inbox)) = take(world, key, ends).await? else { return Ok(Round::Nothing) };
     world.probe.reached("claim.after").await;
-    let outcome = Box::pin(work(&mut hold, &inbox)).await;
+    let outcome = Box::pin(work(&mut hold, &inbox, visit)).await;
     let is_settled = hold.is_settled;
     let is_rung = hold.let_go().await;
     let may_have_missed = match &outcome {
@@ -99,7 +114,11 @@ async fn has_news(world: &World, key: &ConversationKey) -> Result<bool, TurnErro
     Ok(waiting.iter().any(|waiting| waiting.is_due))
 }
 
-async fn work(hold: &mut Hold<'_>, inbox: &[Stored]) -> Result<Round, TurnError> {
+async fn work(
+    hold: &mut Hold<'_>,
+    inbox: &[Stored],
+    visit: &mut Visit<'_>,
+) -> Result<Round, TurnError> {
     let now = hold.world.clock.now();
     let has_expired = expiry::decide_expired(hold.world, &hold.head, now)
         .await
@@ -116,6 +135,26 @@ async fn work(hold: &mut Hold<'_>, inbox: &[Stored]) -> Result<Round, TurnError>
     if landing.is_empty() && !is_due && !is_news {
         return Ok(Round::Nothing);
     }
+    let span = visit.turn(&hold.head, &landing);
+    if span.is_recording() {
+        hold.traceparent = span.traceparent();
+    }
+    let found = Found { landing, waiting, is_news };
+    let outcome = span.run(Box::pin(take_turn(hold, found, &span))).await;
+    visit.end(&span, &hold.head.agent, outcome.as_ref().err());
+    outcome.map(|()| Round::Done)
+}
+
+/// What a look at a conversation has found.
+struct Found {
+    landing: Vec<Arc<InboxItem>>,
+    waiting: Vec<Waiting>,
+    is_news: bool,
+}
+
+async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(), TurnError> {
+    let Found { landing, waiting, is_news } = found;
+    let now = hold.world.clock.now();
     hold.load_answer().await?;
     // Always counted anew, and first: a stale count would leave somebody waiting for nothing, or nobody looking.
     let mut inputs = vec![waiting_input(waiting.len())];
@@ -126,9 +165,13 @@ async fn work(hold: &mut Hold<'_>, inbox: &[Stored]) -> Result<Round, TurnError>
         looked_at = &[];
         let reason = format!("{CLAIMS_MAX} workers tried this step and none came to its end.");
         inputs.push(Input::Poisoned { reason });
+        span.fail(&faults::poisoned());
+        count(hold, |metrics, _| metrics.poison("prompt"));
     } else {
         if was_interrupted(&hold.head) {
             inputs.push(Input::TakenOver);
+            span.set("turnwheel.recovered", true);
+            count(hold, Metrics::recovered);
         }
         // A write that was under way when its worker stopped: nobody knows whether it happened.
         inputs.extend(lost_writes(&hold.head, now));
@@ -138,8 +181,33 @@ async fn work(hold: &mut Hold<'_>, inbox: &[Stored]) -> Result<Round, TurnError>
     if inputs.len() > 1 || is_news || !hold.is_settled {
         hold.commit("take-in", &inputs, looked_at).await?;
     }
-    turn(hold).await?;
-    Ok(Round::Done)
+    if !is_performing(&hold.head) {
+        return Ok(());
+    }
+    let agent = spans::agent(hold);
+    let outcome = agent.run(Box::pin(turn(hold))).await;
+    let fault = hold.fault.take();
+    if let Some(fault) = outcome.as_ref().err().map(faults::of_turn).or(fault) {
+        agent.fail(&fault);
+    }
+    outcome
+}
+
+/// Whether the turn has anything to perform.
+fn is_performing(head: &Head) -> bool {
+    match &head.phase {
+        Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
+        Phase::Model { .. } => true,
+        Phase::Calls { calls, .. } => {
+            calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
+        }
+    }
+}
+
+fn count(hold: &Hold<'_>, told: impl FnOnce(&Metrics, &str)) {
+    if let Some(metrics) = hold.world.telemetry.metrics() {
+        told(metrics, &hold.head.agent);
+    }
 }
 
 fn waiting_input(count: usize) -> Input {

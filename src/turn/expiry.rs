@@ -41,6 +41,7 @@ pub(super) async fn decide_expired(
             input_id: decision_id(&request.id),
             accepted_at: now,
             admission: Admission::default(),
+            traceparent: None,
             body: InboxBody::Decision(decision),
         };
         let write = Write::Create(record::inbox_document(&item, Some(now)));

@@ -14,6 +14,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
 use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError, Stored};
+use crate::telemetry::fault::Fault;
 use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
@@ -45,6 +46,10 @@ pub(super) struct Hold<'w> {
     pub(super) has_run_tools: bool,
     /// Whether this is no delivery, and only counts one that came to nothing.
     pub(super) is_counting: bool,
+    /// Of this turn's span, if there is one.
+    pub(super) traceparent: Option<String>,
+    /// Why the prompt cannot go on, once that is known.
+    pub(super) fault: Option<Fault>,
     /// When what the newest commit left owed falls due; absent: nothing is owed, or this delivery goes on with it.
     pub(super) nudge_at: Option<Timestamp>,
 }
@@ -91,6 +96,8 @@ pub(super) async fn take<'w>(
         answers_taken: 0,
         has_run_tools: false,
         is_counting: false,
+        traceparent: None,
+        fault: None,
         nudge_at: None,
     };
     Ok(Some((hold, inbox)))

@@ -12,8 +12,9 @@ use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
 use crate::store::{Freshness, Kind, Partition, Selection, StoreError, Stored, Write};
+use crate::telemetry::trace::{self, Role};
 use crate::turn::commit::{NUDGE_WITHIN, ring};
-use crate::turn::{Nudge, World, record};
+use crate::turn::{Nudge, World, faults, record};
 
 /// After this a notice is given up, visibly.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
@@ -49,7 +50,28 @@ pub trait Herald: Send + Sync + fmt::Debug {
 ///
 /// # Errors
 /// The store did not answer; what is owed stays owed.
-pub async fn notify(world: &World, key: &ConversationKey) -> Result<(), StoreError> {
+pub async fn notify(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
+    let id = nudge.key.conversation_id.to_string();
+    let span = world
+        .telemetry
+        .span("notify")
+        .role(Role::Consumer)
+        .under(nudge.traceparent.as_deref())
+        .link(trace::traceparent().as_deref())
+        .with("messaging.system", "azure_storage_queue")
+        .with("messaging.operation.name", "process")
+        .with("messaging.destination.name", queue::NOTIFY)
+        .with("conversation.id", id)
+        .start();
+    let outcome = span.run(Box::pin(tell_all(world, nudge))).await;
+    if let Err(error) = &outcome {
+        span.fail(&faults::of_store(error));
+    }
+    outcome
+}
+
+async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
+    let key = &nudge.key;
     let began = world.clock.monotonic();
     let partition = Partition::Conversation(key.clone());
     let all =
@@ -59,31 +81,50 @@ pub async fn notify(world: &World, key: &ConversationKey) -> Result<(), StoreErr
         if stored.document.due.is_some_and(|due| due <= now) {
             // A receiver that is down takes its whole time for each: the rest gets a delivery of its own.
             if world.clock.monotonic() > began + world.limits.turn / 2 {
-                let nudge = Nudge { key: key.clone(), traceparent: None };
-                ring(world, queue::NOTIFY, &nudge, Duration::ZERO).await;
+                ring(world, queue::NOTIFY, nudge, Duration::ZERO).await;
                 return Ok(());
             }
             let notice: Notice = record::read(&stored.document)?;
             world.probe.reached("notice.before").await;
             let told = match &world.herald {
-                Some(herald) => herald.tell(key, &notice).await,
+                Some(herald) => tell(world, &**herald, (key, &notice)).await,
                 // It was written when there was somebody to tell, and there may be again.
                 None => Told::NotNow("no webhook is set".to_owned()),
             };
             world.probe.reached("notice.after").await;
-            settle(world, key, &stored, notice, told).await?;
+            settle(world, nudge, &stored, (notice, told)).await?;
         }
     }
     Ok(())
 }
 
+/// The address is a secret: nothing of it is told.
+async fn tell(
+    world: &World,
+    herald: &dyn Herald,
+    (key, notice): (&ConversationKey, &Notice),
+) -> Told {
+    let span = world
+        .telemetry
+        .span("webhook")
+        .role(Role::Client)
+        .with("turnwheel.notice.type", notice.kind.clone())
+        .with("attempt", i64::from(notice.attempts) + 1)
+        .start();
+    let told = span.run(herald.tell(key, notice)).await;
+    if let Some(fault) = faults::of_told(&told) {
+        span.fail(&fault);
+    }
+    told
+}
+
 async fn settle(
     world: &World,
-    key: &ConversationKey,
+    nudge: &Nudge,
     stored: &Stored,
-    mut notice: Notice,
-    told: Told,
+    (mut notice, told): (Notice, Told),
 ) -> Result<(), StoreError> {
+    let key = &nudge.key;
     let now = world.clock.now();
     notice.attempts += 1;
     let due = match told {
@@ -109,7 +150,7 @@ async fn settle(
         Err(error) => return Err(error),
     }
     if let Some(wait) = due.map(|due| now.until(due)).filter(|wait| *wait < NUDGE_WITHIN) {
-        ring(world, queue::NOTIFY, &Nudge { key: key.clone(), traceparent: None }, wait).await;
+        ring(world, queue::NOTIFY, nudge, wait).await;
     }
     Ok(())
 }

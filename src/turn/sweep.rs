@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::queue;
 use crate::store::{Kind, Owed, Partition, StoreError};
 use crate::turn::commit::ring;
-use crate::turn::{Nudge, World};
+use crate::turn::{Nudge, World, faults};
 
 /// What fell due less than this ago is left alone: its own nudge is probably under way.
 pub const GRACE: Duration = Duration::from_secs(20);
@@ -24,13 +24,25 @@ const RING_AT_ONCE: usize = 16;
 /// # Errors
 /// The store did not answer: the next sweep does it again.
 pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> {
+    let span = world.telemetry.span("sweep").start();
+    let swept = span.run(Box::pin(all(world, grace))).await;
+    match &swept {
+        Ok(rung) => span.set("turnwheel.rung", i64::try_from(*rung).unwrap_or(i64::MAX)),
+        Err(error) => span.fail(&faults::of_store(error)),
+    }
+    swept
+}
+
+async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
     let now = world.clock.now();
     let horizon = now.plus(AHEAD);
     let stop_at = world.clock.monotonic() + world.limits.turn;
     let mut rung = HashSet::new();
     let mut continuation = None;
+    let mut overdue = 0;
     loop {
         let page = world.store.due(horizon, PAGE, continuation.as_deref()).await?;
+        overdue += page.items.iter().filter(|owed| owed.due <= now).count();
         let bells = page.items.iter().filter_map(|owed| bell_for(owed, now, grace, &mut rung));
         let bells: Vec<Bell> = bells.collect();
         stream::iter(bells)
@@ -49,6 +61,9 @@ pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> 
             );
             break;
         }
+    }
+    if let Some(metrics) = world.telemetry.metrics() {
+        metrics.backlog(overdue);
     }
     if !rung.is_empty() {
         tracing::info!(count = rung.len(), "the sweep rang for {} conversations", rung.len());

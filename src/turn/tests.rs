@@ -14,6 +14,7 @@ mod economy;
 mod invariants;
 mod recovery;
 mod simulation;
+mod telling;
 mod turns;
 mod waiting;
 mod week;

@@ -51,7 +51,11 @@ impl Model for Rounds {
             json!({"type": "text", "text": "done"})
         };
         let message = json!({"content": [block], "api": "a", "provider": "p", "model": "m", "stopReason": "stop", "timestamp": 0});
-        Answer { message: serde_json::from_str(&message.to_string()).unwrap(), failure: None }
+        Answer {
+            message: serde_json::from_str(&message.to_string()).unwrap(),
+            failure: None,
+            reply: turnwheel::model::Reply::default(),
+        }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -90,6 +94,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         ids,
         probe: Arc::new(NoProbe),
         limits: Limits::default(),
+        telemetry: turnwheel::telemetry::Telemetry::default(),
     }
 }
 

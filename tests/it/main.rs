@@ -19,6 +19,7 @@ mod kill;
 mod payments;
 mod recordings;
 mod support;
+mod telemetry;
 mod tidy;
 mod tools;
 mod tour;

@@ -97,6 +97,7 @@ fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
         is_turn_open: true,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
+        last_turn: None,
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),

@@ -235,7 +235,7 @@ impl Model for AzureResponses {
                 headers
             }
         };
-        let Folded { mut message, fault } = fold.finish();
+        let Folded { mut message, fault, reply } = fold.finish();
         let failure = fault.map(|fault| {
             log(&fault, &headers);
             classify(&fault, &headers)
@@ -243,7 +243,7 @@ impl Model for AzureResponses {
         if let (Some(key), Some(text)) = (self.access.key(), &mut message.error_message) {
             *text = without(text, &key);
         }
-        Answer { message, failure }
+        Answer { message, failure, reply }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {

@@ -123,6 +123,13 @@ impl Fault {
         }
     }
 
+    /// In one word, as spans have it.
+    pub fn name(&self) -> Option<String> {
+        let said = self.names().next().map(ToOwned::to_owned);
+        let status = self.status.map(|status| status.to_string());
+        said.or(status).or_else(|| self.is_lost.then(|| "connection".to_owned()))
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         [&self.code, &self.kind, &self.inner].into_iter().flatten().map(String::as_str)
     }

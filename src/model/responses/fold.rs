@@ -8,6 +8,7 @@ use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
+use crate::model::Reply;
 use crate::model::catalogue::Tariff;
 use crate::model::responses::event::{Event, Frame};
 use crate::model::responses::fault::Fault;
@@ -27,6 +28,7 @@ pub struct Fold {
     slots: Vec<Slot>,
     usage: Usage,
     end: End,
+    reply: Reply,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,7 @@ enum End {
 pub struct Folded {
     pub message: AssistantMessage,
     pub fault: Option<Fault>,
+    pub reply: Reply,
 }
 
 impl Fold {
@@ -57,6 +60,7 @@ impl Fold {
             slots: Vec::new(),
             usage: Usage::default(),
             end: End::Open,
+            reply: Reply::default(),
         }
     }
 
@@ -87,6 +91,7 @@ impl Fold {
         if self.is_over() {
             return Vec::new();
         }
+        self.note_reply(event);
         match event.kind.as_str() {
             "response.output_item.added" => self.open(event),
             "response.output_item.done" => self.close(event),
@@ -121,6 +126,16 @@ impl Fold {
                 Vec::new()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// The first and the last events hold the whole response.
+    fn note_reply(&mut self, event: &Event) {
+        let Some(response) = event.get("response") else { return };
+        for (place, name) in [(&mut self.reply.id, "id"), (&mut self.reply.model, "model")] {
+            if place.is_none() {
+                *place = response.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
+            }
         }
     }
 
@@ -167,7 +182,8 @@ impl Fold {
             timestamp: Timestamp(0),
             extra: Extra::new(),
         };
-        Folded { message, fault }
+        let error = fault.as_ref().and_then(Fault::name);
+        Folded { message, fault, reply: Reply { error, ..self.reply } }
     }
 
     /// By `output_index`, for ids may change under way; without one, the item that was opened last.

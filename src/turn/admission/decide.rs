@@ -10,6 +10,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::ids::{ConversationKey, RequestId, TenantId, UserId};
 use crate::store::Write;
+use crate::telemetry::trace;
 use crate::turn::admission::idempotency::canonical_hash;
 use crate::turn::admission::write::{Written, write_surely};
 use crate::turn::admission::{Answer, Refusal, nudge};
@@ -125,25 +126,30 @@ pub async fn decide(
     if let Some(settled) = &approval.decision {
         if head.requests.iter().any(|open| open.id == id) {
             // Nobody has taken it in yet: the first nudge may be what was lost.
-            nudge(world, key, None).await;
+            nudge(world, key, of_prompt(&head)).await;
         }
         return conclude(&approval, settled, &decision);
     }
     if request.expires_at.is_some_and(|at| at <= now) {
         // The sweep writes the expiry; ringing only makes it sooner.
-        nudge(world, key, None).await;
+        nudge(world, key, of_prompt(&head)).await;
         return Err(Refusal::Expired { at: request.expires_at });
     }
-    create(world, key, &approval, decision).await
+    create(world, &head, &approval, decision).await
+}
+
+fn of_prompt(head: &Head) -> Option<&str> {
+    head.prompt.as_ref()?.traceparent.as_deref()
 }
 
 /// The create is the arbiter.
 async fn create(
     world: &World,
-    key: &ConversationKey,
+    head: &Head,
     approval: &Approval,
     decision: Decision,
 ) -> Result<Answer, Refusal> {
+    let key = &head.key();
     let answer = settled(approval, &decision, false);
     let body = serde_json::json!({
         "decision": decision.verdict, "reason": decision.reason, "value": decision.value,
@@ -157,6 +163,7 @@ async fn create(
             answer: None,
             location: None,
         },
+        traceparent: trace::traceparent(),
         body: InboxBody::Decision(decision.clone()),
     };
     world.probe.reached("admission.decide").await;
@@ -175,7 +182,7 @@ async fn create(
         }
     }
     world.probe.reached("admission.decided").await;
-    nudge(world, key, None).await;
+    nudge(world, key, of_prompt(head)).await;
     Ok(answer)
 }
 

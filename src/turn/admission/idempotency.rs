@@ -223,6 +223,7 @@ mod tests {
             input_id: InputId::new("in_1"),
             accepted_at: crate::clock::Timestamp(5),
             admission: idempotency("k", "POST /a").admission(&answer),
+            traceparent: None,
             body: crate::agent::inbox::InboxBody::Abort(crate::agent::inbox::AbortInput {
                 prompt_id: None,
             }),

@@ -314,6 +314,7 @@ async fn inbox_item(
         input_id: input_id.clone(),
         accepted_at: world.clock.now(),
         admission: crate::agent::inbox::Admission::default(),
+        traceparent: None,
         // One that waits its turn lands when the conversation is idle, as one that starts does.
         body: InboxBody::Prompt(prompt),
     })

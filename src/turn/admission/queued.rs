@@ -12,6 +12,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{TenantId, UserId, is_plain};
 use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_of};
+use crate::telemetry::trace;
 use crate::turn::World;
 use crate::turn::admission::idempotency::{Idempotency, canonical_hash};
 use crate::turn::admission::prompt::{
@@ -83,6 +84,9 @@ pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Resul
         | Refusal::TooLarge(_)) => refusal.to_string(),
     };
     put_aside(world, text, &reason).await?;
+    if let Some(metrics) = world.telemetry.metrics() {
+        metrics.poison(PROMPTS);
+    }
     tracing::warn!(message.id = message_id, "a message of agent-prompts cannot be used: {reason}");
     Ok(Queued::Rejected { reason })
 }
@@ -102,8 +106,11 @@ async fn accept(world: &World, text: &str, message_id: &str) -> Result<Answer, R
         route: ROUTE,
         body_hash: canonical_hash(&body),
     };
-    let sender =
-        Sender { source: Source::Queue, traceparent: None, when_busy: WhenBusy::WaitItsTurn };
+    let sender = Sender {
+        source: Source::Queue,
+        traceparent: trace::traceparent(),
+        when_busy: WhenBusy::WaitItsTurn,
+    };
     if let Some(id) = &message.conversation_id
         && is_plain(id)
     {

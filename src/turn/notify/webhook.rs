@@ -15,6 +15,7 @@ use sha2::Sha256;
 use crate::agent::notice::Notice;
 use crate::clock::{Clock, Timestamp, parse_iso};
 use crate::ids::{ConversationKey, RequestId};
+use crate::telemetry::trace;
 use crate::turn::notify::{Herald, Told};
 
 /// How long a receiver may take.
@@ -69,6 +70,9 @@ impl Herald for Webhook {
             .header("content-type", "application/json")
             .header("webhook-id", &notice.id)
             .header("webhook-timestamp", timestamp);
+        if let Some(traceparent) = trace::traceparent() {
+            request = request.header("traceparent", traceparent);
+        }
         if !signed.is_empty() {
             request = request.header("webhook-signature", signed);
         }

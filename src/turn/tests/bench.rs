@@ -32,6 +32,7 @@ use crate::live::MemoryLive;
 use crate::queue::{self, Faults as QueueFaults, MemoryQueue, Queue as _};
 use crate::store::memory::{Faults, MemoryStore};
 use crate::store::{ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection};
+use crate::telemetry::Telemetry;
 use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::admission::patch::patch_conversation;
@@ -66,6 +67,8 @@ pub(super) struct Bench {
     /// Chance that a client changes a conversation between two deliveries.
     pub(super) patched_in_a_hundred: u8,
     pub(super) conversations: Vec<ConversationKey>,
+    /// What workers tell.
+    pub(super) telemetry: Telemetry,
 }
 
 impl Bench {
@@ -91,6 +94,7 @@ impl Bench {
             steady: None,
             patched_in_a_hundred: 0,
             conversations: vec![owner().key("c")],
+            telemetry: Telemetry::default(),
         }
     }
 
@@ -119,6 +123,7 @@ impl Bench {
             ids: self.ids.clone(),
             probe,
             limits: Limits::default(),
+            telemetry: self.telemetry.clone(),
         }
     }
 
@@ -400,7 +405,8 @@ pub(super) fn owner() -> Owner {
 }
 
 fn sender() -> Sender {
-    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::WaitItsTurn }
+    let traceparent = crate::telemetry::trace::traceparent();
+    Sender { source: Source::User, traceparent, when_busy: WhenBusy::WaitItsTurn }
 }
 
 pub(super) fn idempotency(key: &str) -> Idempotency {

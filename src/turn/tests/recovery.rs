@@ -39,6 +39,7 @@ async fn what_comes_after_a_deletion_is_purged_and_the_tombstone_ends() {
         input_id: InputId::new("late-1"),
         accepted_at: bench.clock.now(),
         admission: Admission::default(),
+        traceparent: None,
         body: serde_json::from_value::<InboxBody>(json!({"abort": {}})).unwrap(),
     };
     let orphan = record::inbox_document(&item, Some(item.accepted_at));
@@ -128,10 +129,10 @@ async fn a_receiver_that_is_down_does_not_hold_a_delivery_beyond_its_time() {
     let notices = (0..40).map(|number| notice(number, &bench)).collect();
     bench.store.write(&partition(), notices).await.unwrap();
     let began = Instant::now();
-    notify(&world, &Bench::key()).await.unwrap();
+    notify(&world, &Bench::nudge()).await.unwrap();
     assert!(began.elapsed() < world.limits.turn, "{:?}", began.elapsed());
-    notify(&world, &Bench::key()).await.unwrap();
-    notify(&world, &Bench::key()).await.unwrap();
+    notify(&world, &Bench::nudge()).await.unwrap();
+    notify(&world, &Bench::nudge()).await.unwrap();
     assert!(*deaf.told.lock().unwrap() >= 30, "the others have their turn too");
 }
 
@@ -141,14 +142,14 @@ async fn notices_of_a_webhook_that_was_taken_away_wait_for_one_and_ring_less_and
     let mut world = bench.worker(Arc::new(NoProbe));
     let first = notice(1, &bench);
     bench.store.write(&partition(), vec![first]).await.unwrap();
-    notify(&world, &Bench::key()).await.unwrap();
+    notify(&world, &Bench::nudge()).await.unwrap();
     let due = bench.store.documents(&partition())[0].document.due.unwrap();
     assert!(due > bench.clock.now(), "it is put off");
     let scribe = Arc::new(Scribe::default());
     world.herald = Some(scribe.clone());
     tokio::time::sleep(Duration::from_mins(1)).await;
-    notify(&world, &Bench::key()).await.unwrap();
-    notify(&world, &Bench::key()).await.unwrap();
+    notify(&world, &Bench::nudge()).await.unwrap();
+    notify(&world, &Bench::nudge()).await.unwrap();
     assert_eq!(*scribe.ids.lock().unwrap(), ["nt_1"], "told once");
 }
 

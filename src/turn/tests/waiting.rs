@@ -76,6 +76,7 @@ async fn what_only_a_later_version_understands_is_left_for_it() {
         input_id: InputId::new("later"),
         accepted_at: crate::clock::Timestamp(1),
         admission: Admission::default(),
+        traceparent: None,
         body,
     };
     let document = record::inbox_document(&item, Some(item.accepted_at));

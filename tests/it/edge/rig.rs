@@ -27,6 +27,7 @@ use turnwheel::queue::MemoryQueue;
 use turnwheel::queue::{self, Faults, Queue as _};
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
+use turnwheel::telemetry::Telemetry;
 use turnwheel::tools::{
     Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
 };
@@ -230,6 +231,7 @@ impl Rig {
             probe,
             worker: WorkerId::new("w1"),
             limits: Limits::default(),
+            telemetry: Telemetry::default(),
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
         let router = turnwheel::http::router(Arc::new(Api::new(

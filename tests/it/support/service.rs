@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use turnwheel::App;
 use turnwheel::app::ServiceOptions;
 use turnwheel::settings::Settings;
+use turnwheel::telemetry::Telemetry;
 
 pub(crate) struct Service {
     pub(crate) base: String,
@@ -32,6 +33,7 @@ impl Service {
             agents: None,
             port: 0,
             handler_port: 0,
+            telemetry: Telemetry::default(),
         };
         let running =
             Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));

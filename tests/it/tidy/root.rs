@@ -22,6 +22,7 @@ const FILES: &[&str] = &[
     "docs/deploy.md",
     "docs/local.md",
     "docs/settings.md",
+    "docs/telemetry.md",
     "host.json",
     "infra/README.md",
     "infra/main.bicep",
@@ -139,6 +140,11 @@ fn the_page_of_settings_is_the_table() {
     let mut page = "# Settings\n\nApp settings in Azure, environment variables or `local.settings.json` elsewhere. An empty value counts as absent.\nAll mistakes are told at once, at start and by `turnwheel doctor`.\n".to_owned();
     let sections = [
         (SetBy::You, "Yours", "Each is in `local.settings.sample.json`."),
+        (
+            SetBy::OpenTelemetry,
+            "OpenTelemetry's own",
+            "[docs/telemetry.md](telemetry.md) says what is sent. None is needed.",
+        ),
         (SetBy::Platform, "Set by Azure or the Functions host", "Read, never to be set."),
         (SetBy::Tests, "For crash tests", "Refused in Azure."),
         (

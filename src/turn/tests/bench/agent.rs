@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::agent::content::Content;
 use crate::agent::entry::{Output, WidgetOutput};
-use crate::agent::message::{AssistantMessage, Message};
+use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agents::{Agent, Catalog};
-use crate::model::{Answer, Listener, Model, ModelRecord, ModelRequest, Prices};
+use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
 /// What tools did, by effect id.
@@ -154,6 +154,10 @@ pub(in crate::turn::tests) struct ScriptedAnswers {
     pub(in crate::turn::tests) script: Mutex<Script>,
     /// How long an answer takes.
     pub(in crate::turn::tests) span: Mutex<Duration>,
+    /// The provider's code with which the next answer fails.
+    pub(in crate::turn::tests) refusal: Mutex<Option<&'static str>>,
+    /// The `traceparent` of every request.
+    pub(in crate::turn::tests) callers: Mutex<Vec<Option<String>>>,
 }
 
 impl Default for ScriptedAnswers {
@@ -162,6 +166,8 @@ impl Default for ScriptedAnswers {
             answers: Mutex::new(0),
             script: Mutex::new(three_rounds),
             span: Mutex::new(Duration::from_millis(100)),
+            refusal: Mutex::default(),
+            callers: Mutex::default(),
         }
     }
 }
@@ -170,6 +176,7 @@ impl Default for ScriptedAnswers {
 impl Model for ScriptedAnswers {
     async fn answer(&self, request: ModelRequest<'_>, _listener: &dyn Listener) -> Answer {
         *self.answers.lock().unwrap() += 1;
+        self.callers.lock().unwrap().push(request.traceparent.map(ToOwned::to_owned));
         let span = *self.span.lock().unwrap();
         tokio::time::sleep(span).await;
         let (mut results, mut said) = (0, String::new());
@@ -192,7 +199,14 @@ impl Model for ScriptedAnswers {
             &json!({"content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}).to_string(),
         )
         .unwrap();
-        Answer { message, failure: None }
+        let Some(code) = self.refusal.lock().unwrap().take() else {
+            return Answer { message, failure: None, reply: Reply::default() };
+        };
+        Answer {
+            message: AssistantMessage { stop_reason: StopReason::Error, ..message },
+            failure: Some(Failure::Retryable { after: None }),
+            reply: Reply { error: Some(code.to_owned()), ..Reply::default() },
+        }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {

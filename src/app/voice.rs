@@ -1,0 +1,54 @@
+//! What the service tells of itself, from its settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::credentials::TokenCredential;
+
+use crate::azure::credential::credential;
+use crate::clock::SystemClock;
+use crate::settings::Settings;
+use crate::settings::secret::Secret;
+use crate::telemetry::{self, Style, Telemetry, TelemetryError, TokenSource, Voice};
+
+/// What Application Insights wants tokens for; the two slashes are its own.
+const SCOPE: &str = "https://monitor.azure.com//.default";
+const TOKEN_WITHIN: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Identified(Arc<dyn TokenCredential>);
+
+#[async_trait]
+impl TokenSource for Identified {
+    async fn token(&self) -> Result<Secret<String>, String> {
+        // The credential keeps its tokens until they have nearly expired.
+        match tokio::time::timeout(TOKEN_WITHIN, self.0.get_token(&[SCOPE], None)).await {
+            Ok(Ok(token)) => Ok(Secret::new(token.token.secret().to_owned())),
+            Ok(Err(_)) => {
+                Err("the app's identity got no token for Application Insights".to_owned())
+            }
+            Err(_elapsed) => Err("no token for Application Insights came in 10 s".to_owned()),
+        }
+    }
+}
+
+/// Begins to tell. `is_carried`: a Functions host writes our lines into Application Insights.
+///
+/// # Errors
+/// Show it and exit.
+pub(super) fn start(
+    settings: &Settings,
+    style: Style,
+    is_carried: bool,
+) -> Result<Telemetry, TelemetryError> {
+    let identity = settings.telemetry.insights.as_ref().and_then(|one| one.identity.as_ref());
+    let token = match identity.map(credential) {
+        Some(Ok(credential)) => Some(Arc::new(Identified(credential)) as Arc<dyn TokenSource>),
+        Some(Err(mistake)) => return Err(TelemetryError::Export(mistake.into())),
+        None => None,
+    };
+    let voice =
+        Voice { log: &settings.log, style, settings: &settings.telemetry, token, is_carried };
+    telemetry::start(&voice, Arc::new(SystemClock::default()))
+}

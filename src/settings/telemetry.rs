@@ -1,0 +1,327 @@
+//! Where spans, metrics and logs go: OpenTelemetry's own variables, and Application Insights.
+
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+use super::azure::Identity;
+use super::mistake::Mistake;
+use super::reader::{Reader, address};
+use super::secret::Secret;
+
+/// Nothing is exported when all four destinations are absent.
+#[derive(Clone, Debug)]
+pub struct TelemetrySettings {
+    pub traces: Option<Collector>,
+    pub metrics: Option<Collector>,
+    pub logs: Option<Collector>,
+    pub insights: Option<Insights>,
+    pub service_name: String,
+    pub resource: Vec<(String, String)>,
+    pub sampler: Sampler,
+    /// Prompts, answers, arguments and results on spans.
+    pub captures_content: bool,
+    /// Between two exports.
+    pub span_delay: Duration,
+    pub log_delay: Duration,
+    pub metric_interval: Duration,
+}
+
+/// Of one signal, by OTLP over HTTP with protobuf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// Whole, with the signal's path.
+    pub endpoint: Url,
+    pub headers: Secret<Vec<(String, String)>>,
+    /// Of one export, its tries included.
+    pub timeout: Duration,
+    pub is_gzipped: bool,
+}
+
+/// Application Insights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Insights {
+    pub connection_string: Secret<String>,
+    /// Its endpoint is a plain `http` one on this machine; any other is asked by `https`, whatever it says.
+    pub is_local: bool,
+    /// Absent: the key in the connection string is enough.
+    pub identity: Option<Identity>,
+}
+
+/// Which traces are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampler {
+    /// From 0 to 1, by trace id.
+    pub ratio: f64,
+    /// Whether the caller's choice counts first.
+    pub is_parent_based: bool,
+}
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const SPAN_DELAY: Duration = Duration::from_secs(5);
+const LOG_DELAY: Duration = Duration::from_secs(1);
+const METRIC_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The names of one signal's variables.
+struct Signal {
+    exporter: &'static str,
+    endpoint: &'static str,
+    headers: &'static str,
+    protocol: &'static str,
+    timeout: &'static str,
+    compression: &'static str,
+    path: &'static str,
+}
+
+macro_rules! signal {
+    ($name:literal, $path:literal) => {
+        Signal {
+            exporter: concat!("OTEL_", $name, "_EXPORTER"),
+            endpoint: concat!("OTEL_EXPORTER_OTLP_", $name, "_ENDPOINT"),
+            headers: concat!("OTEL_EXPORTER_OTLP_", $name, "_HEADERS"),
+            protocol: concat!("OTEL_EXPORTER_OTLP_", $name, "_PROTOCOL"),
+            timeout: concat!("OTEL_EXPORTER_OTLP_", $name, "_TIMEOUT"),
+            compression: concat!("OTEL_EXPORTER_OTLP_", $name, "_COMPRESSION"),
+            path: $path,
+        }
+    };
+}
+
+const TRACES: Signal = signal!("TRACES", "v1/traces");
+const METRICS: Signal = signal!("METRICS", "v1/metrics");
+const LOGS: Signal = signal!("LOGS", "v1/logs");
+
+/// What is said for all signals at once.
+struct General {
+    endpoint: Option<Url>,
+    headers: Option<Vec<(String, String)>>,
+    timeout: Option<Duration>,
+    is_gzipped: Option<bool>,
+}
+
+impl TelemetrySettings {
+    pub(super) fn read(reader: &mut Reader<'_>, own: &Identity) -> Self {
+        let is_disabled = yes_or_no(reader, "OTEL_SDK_DISABLED").unwrap_or(false);
+        protocol(reader, "OTEL_EXPORTER_OTLP_PROTOCOL");
+        let general = General {
+            endpoint: reader.address("OTEL_EXPORTER_OTLP_ENDPOINT"),
+            headers: headers(reader, "OTEL_EXPORTER_OTLP_HEADERS"),
+            timeout: milliseconds(reader, "OTEL_EXPORTER_OTLP_TIMEOUT"),
+            is_gzipped: compression(reader, "OTEL_EXPORTER_OTLP_COMPRESSION"),
+        };
+        let [traces, metrics, logs] =
+            [TRACES, METRICS, LOGS].map(|signal| collector(reader, &signal, &general));
+        let expected = "pairs such as `key=value,other=value`";
+        let resource =
+            reader.parse("OTEL_RESOURCE_ATTRIBUTES", expected, pairs).unwrap_or_default();
+        let settings = Self {
+            traces,
+            metrics,
+            logs,
+            insights: insights(reader, own),
+            service_name: service_name(reader, &resource),
+            resource,
+            sampler: sampler(reader),
+            captures_content: captures_content(reader),
+            span_delay: milliseconds(reader, "OTEL_BSP_SCHEDULE_DELAY").unwrap_or(SPAN_DELAY),
+            log_delay: milliseconds(reader, "OTEL_BLRP_SCHEDULE_DELAY").unwrap_or(LOG_DELAY),
+            metric_interval: milliseconds(reader, "OTEL_METRIC_EXPORT_INTERVAL")
+                .unwrap_or(METRIC_INTERVAL),
+        };
+        if is_disabled {
+            return Self { traces: None, metrics: None, logs: None, insights: None, ..settings };
+        }
+        settings
+    }
+}
+
+/// In Azure the app's own, as the Functions host tells it.
+fn service_name(reader: &Reader<'_>, resource: &[(String, String)]) -> String {
+    let (named, site) = (reader.text("OTEL_SERVICE_NAME"), reader.text("WEBSITE_SITE_NAME"));
+    let attribute = resource.iter().find(|(key, _)| key == "service.name");
+    let attribute = attribute.map(|(_, value)| value.clone());
+    named.or(attribute).or(site).unwrap_or_else(|| "turnwheel".to_owned())
+}
+
+/// `None`: the signal stays here. Naming an endpoint or the exporter `otlp` turns it on.
+fn collector(reader: &mut Reader<'_>, signal: &Signal, general: &General) -> Option<Collector> {
+    let exporter = reader.parse(signal.exporter, "`otlp` or `none`", |text| match text {
+        "otlp" => Some(true),
+        "none" => Some(false),
+        _ => None,
+    });
+    let own = reader.address(signal.endpoint);
+    let own_headers = headers(reader, signal.headers);
+    protocol(reader, signal.protocol);
+    let timeout = milliseconds(reader, signal.timeout).or(general.timeout);
+    let is_gzipped = compression(reader, signal.compression).or(general.is_gzipped);
+    let of_all = general.endpoint.as_ref().and_then(|base| under(base, signal.path));
+    let local = || under(&Url::parse("http://localhost:4318").ok()?, signal.path);
+    let endpoint = match exporter {
+        Some(false) => None,
+        Some(true) => own.or(of_all).or_else(local),
+        None => own.or(of_all),
+    };
+    Some(Collector {
+        endpoint: endpoint?,
+        headers: Secret::new(own_headers.or_else(|| general.headers.clone()).unwrap_or_default()),
+        timeout: timeout.unwrap_or(TIMEOUT),
+        is_gzipped: is_gzipped.unwrap_or(false),
+    })
+}
+
+fn under(base: &Url, path: &str) -> Option<Url> {
+    Url::parse(&format!("{}/{path}", base.as_str().trim_end_matches('/'))).ok()
+}
+
+/// The one there is; another one is a mistake, since nothing would come of it.
+fn protocol(reader: &mut Reader<'_>, name: &'static str) {
+    let expected = "`http/protobuf`, the only protocol there is (collectors take it on port 4318)";
+    reader.parse(name, expected, |text| (text == "http/protobuf").then_some(()));
+}
+
+fn compression(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
+    reader.parse(name, "`gzip` or `none`", |text| match text {
+        "gzip" => Some(true),
+        "none" => Some(false),
+        _ => None,
+    })
+}
+
+fn milliseconds(reader: &mut Reader<'_>, name: &'static str) -> Option<Duration> {
+    reader.parse(name, "milliseconds from 1 to 3600000", |text| {
+        let amount = text.parse().ok().filter(|amount| (1..=3_600_000_u64).contains(amount));
+        amount.map(Duration::from_millis)
+    })
+}
+
+fn yes_or_no(reader: &mut Reader<'_>, name: &'static str) -> Option<bool> {
+    reader.parse(name, "`true` or `false`", |text| text.to_ascii_lowercase().parse().ok())
+}
+
+fn headers(reader: &mut Reader<'_>, name: &'static str) -> Option<Vec<(String, String)>> {
+    reader.parse(name, "headers such as `name=value,other=value`", |text| {
+        let pairs = pairs(text)?;
+        let are_headers = pairs.iter().all(|(name, value)| {
+            http::HeaderName::try_from(name.as_str()).is_ok()
+                && http::HeaderValue::try_from(value.as_str()).is_ok()
+        });
+        are_headers.then_some(pairs)
+    })
+}
+
+/// W3C Baggage without properties: `key=value`, separated by commas, values percent-encoded.
+fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let pairs = parts.map(|part| {
+        let (key, value) = part.split_once('=')?;
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        let key = key.trim();
+        (!key.is_empty()).then(|| (key.to_owned(), value.into_owned()))
+    });
+    pairs.collect()
+}
+
+fn sampler(reader: &mut Reader<'_>) -> Sampler {
+    let ratio = reader.parse("OTEL_TRACES_SAMPLER_ARG", "a ratio from 0 to 1", |text| {
+        text.parse::<f64>().ok().filter(|ratio| (0.0..=1.0).contains(ratio))
+    });
+    let expected =
+        "`always_on`, `always_off`, `traceidratio`, or one of these after `parentbased_`";
+    let named = reader.parse("OTEL_TRACES_SAMPLER", expected, |text| {
+        let (is_parent_based, root) =
+            text.strip_prefix("parentbased_").map_or((false, text), |root| (true, root));
+        let ratio = match root {
+            "always_on" => 1.0,
+            "always_off" => 0.0,
+            "traceidratio" => ratio.unwrap_or(1.0),
+            _ => return None,
+        };
+        Some(Sampler { ratio, is_parent_based })
+    });
+    named.unwrap_or(Sampler { ratio: 1.0, is_parent_based: true })
+}
+
+/// The values that OpenTelemetry's own instrumentations know, as far as content goes on spans.
+fn captures_content(reader: &mut Reader<'_>) -> bool {
+    let name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
+    let expected = "`SPAN_ONLY` or `true`, or `NO_CONTENT` or `false`: content is put on spans and never on events";
+    reader
+        .parse(name, expected, |text| match text.to_ascii_lowercase().as_str() {
+            "true" | "span_only" => Some(true),
+            "false" | "no_content" => Some(false),
+            _ => None,
+        })
+        .unwrap_or(false)
+}
+
+fn insights(reader: &mut Reader<'_>, own: &Identity) -> Option<Insights> {
+    let expected =
+        "the connection string that the portal shows: `InstrumentationKey=…;IngestionEndpoint=…`";
+    let connection_string =
+        reader.parse("APPLICATIONINSIGHTS_CONNECTION_STRING", expected, |text| {
+            is_connection_string(text).then(|| text.to_owned())
+        });
+    let expected = "`Authorization=AAD`, or `Authorization=AAD;ClientId=…` with a user-assigned identity's client id";
+    let identity = reader
+        .parse("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", expected, |text| identity(text, own));
+    let is_alone = connection_string.is_none() && identity.is_some();
+    if is_alone && reader.text("APPLICATIONINSIGHTS_CONNECTION_STRING").is_none() {
+        reader.note(Mistake::of(
+            "APPLICATIONINSIGHTS_AUTHENTICATION_STRING",
+            "is set, but APPLICATIONINSIGHTS_CONNECTION_STRING is not: set both or neither",
+        ));
+    }
+    let connection_string = connection_string?.trim_end_matches([';', ' ']).to_owned();
+    let is_local = value_of(&connection_string, "IngestionEndpoint")
+        .and_then(address)
+        .is_some_and(|endpoint| endpoint.scheme() == "http" && is_loopback(&endpoint));
+    Some(Insights { connection_string: Secret::new(connection_string), is_local, identity })
+}
+
+fn is_connection_string(text: &str) -> bool {
+    let has_key = value_of(text, "InstrumentationKey").is_some_and(|key| !key.is_empty());
+    let are_pairs =
+        text.trim_end_matches([';', ' ']).split(';').all(|part| part.matches('=').count() == 1);
+    let endpoint = value_of(text, "IngestionEndpoint");
+    has_key && are_pairs && endpoint.is_none_or(|endpoint| address(endpoint).is_some())
+}
+
+/// The last one counts.
+fn value_of<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
+    let parts = text.split(';').filter_map(|part| part.split_once('='));
+    let mut values = parts.filter(|(key, _)| key.trim().eq_ignore_ascii_case(wanted));
+    values.next_back().map(|(_, value)| value.trim())
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
+}
+
+/// The app's own, unless a user-assigned one is named.
+fn identity(text: &str, own: &Identity) -> Option<Identity> {
+    let mut is_entra = false;
+    let mut client_id = None;
+    for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=')?;
+        match (key.trim().to_ascii_lowercase().as_str(), value.trim()) {
+            ("authorization", value) if value.eq_ignore_ascii_case("aad") => is_entra = true,
+            ("clientid", value) if !value.is_empty() => client_id = Some(value.to_owned()),
+            _ => return None,
+        }
+    }
+    let here = match client_id {
+        Some(client_id) => Identity::Managed { client_id: Some(client_id) },
+        None => own.clone(),
+    };
+    is_entra.then_some(here)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+//! The way out: batches in bounded queues, threads of their own that send them, and a stop within a bound.
+//!
+//! The batch threads are the SDK's stable ones. They wait for answers where nobody else does; the requests themselves run
+//! on the service's runtime. A full queue drops what is new: a turn never waits for a collector.
+
+mod carrier;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Meter, MeterProvider as _};
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
+use opentelemetry_otlp::{Compression, Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::logs::{
+    BatchLogProcessor, LogExporter, LoggerProviderBuilder, SdkLoggerProvider,
+};
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
+use opentelemetry_sdk::resource::TelemetryResourceDetector;
+use opentelemetry_sdk::trace::{
+    BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, ShouldSample, SpanExporter,
+    TracerProviderBuilder,
+};
+use tracing_subscriber::Layer as _;
+
+use crate::ids::{Ids as _, SystemIds};
+use crate::settings::telemetry::{self as settings, Collector, TelemetrySettings};
+use crate::telemetry::lines::Copy;
+use crate::telemetry::{TelemetryError, Voice};
+use carrier::Carrier;
+
+/// Spans or lines that wait to be sent; more are dropped.
+const QUEUE_MAX: usize = 2_048;
+const BATCH_MAX: usize = 512;
+/// Of one try; the exporter tries again for half a minute.
+const INSIGHTS_TIMEOUT: Duration = Duration::from_secs(10);
+/// The schema of the attributes' names.
+const SCHEMA: &str = "https://opentelemetry.io/schemas/1.41.0";
+const SCOPE: &str = "turnwheel";
+
+/// What is exported; absent parts are not.
+pub(super) struct Providers {
+    tracer: Option<SdkTracerProvider>,
+    meter: Option<SdkMeterProvider>,
+    logger: Option<SdkLoggerProvider>,
+}
+
+impl Providers {
+    pub(super) fn new(
+        tracer: Option<SdkTracerProvider>,
+        meter: Option<SdkMeterProvider>,
+        logger: Option<SdkLoggerProvider>,
+    ) -> Self {
+        Self { tracer, meter, logger }
+    }
+
+    pub(super) fn tracer(&self) -> Option<SdkTracer> {
+        self.tracer.as_ref().map(|provider| provider.tracer_with_scope(scope()))
+    }
+
+    pub(super) fn meter(&self) -> Option<Meter> {
+        self.meter.as_ref().map(|provider| provider.meter_with_scope(scope()))
+    }
+
+    pub(super) fn has_logs(&self) -> bool {
+        self.logger.is_some()
+    }
+
+    /// All at once, each in a thread that may be left behind.
+    pub(super) async fn stop(&self, within: Duration) {
+        let (tracer, meter, logger) =
+            (self.tracer.clone(), self.meter.clone(), self.logger.clone());
+        // Whoever cannot send in time has told of it already; here nobody is left to hear it.
+        let stops = [
+            tokio::task::spawn_blocking(move || {
+                tracer.map(|provider| provider.shutdown_with_timeout(within))
+            }),
+            tokio::task::spawn_blocking(move || {
+                meter.map(|provider| provider.shutdown_with_timeout(within))
+            }),
+            tokio::task::spawn_blocking(move || {
+                logger.map(|provider| provider.shutdown_with_timeout(within))
+            }),
+        ];
+        let _ = tokio::time::timeout(within, futures_util::future::join_all(stops)).await;
+    }
+}
+
+fn scope() -> opentelemetry::InstrumentationScope {
+    opentelemetry::InstrumentationScope::builder(SCOPE)
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .with_schema_url(SCHEMA)
+        .build()
+}
+
+/// Exporters for every destination, and the copy of log lines that goes out with them.
+pub(super) fn providers(voice: &Voice<'_>) -> Result<(Providers, Option<Copy>), TelemetryError> {
+    let settings = voice.settings;
+    let insights = match &settings.insights {
+        Some(insights) => Some(insights_exporter(voice, insights)?),
+        None => None,
+    };
+    let has_any = insights.is_some()
+        || [&settings.traces, &settings.metrics, &settings.logs].iter().any(|one| one.is_some());
+    if !has_any {
+        return Ok((Providers::new(None, None, None), None));
+    }
+    let resource = resource(settings);
+    let tracer = tracer(settings, insights.clone(), &resource)?;
+    let meter = meter(settings, insights.clone(), &resource)?;
+    let logger = logger(settings, insights.filter(|_| !voice.is_carried), &resource)?;
+    let copy = logger.as_ref().map(copy_of);
+    Ok((Providers::new(tracer, meter, logger), copy))
+}
+
+type InsightsExporter = opentelemetry_application_insights::Exporter<Carrier>;
+
+fn insights_exporter(
+    voice: &Voice<'_>,
+    insights: &settings::Insights,
+) -> Result<InsightsExporter, TelemetryError> {
+    let carrier = Carrier::new("Application Insights", INSIGHTS_TIMEOUT, voice.token.clone())?;
+    let carrier = if insights.is_local { carrier.in_the_clear() } else { carrier };
+    let exporter =
+        InsightsExporter::new_from_connection_string(insights.connection_string.reveal(), carrier);
+    let sampler = voice.settings.sampler;
+    exporter
+        .map(|exporter| exporter.with_sample_rate(rate(sampler)))
+        .map_err(TelemetryError::Export)
+}
+
+/// Application Insights counts each item for as many as were left out.
+fn rate(sampler: settings::Sampler) -> f64 {
+    if sampler.ratio > 0.0 { sampler.ratio } else { 1.0 }
+}
+
+fn tracer(
+    settings: &TelemetrySettings,
+    insights: Option<InsightsExporter>,
+    resource: &Resource,
+) -> Result<Option<SdkTracerProvider>, TelemetryError> {
+    if settings.traces.is_none() && insights.is_none() {
+        return Ok(None);
+    }
+    let mut builder = SdkTracerProvider::builder()
+        .with_resource(resource.clone())
+        .with_sampler(sampler(settings.sampler));
+    if let Some(collector) = &settings.traces {
+        let exporter = opentelemetry_otlp::SpanExporter::builder().with_http();
+        builder =
+            with_spans(builder, otlp(exporter, collector)?.build().map_err(refused)?, settings);
+    }
+    if let Some(exporter) = insights {
+        builder = with_spans(builder, exporter, settings);
+    }
+    Ok(Some(builder.build()))
+}
+
+fn with_spans(
+    builder: TracerProviderBuilder,
+    exporter: impl SpanExporter + 'static,
+    settings: &TelemetrySettings,
+) -> TracerProviderBuilder {
+    let config = opentelemetry_sdk::trace::BatchConfigBuilder::default()
+        .with_max_queue_size(QUEUE_MAX)
+        .with_max_export_batch_size(BATCH_MAX)
+        .with_scheduled_delay(settings.span_delay)
+        .build();
+    let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+    builder.with_span_processor(processor)
+}
+
+fn sampler(sampler: settings::Sampler) -> Box<dyn ShouldSample> {
+    let root = if sampler.ratio >= 1.0 {
+        Sampler::AlwaysOn
+    } else if sampler.ratio <= 0.0 {
+        Sampler::AlwaysOff
+    } else {
+        Sampler::TraceIdRatioBased(sampler.ratio)
+    };
+    if sampler.is_parent_based {
+        Box::new(Sampler::ParentBased(Box::new(root)))
+    } else {
+        Box::new(root)
+    }
+}
+
+fn meter(
+    settings: &TelemetrySettings,
+    insights: Option<InsightsExporter>,
+    resource: &Resource,
+) -> Result<Option<SdkMeterProvider>, TelemetryError> {
+    fn reader<E: PushMetricExporter>(exporter: E, every: Duration) -> PeriodicReader<E> {
+        PeriodicReader::builder(exporter).with_interval(every).build()
+    }
+    if settings.metrics.is_none() && insights.is_none() {
+        return Ok(None);
+    }
+    let mut builder = SdkMeterProvider::builder().with_resource(resource.clone());
+    if let Some(collector) = &settings.metrics {
+        let exporter = opentelemetry_otlp::MetricExporter::builder().with_http();
+        let exporter = otlp(exporter, collector)?.build().map_err(refused)?;
+        builder = builder.with_reader(reader(exporter, settings.metric_interval));
+    }
+    if let Some(exporter) = insights {
+        builder = builder.with_reader(reader(exporter, settings.metric_interval));
+    }
+    Ok(Some(builder.build()))
+}
+
+fn logger(
+    settings: &TelemetrySettings,
+    insights: Option<InsightsExporter>,
+    resource: &Resource,
+) -> Result<Option<SdkLoggerProvider>, TelemetryError> {
+    if settings.logs.is_none() && insights.is_none() {
+        return Ok(None);
+    }
+    let mut builder = SdkLoggerProvider::builder().with_resource(resource.clone());
+    if let Some(collector) = &settings.logs {
+        let exporter = opentelemetry_otlp::LogExporter::builder().with_http();
+        builder =
+            with_logs(builder, otlp(exporter, collector)?.build().map_err(refused)?, settings);
+    }
+    if let Some(exporter) = insights {
+        builder = with_logs(builder, exporter, settings);
+    }
+    Ok(Some(builder.build()))
+}
+
+fn with_logs(
+    builder: LoggerProviderBuilder,
+    exporter: impl LogExporter + 'static,
+    settings: &TelemetrySettings,
+) -> LoggerProviderBuilder {
+    let config = opentelemetry_sdk::logs::BatchConfigBuilder::default()
+        .with_max_queue_size(QUEUE_MAX)
+        .with_max_export_batch_size(BATCH_MAX)
+        .with_scheduled_delay(settings.log_delay)
+        .build();
+    let processor = BatchLogProcessor::builder(exporter).with_batch_config(config).build();
+    builder.with_log_processor(processor)
+}
+
+/// Lines up to `info`, whatever `RUST_LOG` says: below it they may hold content. Not those of the way out itself.
+fn copy_of(logger: &SdkLoggerProvider) -> Copy {
+    let is_told = |line: &tracing::Metadata<'_>| {
+        let (is_content, target) = (line.level() > &tracing::Level::INFO, line.target());
+        !is_content
+            && !["opentelemetry", "hyper", "reqwest", "h2"]
+                .iter()
+                .any(|own| target.starts_with(own))
+    };
+    let bridge = OpenTelemetryTracingBridge::new(logger);
+    Box::new(bridge.with_filter(tracing_subscriber::filter::filter_fn(is_told)))
+}
+
+/// What every OTLP exporter is told; all of it, so that none looks into the environment for more.
+fn otlp<B: WithExportConfig + WithHttpConfig>(
+    builder: B,
+    collector: &Collector,
+) -> Result<B, TelemetryError> {
+    let carrier = Carrier::new("the collector", collector.timeout, None)?;
+    let headers: HashMap<String, String> = collector.headers.reveal().iter().cloned().collect();
+    let builder = builder
+        .with_endpoint(collector.endpoint.as_str())
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(collector.timeout)
+        .with_http_client(carrier)
+        .with_headers(headers);
+    Ok(if collector.is_gzipped { builder.with_compression(Compression::Gzip) } else { builder })
+}
+
+fn refused(error: opentelemetry_otlp::ExporterBuildError) -> TelemetryError {
+    TelemetryError::Export(Box::new(error))
+}
+
+/// Who we are. What the settings say of it wins over what we know.
+fn resource(settings: &TelemetrySettings) -> Resource {
+    let mut attributes = BTreeMap::from([
+        ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.instance.id".to_owned(), SystemIds.fresh()),
+    ]);
+    attributes.extend(settings.resource.iter().cloned());
+    attributes.insert("service.name".to_owned(), settings.service_name.clone());
+    let pairs = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value));
+    Resource::builder_empty()
+        .with_detector(Box::new(TelemetryResourceDetector))
+        .with_attributes(pairs)
+        .build()
+}

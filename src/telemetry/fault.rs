@@ -1,0 +1,68 @@
+//! Whose fault a failure is: on every failed span, so that whoever is woken knows where to look.
+
+use std::borrow::Cow;
+
+/// Who has to do something about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultDomain {
+    /// The agents, extensions and settings of this app.
+    App,
+    /// Turnwheel itself: a defect, or a race that it settles by trying again.
+    Runtime,
+    /// Azure: the store, the queues, the blobs, the host.
+    Platform,
+    /// The model and its provider.
+    Model,
+    /// A tool, or what it calls.
+    Tool,
+}
+
+impl FaultDomain {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::App => "app",
+            Self::Runtime => "runtime",
+            Self::Platform => "platform",
+            Self::Model => "model",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A failure as spans and metrics name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub domain: FaultDomain,
+    /// `error.type`: one of few words, never a text.
+    pub kind: Cow<'static, str>,
+}
+
+const KIND_LETTERS_MAX: usize = 64;
+
+impl Fault {
+    pub fn new(domain: FaultDomain, kind: impl Into<Cow<'static, str>>) -> Self {
+        Self { domain, kind: kind.into() }
+    }
+
+    /// `kind` comes from outside: what is no plain word becomes OpenTelemetry's `_OTHER`.
+    pub fn named_outside(domain: FaultDomain, kind: &str) -> Self {
+        let is_word = (1..=KIND_LETTERS_MAX).contains(&kind.len())
+            && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
+        let kind = if is_word { Cow::Owned(kind.to_owned()) } else { Cow::Borrowed("_OTHER") };
+        Self { domain, kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_call_a_failure_stays_one_word() {
+        let of = |kind: &str| Fault::named_outside(FaultDomain::Model, kind).kind.into_owned();
+        assert_eq!(of("rate_limit_exceeded"), "rate_limit_exceeded");
+        for text in ["", "the prompt said: hush", "a\nb", &"x".repeat(65)] {
+            assert_eq!(of(text), "_OTHER");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Everything that is counted. Attributes have few values: agents, tools, queues and outcomes, never conversations.
+
+use std::fmt;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+
+use crate::telemetry::fault::Fault;
+
+/// As OpenTelemetry advises for model calls, in seconds.
+const CALL_SECONDS: [f64; 14] =
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+/// As OpenTelemetry advises for tokens.
+const TOKENS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+/// As OpenTelemetry advises for HTTP, in seconds.
+const REQUEST_SECONDS: [f64; 14] =
+    [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+
+pub struct Metrics {
+    turns: Histogram<f64>,
+    claims_lost: Counter<u64>,
+    recoveries: Counter<u64>,
+    retries: Counter<u64>,
+    commits: Counter<u64>,
+    requests: Counter<u64>,
+    request_units: Counter<f64>,
+    messages: Counter<u64>,
+    backlog: Gauge<u64>,
+    poison: Counter<u64>,
+    calls: Histogram<f64>,
+    tokens: Histogram<u64>,
+    tools: Histogram<f64>,
+    http: Histogram<f64>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+/// A model call, in the words of OpenTelemetry's conventions.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelCall<'a> {
+    pub provider: &'a str,
+    pub model: &'a str,
+    pub agent: &'a str,
+    /// Cached ones included.
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub took: Duration,
+}
+
+impl Metrics {
+    pub(super) fn new(meter: &Meter) -> Self {
+        let counter = |name: &'static str, unit: &'static str, text: &'static str| {
+            meter.u64_counter(name).with_unit(unit).with_description(text).build()
+        };
+        let seconds = |name: &'static str, text: &'static str, bounds: &[f64]| {
+            let histogram = meter.f64_histogram(name).with_unit("s").with_description(text);
+            histogram.with_boundaries(bounds.to_vec()).build()
+        };
+        Self {
+            turns: seconds(
+                "turnwheel.turn.duration",
+                "Deliveries that found something owed",
+                &CALL_SECONDS,
+            ),
+            claims_lost: counter(
+                "turnwheel.claims.lost",
+                "{claim}",
+                "Deliveries that another worker overtook",
+            ),
+            recoveries: counter(
+                "turnwheel.recoveries",
+                "{turn}",
+                "Turns taken over from a worker that stopped",
+            ),
+            retries: counter(
+                "turnwheel.retries",
+                "{attempt}",
+                "Failures after which the same is tried again",
+            ),
+            commits: counter("turnwheel.commits", "{commit}", "Commits by what became of them"),
+            requests: counter(
+                "turnwheel.service.requests",
+                "{request}",
+                "Requests to Azure's services, by operation",
+            ),
+            request_units: meter
+                .f64_counter("turnwheel.store.request_units")
+                .with_unit("{request_unit}")
+                .with_description("Request units that Cosmos DB charged")
+                .build(),
+            messages: counter("turnwheel.queue.messages", "{message}", "Messages sent and taken"),
+            backlog: meter
+                .u64_gauge("turnwheel.due.backlog")
+                .with_unit("{document}")
+                .with_description("What was overdue when the sweep looked")
+                .build(),
+            poison: counter(
+                "turnwheel.poison",
+                "{message}",
+                "Messages given up or put aside, and prompts given up after five tries",
+            ),
+            calls: seconds(
+                "gen_ai.client.operation.duration",
+                "GenAI operation duration",
+                &CALL_SECONDS,
+            ),
+            tokens: tokens(meter),
+            tools: seconds(
+                "gen_ai.execute_tool.duration",
+                "Duration of tool executions",
+                &CALL_SECONDS,
+            ),
+            http: seconds(
+                "http.server.request.duration",
+                "Duration of HTTP server requests",
+                &REQUEST_SECONDS,
+            ),
+        }
+    }
+
+    /// A delivery that found something owed; `fault`: why it did not come to its end.
+    pub fn turn(&self, agent: &str, took: Duration, fault: Option<&Fault>) {
+        let mut pairs = vec![KeyValue::new("gen_ai.agent.name", agent.to_owned())];
+        pairs.push(KeyValue::new(
+            "turnwheel.outcome",
+            if fault.is_some() { "failed" } else { "done" },
+        ));
+        pairs.extend(fault_pairs(fault));
+        self.turns.record(took.as_secs_f64(), &pairs);
+    }
+
+    pub fn claim_lost(&self) {
+        self.claims_lost.add(1, &[]);
+    }
+
+    pub fn recovered(&self, agent: &str) {
+        self.recoveries.add(1, &[KeyValue::new("gen_ai.agent.name", agent.to_owned())]);
+    }
+
+    /// `what`: `model`, or `claim` for a step that is tried again in vain.
+    pub fn retry(&self, what: &'static str) {
+        self.retries.add(1, &[KeyValue::new("turnwheel.retry.of", what)]);
+    }
+
+    /// `outcome`: `won`, `lost` or `failed`.
+    pub fn commit(&self, name: &'static str, outcome: &'static str) {
+        let pairs = [
+            KeyValue::new("turnwheel.commit.name", name),
+            KeyValue::new("turnwheel.outcome", outcome),
+        ];
+        self.commits.add(1, &pairs);
+    }
+
+    /// What one delivery sent to a service.
+    pub fn cost(&self, operation: &'static str, requests: u32, request_units: f64) {
+        let pairs = [KeyValue::new("turnwheel.operation", operation)];
+        self.requests.add(u64::from(requests), &pairs);
+        if request_units > 0.0 {
+            self.request_units.add(request_units, &pairs);
+        }
+    }
+
+    /// `operation`: `send` or `process`.
+    pub fn message(&self, queue: &str, operation: &'static str, is_done: bool) {
+        let pairs = [
+            KeyValue::new("messaging.destination.name", queue.to_owned()),
+            KeyValue::new("messaging.operation.name", operation),
+            KeyValue::new("turnwheel.outcome", if is_done { "done" } else { "failed" }),
+        ];
+        self.messages.add(1, &pairs);
+    }
+
+    /// Documents that were overdue.
+    pub fn backlog(&self, overdue: usize) {
+        self.backlog.record(overdue as u64, &[]);
+    }
+
+    pub fn poison(&self, of: &str) {
+        self.poison.add(1, &[KeyValue::new("turnwheel.poison.of", of.to_owned())]);
+    }
+
+    pub fn model_call(&self, call: ModelCall<'_>, fault: Option<&Fault>) {
+        let mut pairs = vec![
+            KeyValue::new("gen_ai.operation.name", "chat"),
+            KeyValue::new("gen_ai.provider.name", call.provider.to_owned()),
+            KeyValue::new("gen_ai.request.model", call.model.to_owned()),
+            KeyValue::new("gen_ai.agent.name", call.agent.to_owned()),
+        ];
+        for (kind, tokens) in [("input", call.input_tokens), ("output", call.output_tokens)] {
+            if tokens > 0 {
+                let mut pairs = pairs.clone();
+                pairs.push(KeyValue::new("gen_ai.token.type", kind));
+                self.tokens.record(tokens, &pairs);
+            }
+        }
+        pairs.extend(fault_pairs(fault));
+        self.calls.record(call.took.as_secs_f64(), &pairs);
+    }
+
+    /// `tool` is one of the agent's.
+    pub fn tool_call(&self, agent: &str, tool: &str, took: Duration, fault: Option<&Fault>) {
+        let mut pairs = vec![
+            KeyValue::new("gen_ai.operation.name", "execute_tool"),
+            KeyValue::new("gen_ai.tool.name", tool.to_owned()),
+            KeyValue::new("gen_ai.agent.name", agent.to_owned()),
+        ];
+        pairs.extend(fault_pairs(fault));
+        self.tools.record(took.as_secs_f64(), &pairs);
+    }
+
+    /// `route` is the template.
+    pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+        let mut pairs = vec![
+            KeyValue::new("http.request.method", method),
+            KeyValue::new("http.route", route.to_owned()),
+            KeyValue::new("http.response.status_code", i64::from(status)),
+        ];
+        if status >= 500 {
+            pairs.push(KeyValue::new("error.type", status.to_string()));
+        }
+        self.http.record(took.as_secs_f64(), &pairs);
+    }
+}
+
+fn tokens(meter: &Meter) -> Histogram<u64> {
+    let histogram = meter.u64_histogram("gen_ai.client.token.usage").with_unit("{token}");
+    let histogram = histogram.with_description("Number of input and output tokens used");
+    histogram.with_boundaries(TOKENS.to_vec()).build()
+}
+
+fn fault_pairs(fault: Option<&Fault>) -> Vec<KeyValue> {
+    fault.map_or_else(Vec::new, |fault| {
+        vec![
+            KeyValue::new("error.type", fault.kind.clone()),
+            KeyValue::new("turnwheel.fault_domain", fault.domain.name()),
+        ]
+    })
+}

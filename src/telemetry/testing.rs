@@ -1,0 +1,141 @@
+//! Telemetry that is kept in memory, for tests.
+
+use std::collections::BTreeMap;
+
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics};
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+
+use crate::telemetry::Telemetry;
+use crate::telemetry::export::Providers;
+
+/// Keeps what it is told.
+pub(crate) struct Recorder {
+    spans: InMemorySpanExporter,
+    metrics: InMemoryMetricExporter,
+    telemetry: Telemetry,
+    meter: SdkMeterProvider,
+}
+
+/// One span, in plain words.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) trace: String,
+    pub(crate) id: String,
+    pub(crate) parent: String,
+    /// Span ids.
+    pub(crate) links: Vec<String>,
+    pub(crate) attributes: BTreeMap<String, String>,
+    pub(crate) is_error: bool,
+    /// All of it, for whoever looks for what must not be there.
+    pub(crate) whole: String,
+}
+
+impl Recorded {
+    pub(crate) fn get(&self, name: &str) -> &str {
+        self.attributes.get(name).map_or("", String::as_str)
+    }
+
+    /// Domain and `error.type`, when it failed.
+    pub(crate) fn fault(&self) -> Option<(&str, &str)> {
+        self.is_error.then(|| (self.get("turnwheel.fault_domain"), self.get("error.type")))
+    }
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Self {
+        Self::with_content(false)
+    }
+
+    pub(crate) fn with_content(captures_content: bool) -> Self {
+        let spans = InMemorySpanExporter::default();
+        let metrics = InMemoryMetricExporter::default();
+        let tracer = SdkTracerProvider::builder().with_simple_exporter(spans.clone()).build();
+        let reader = PeriodicReader::builder(metrics.clone()).build();
+        let meter = SdkMeterProvider::builder().with_reader(reader).build();
+        let providers = Providers::new(Some(tracer), Some(meter.clone()), None);
+        let telemetry = Telemetry::of(providers, captures_content);
+        Self { spans, metrics, telemetry, meter }
+    }
+
+    pub(crate) fn telemetry(&self) -> Telemetry {
+        self.telemetry.clone()
+    }
+
+    /// In the order in which they ended.
+    pub(crate) fn spans(&self) -> Vec<Recorded> {
+        let spans = self.spans.get_finished_spans().unwrap();
+        spans
+            .into_iter()
+            .map(|span| Recorded {
+                whole: format!("{span:?}"),
+                name: span.name.to_string(),
+                kind: format!("{:?}", span.span_kind),
+                trace: span.span_context.trace_id().to_string(),
+                id: span.span_context.span_id().to_string(),
+                parent: span.parent_span_id.to_string(),
+                links: span
+                    .links
+                    .iter()
+                    .map(|link| link.span_context.span_id().to_string())
+                    .collect(),
+                attributes: span
+                    .attributes
+                    .iter()
+                    .map(|pair| (pair.key.to_string(), pair.value.to_string()))
+                    .collect(),
+                is_error: matches!(span.status, opentelemetry::trace::Status::Error { .. }),
+            })
+            .collect()
+    }
+
+    /// Sum or count by name and attributes: `turnwheel.commits{outcome=won,…}`.
+    pub(crate) fn metrics(&self) -> BTreeMap<String, f64> {
+        self.meter.force_flush().unwrap();
+        let mut sums = BTreeMap::new();
+        // Cumulative: the last export says it all.
+        let exports = self.metrics.get_finished_metrics().unwrap();
+        let Some(last) = exports.last() else { return sums };
+        for metric in last.scope_metrics().flat_map(ScopeMetrics::metrics) {
+            for (attributes, value) in points(metric.data()) {
+                sums.insert(format!("{}{{{attributes}}}", metric.name()), value);
+            }
+        }
+        sums
+    }
+}
+
+fn points(data: &AggregatedMetrics) -> Vec<(String, f64)> {
+    fn of<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<(String, f64)> {
+        match data {
+            MetricData::Sum(sum) => sum
+                .data_points()
+                .map(|at| (attributes(at.attributes()), number(at.value())))
+                .collect(),
+            MetricData::Gauge(gauge) => gauge
+                .data_points()
+                .map(|at| (attributes(at.attributes()), number(at.value())))
+                .collect(),
+            #[expect(clippy::cast_precision_loss, reason = "a test counts little")]
+            MetricData::Histogram(histogram) => histogram
+                .data_points()
+                .map(|at| (attributes(at.attributes()), at.count() as f64))
+                .collect(),
+            MetricData::ExponentialHistogram(_) => Vec::new(),
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a test counts little")]
+    match data {
+        AggregatedMetrics::F64(data) => of(data, |value| value),
+        AggregatedMetrics::U64(data) => of(data, |value| value as f64),
+        AggregatedMetrics::I64(data) => of(data, |value| value as f64),
+    }
+}
+
+fn attributes<'a>(pairs: impl Iterator<Item = &'a opentelemetry::KeyValue>) -> String {
+    let mut pairs: Vec<String> = pairs.map(|pair| format!("{}={}", pair.key, pair.value)).collect();
+    pairs.sort();
+    pairs.join(",")
+}

@@ -1,0 +1,83 @@
+//! Whose fault a failure was: the one place that decides it, for spans and metrics.
+
+use crate::agent::message::StopReason;
+use crate::model::Answer;
+use crate::store::StoreError;
+use crate::telemetry::fault::{Fault, FaultDomain};
+use crate::tools::ToolOutcome;
+use crate::turn::admission::Refusal;
+use crate::turn::delivery::TurnError;
+use crate::turn::notify::Told;
+
+/// The model that an answer names when no model could be asked.
+pub(super) const NO_MODEL: &str = "none";
+
+pub fn of_turn(error: &TurnError) -> Fault {
+    match error {
+        TurnError::ClaimLost { .. } => Fault::new(FaultDomain::Runtime, "claim_lost"),
+        TurnError::Store { source, .. } => of_store(source),
+    }
+}
+
+pub fn of_store(error: &StoreError) -> Fault {
+    match error {
+        StoreError::Unavailable(_) => Fault::new(FaultDomain::Platform, "store_unavailable"),
+        StoreError::Conflict => Fault::new(FaultDomain::Runtime, "conflict"),
+        StoreError::TooLarge(_) => Fault::new(FaultDomain::Runtime, "too_large"),
+        StoreError::Invalid(_) => Fault::new(FaultDomain::Runtime, "invalid"),
+        StoreError::Corrupt(_) => Fault::new(FaultDomain::Runtime, "corrupt"),
+    }
+}
+
+/// `None`: the caller asked for what cannot be had; nothing of ours failed.
+pub fn of_refusal(refusal: &Refusal) -> Option<Fault> {
+    match refusal {
+        Refusal::Unavailable { .. } => Some(Fault::new(FaultDomain::Platform, "unavailable")),
+        Refusal::AgentUnavailable(_) => Some(Fault::new(FaultDomain::App, "agent_unavailable")),
+        Refusal::Corrupt(_) => Some(Fault::new(FaultDomain::Runtime, "corrupt")),
+        Refusal::NotFound(_)
+        | Refusal::Invalid(_)
+        | Refusal::Conflict { .. }
+        | Refusal::AlreadyProcessing { .. }
+        | Refusal::AlreadyDecided(_)
+        | Refusal::Expired { .. }
+        | Refusal::Forbidden(_)
+        | Refusal::KeyReused
+        | Refusal::EffectInFlight { .. }
+        | Refusal::PreconditionFailed { .. }
+        | Refusal::TooLarge(_) => None,
+    }
+}
+
+/// A step that five workers tried in vain.
+pub(super) fn poisoned() -> Fault {
+    Fault::new(FaultDomain::Runtime, "poisoned")
+}
+
+pub(super) fn of_answer(answer: &Answer) -> Option<Fault> {
+    if answer.message.stop_reason != StopReason::Error {
+        return None;
+    }
+    if answer.message.model == NO_MODEL {
+        return Some(Fault::new(FaultDomain::App, "agent_unavailable"));
+    }
+    let name = answer.reply.error.as_deref().unwrap_or_default();
+    Some(Fault::named_outside(FaultDomain::Model, name))
+}
+
+pub(super) fn of_outcome(outcome: &ToolOutcome) -> Option<Fault> {
+    match outcome {
+        ToolOutcome::Returned(result) if !result.is_error => None,
+        ToolOutcome::Returned(_) => Some(Fault::new(FaultDomain::Tool, "tool_error")),
+        ToolOutcome::Failed(_) => Some(Fault::new(FaultDomain::Tool, "failed")),
+        ToolOutcome::Unknown { .. } => Some(Fault::new(FaultDomain::Tool, "outcome_unknown")),
+    }
+}
+
+/// The receiver is somebody whom the app's settings name.
+pub(super) fn of_told(told: &Told) -> Option<Fault> {
+    match told {
+        Told::Taken | Told::Unwanted => None,
+        Told::NotNow(_) => Some(Fault::new(FaultDomain::App, "receiver_unavailable")),
+    }
+}

@@ -1,0 +1,125 @@
+//! Content on spans, when OpenTelemetry's own switch asks for it: the conventions' JSON, of bounded length.
+
+use serde_json::{Value, json};
+
+use crate::agent::content::{Block, Content};
+use crate::agent::message::{AssistantMessage, Message};
+use crate::model::ModelRequest;
+use crate::telemetry::trace::Span;
+use crate::tools::{Arguments, ToolOutcome};
+
+/// Bytes of one attribute: Application Insights cuts at 8,192 characters, and what is cut is no JSON.
+const ATTRIBUTE_BYTES_MAX: usize = 8_000;
+/// Bytes of one text in it.
+const TEXT_BYTES_MAX: usize = 2_000;
+
+pub(super) fn put_request(span: &Span, request: &ModelRequest<'_>) {
+    if let Some(system) = request.system {
+        let parts = json!([{"type": "text", "content": cut(system)}]);
+        span.set("gen_ai.system_instructions", parts.to_string());
+    }
+    let messages = request.messages.iter().rev().filter_map(|message| told(message));
+    span.set("gen_ai.input.messages", newest(messages));
+}
+
+pub(super) fn put_answer(span: &Span, message: &AssistantMessage) {
+    let reason = super::finish_reason(message);
+    let told =
+        json!({"role": "assistant", "parts": parts(&message.content), "finish_reason": reason});
+    span.set("gen_ai.output.messages", newest(std::iter::once(told)));
+}
+
+pub(super) fn put_arguments(span: &Span, arguments: &Arguments) {
+    span.set("gen_ai.tool.call.arguments", cut(arguments.text.text()));
+}
+
+pub(super) fn put_outcome(span: &Span, outcome: &ToolOutcome) {
+    let text = match outcome {
+        ToolOutcome::Returned(result) => crate::agent::content::joined_text(&result.content),
+        ToolOutcome::Failed(text) | ToolOutcome::Unknown { reason: text } => text.clone(),
+    };
+    span.set("gen_ai.tool.call.result", cut(&text));
+}
+
+/// The newest ones that fit, in the order in which they were sent; `newest_first` comes the other way round.
+fn newest(newest_first: impl Iterator<Item = Value>) -> String {
+    let mut kept = Vec::new();
+    let mut bytes = 2;
+    for message in newest_first {
+        bytes += message.to_string().len() + 1;
+        if bytes > ATTRIBUTE_BYTES_MAX {
+            break;
+        }
+        kept.push(message);
+    }
+    kept.reverse();
+    Value::Array(kept).to_string()
+}
+
+fn told(message: &Message) -> Option<Value> {
+    match message {
+        Message::User(user) => {
+            let parts = match &user.content {
+                Content::Text(text) => vec![json!({"type": "text", "content": cut(text)})],
+                Content::Blocks(blocks) => parts(blocks),
+            };
+            Some(json!({"role": "user", "parts": parts}))
+        }
+        Message::Assistant(answer) => {
+            Some(json!({"role": "assistant", "parts": parts(&answer.content)}))
+        }
+        Message::ToolResult(result) => {
+            let text = crate::agent::content::joined_text(&result.content);
+            let part = json!({
+                "type": "tool_call_response", "id": result.tool_call_id, "response": cut(&text),
+            });
+            Some(json!({"role": "tool", "parts": [part]}))
+        }
+        // The projection has turned them into the three above.
+        Message::BashExecution(_)
+        | Message::Custom(_)
+        | Message::BranchSummary(_)
+        | Message::CompactionSummary(_)
+        | Message::Other(_) => None,
+    }
+}
+
+/// Images and files are left out: they are large, and no text.
+fn parts(blocks: &[Block]) -> Vec<Value> {
+    let told = blocks.iter().filter_map(|block| match block {
+        Block::Text(text) => Some(json!({"type": "text", "content": cut(&text.text)})),
+        Block::Thinking(thinking) => {
+            Some(json!({"type": "reasoning", "content": cut(&thinking.thinking)}))
+        }
+        Block::ToolCall(call) => Some(json!({
+            "type": "tool_call", "id": call.id, "name": call.name, "arguments": cut(call.arguments.text()),
+        })),
+        Block::Image(_) | Block::File(_) | Block::Other(_) => None,
+    });
+    told.collect()
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().find(|(at, letter)| at + letter.len_utf8() > TEXT_BYTES_MAX) {
+        Some((at, _)) => format!("{}…", text.split_at(at).0),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_on_a_span_is_json_of_bounded_length_and_the_newest() {
+        let messages =
+            (0..100).map(|number| json!({"role": "user", "parts": [number, "x".repeat(500)]}));
+        let text = newest(messages);
+        assert!(text.len() <= ATTRIBUTE_BYTES_MAX);
+        let kept: Vec<Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(kept.last().unwrap()["parts"][0], 0);
+        assert!(kept.len() > 10);
+        assert_eq!(cut(&"é".repeat(2_000)).len(), 2_000 + "…".len());
+        assert_eq!(cut("short"), "short");
+    }
+}

@@ -1,0 +1,172 @@
+//! Telemetry from end to end: the built binary, a collector and Application Insights on this machine, a kill in the middle.
+
+mod collector;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwheel::payments::PaymentsServer;
+
+use crate::support::process::Dev;
+use collector::{Collector, Told};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client that begins one prompt and lets it be approved.
+struct Client {
+    http: reqwest::Client,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self { http: reqwest::Client::new() }
+    }
+
+    async fn post(&self, dev: &Dev, path: &str, body: &Value) -> Value {
+        let request = self.http.post(dev.url(path)).json(body).timeout(PATIENCE);
+        let answer = request.send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(status.is_success(), "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    async fn get(&self, dev: &Dev, path: &str) -> Value {
+        let answer = self.http.get(dev.url(path)).timeout(PATIENCE).send().await.unwrap();
+        answer.json().await.unwrap()
+    }
+
+    /// Until it waits for a person.
+    async fn begin(&self, dev: &Dev) -> Value {
+        let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to CANARY"});
+        let prompt = self.post(dev, "/api/prompts?wait=20", &body).await;
+        assert_eq!(prompt["state"], "waiting_for_approval", "{prompt}");
+        prompt
+    }
+
+    /// Until it has ended.
+    async fn approve(&self, dev: &Dev) -> Value {
+        let conversation = self.get(dev, "/api/conversations/story").await;
+        let approval = conversation["pendingApprovals"][0]["id"].as_str().unwrap();
+        let path = format!("/api/conversations/story/approvals/{approval}");
+        self.post(dev, &path, &json!({"decision": "approve"})).await;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let prompts = self.get(dev, "/api/conversations/story/prompts").await;
+            let prompt = &prompts["items"][0];
+            if prompt["state"] == "completed" {
+                return prompt.clone();
+            }
+            assert!(Instant::now() < deadline, "the prompt did not end: {prompts}; {}", dev.log());
+        }
+    }
+}
+
+/// Sends everything at once, so that a kill takes little with it.
+fn settings(collector: &Collector, payments: &PaymentsServer) -> Vec<(&'static str, String)> {
+    vec![
+        ("PAYMENTS_URL", payments.base_url.clone()),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.base_url()),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=hush%20key".to_owned()),
+        ("OTEL_SERVICE_NAME", "wheel".to_owned()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20".to_owned()),
+        ("OTEL_BLRP_SCHEDULE_DELAY", "20".to_owned()),
+        ("APPLICATIONINSIGHTS_CONNECTION_STRING", collector.connection_string()),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_is_one_trace_at_every_collector_though_its_process_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let payments = PaymentsServer::start().await.unwrap();
+    let settings = settings(&collector, &payments);
+    let client = Client::new();
+    let mut dev = Dev::start(folder.path(), &settings);
+    client.begin(&dev).await;
+    collector.until(PATIENCE, |told| told.has("turn") && told.has("POST /api/prompts")).await;
+    dev.kill();
+    let mut dev = Dev::start(folder.path(), &settings);
+    client.approve(&dev).await;
+    let stopped = dev.interrupt(Duration::from_secs(20));
+    assert!(stopped.is_some(), "it did not stop: {}", dev.log());
+
+    let told = collector.told();
+    let request = told.named("POST /api/prompts")[0].clone();
+    let turns = told.named("turn");
+    let instances: BTreeSet<&str> = turns.iter().map(|turn| turn.instance.as_str()).collect();
+    assert_eq!(instances.len(), 2, "before the kill and after it");
+    for turn in &turns {
+        assert_eq!((&turn.trace, &turn.parent), (&request.trace, &request.id));
+        assert_eq!(turn.service, "wheel");
+    }
+    let decision = "POST /api/conversations/{id}/approvals/{approvalId}";
+    let decided = &told.named(decision)[0];
+    assert!(turns.iter().any(|turn| turn.links.contains(&decided.id)));
+    for name in ["chat scripted", "invoke_agent payments-clerk", "execute_tool send_payment"] {
+        let spans = told.named(name);
+        assert!(!spans.is_empty(), "no {name}: {:?}", told.names());
+        assert!(spans.iter().all(|span| span.trace == request.trace), "{name}");
+    }
+    assert!(told.metrics.contains("gen_ai.client.operation.duration"), "{:?}", told.metrics);
+    assert!(told.metrics.contains("turnwheel.turn.duration"), "{:?}", told.metrics);
+    let line = told.logs.iter().find(|(text, _)| text.starts_with("the model answered"));
+    assert_eq!(line.unwrap().1, request.trace, "lines belong to the trace");
+    check_insights(&told, &request.trace);
+    check_silence(&told);
+}
+
+fn check_insights(told: &Told, trace: &str) {
+    let in_trace = told.insights.iter().filter(|item| item["tags"]["ai.operation.id"] == trace);
+    let kinds: BTreeSet<&str> =
+        in_trace.filter_map(|item| item["data"]["baseType"].as_str()).collect();
+    for kind in ["RequestData", "RemoteDependencyData", "MessageData"] {
+        assert!(kinds.contains(kind), "{kind} of {kinds:?}");
+    }
+    assert!(told.insights.iter().any(|item| item["data"]["baseType"] == "MetricData"));
+    assert!(told.insights.iter().all(|item| item["tags"]["ai.cloud.role"] == "wheel"));
+}
+
+/// Nothing of what was said, and no key.
+fn check_silence(told: &Told) {
+    assert_eq!(told.keys, BTreeSet::from(["hush key".to_owned()]));
+    assert!(!told.everything.is_empty());
+    for secret in ["CANARY", "hush key", "Pay 250"] {
+        let found = told.everything.iter().find(|text| text.contains(secret));
+        assert!(found.is_none(), "{secret} in {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_away_or_hangs_changes_nothing_but_a_line_in_the_log() {
+    let payments = PaymentsServer::start().await.unwrap();
+    let hanging = Collector::hanging().await;
+    // Taken and given back: nobody listens there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for endpoint in [format!("http://{free}"), hanging.base_url()] {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = [
+            ("PAYMENTS_URL", payments.base_url.clone()),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.clone()),
+            ("OTEL_BSP_SCHEDULE_DELAY", "10".to_owned()),
+            (
+                "APPLICATIONINSIGHTS_CONNECTION_STRING",
+                format!("InstrumentationKey=k;IngestionEndpoint={endpoint}/"),
+            ),
+        ];
+        let mut dev = Dev::start(folder.path(), &settings);
+        let client = Client::new();
+        let began = Instant::now();
+        client.begin(&dev).await;
+        client.approve(&dev).await;
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(9), "a turn waited for {endpoint}: {took:?}");
+        let began = Instant::now();
+        assert!(dev.interrupt(Duration::from_secs(20)).is_some(), "{}", dev.log());
+        assert!(began.elapsed() < Duration::from_secs(10), "the stop waited for {endpoint}");
+        if endpoint.ends_with(&free.port().to_string()) {
+            let told = dev.log().matches("takes no telemetry").count();
+            assert!((1..=5).contains(&told), "once for each of five ways out: {}", dev.log());
+        }
+    }
+}
