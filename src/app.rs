@@ -5,7 +5,9 @@ mod commands;
 mod functions;
 mod halt;
 mod model;
+mod ports;
 mod service;
+mod upkeep;
 mod voice;
 
 use std::fmt;
@@ -18,6 +20,7 @@ use crate::extensions::Extension;
 use crate::tools::RunTool;
 use crate::tools::code::{Tool, code_tool};
 
+pub use ports::Storage;
 pub use service::{Running, ServiceOptions, StartError};
 
 /// Turnwheel with more tools. Every command comes along.

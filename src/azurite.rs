@@ -100,14 +100,7 @@ impl Azurite {
 
     /// Where it answers, and its well-known key.
     pub fn account(&self) -> StorageAccount {
-        StorageAccount {
-            queue: self.process.endpoints.queue.clone(),
-            blob: self.process.endpoints.blob.clone(),
-            access: StorageAccess::SharedKey {
-                account: ACCOUNT.to_owned(),
-                key: Secret::new(STANDARD.decode(KEY).unwrap_or_default()),
-            },
-        }
+        account(self.process.endpoints.clone())
     }
 
     /// Moves its clock on.
@@ -119,6 +112,21 @@ impl Azurite {
     /// Its process, for who watches it.
     pub fn process_id(&self) -> u32 {
         self.process.id()
+    }
+}
+
+/// The account that `UseDevelopmentStorage=true` names, whether or not it answers.
+pub fn usual_account() -> Option<StorageAccount> {
+    let at = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}/{ACCOUNT}")).ok();
+    Some(account(Endpoints { blob: at(Ports::USUAL.blob)?, queue: at(Ports::USUAL.queue)? }))
+}
+
+fn account(Endpoints { blob, queue }: Endpoints) -> StorageAccount {
+    let key = Secret::new(STANDARD.decode(KEY).unwrap_or_default());
+    StorageAccount {
+        queue,
+        blob,
+        access: StorageAccess::SharedKey { account: ACCOUNT.to_owned(), key },
     }
 }
 

@@ -10,6 +10,7 @@ mod function;
 mod gate;
 mod invoke;
 mod listener;
+mod output;
 mod package;
 mod problem;
 pub mod program;
@@ -20,6 +21,7 @@ mod schedule;
 mod timer;
 mod upload;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,13 +30,14 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use http::uri::Authority;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use config::{HostConfig, QueueConfig};
 pub use function::{Function, Trigger};
 pub use invoke::InvocationError;
+pub use output::Output;
 pub use package::check_package;
 pub use problem::Problem;
 pub use root::ScriptRoot;
@@ -105,6 +108,8 @@ struct Shared {
     names: Vec<String>,
     lease: Duration,
     manual: mpsc::Sender<Manual>,
+    /// By queue: what wakes its listener when an output was put there.
+    woken: BTreeMap<String, watch::Sender<u64>>,
     stop: CancellationToken,
     /// On the monotonic clock.
     started: Duration,
@@ -145,7 +150,12 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
     })?;
     let address = listener.local_addr().map_err(|source| HostError::Listen { port, source })?;
     let (sender, receiver) = mpsc::channel(MANUAL_MAX);
+    let queues = functions.iter().filter_map(|function| match &function.trigger {
+        Trigger::Queue { queue } => Some(queue.clone()),
+        Trigger::Http { .. } | Trigger::Timer { .. } => None,
+    });
     let shared = Arc::new(Shared {
+        woken: queues.map(|queue| (queue, watch::Sender::new(0))).collect(),
         config,
         functions,
         handler: Handler::at(options.handler),

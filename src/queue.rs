@@ -4,11 +4,13 @@
 
 #[cfg(test)]
 mod contract;
+pub mod doorbell;
 mod embedded;
 mod line;
 mod memory;
 #[cfg(test)]
 mod properties;
+mod redrive;
 mod storage;
 
 use std::fmt;
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 
 pub use self::embedded::{EmbeddedQueue, Peeked};
 pub use self::memory::{Faults, MemoryQueue};
+pub use self::redrive::redrive;
 pub use self::storage::StorageQueue;
 use crate::clock::Timestamp;
 

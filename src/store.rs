@@ -5,7 +5,9 @@
 pub(crate) mod check;
 #[cfg(test)]
 pub(crate) mod contract;
+pub mod cosmos;
 pub mod embedded;
+mod held;
 pub mod memory;
 pub(crate) mod place;
 
@@ -62,6 +64,25 @@ impl Kind {
             Self::Watch => "watch",
             Self::Scope => "scope",
         }
+    }
+
+    /// The kind of a stored document.
+    pub(crate) fn named(text: &str) -> Result<Self, StoreError> {
+        let kinds = [
+            Self::Head,
+            Self::Entry,
+            Self::Events,
+            Self::Inbox,
+            Self::Receipt,
+            Self::Notice,
+            Self::Live,
+            Self::Watch,
+            Self::Scope,
+        ];
+        let found = kinds.into_iter().find(|kind| kind.as_str() == text);
+        found.ok_or_else(|| {
+            StoreError::Corrupt(format!("a document is of the unknown kind `{text}`"))
+        })
     }
 }
 

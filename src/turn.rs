@@ -17,6 +17,7 @@ pub mod record;
 pub mod recount;
 mod reduce;
 mod spans;
+mod spending;
 pub mod sweep;
 pub mod views;
 

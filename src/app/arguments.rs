@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::app::ports::Storage;
 use crate::doctor::Format;
+use crate::queue;
+use crate::settings::Settings;
 
 /// A durable agent runtime for Azure Functions: one queue message turns the wheel once.
 #[derive(Debug, Parser)]
@@ -28,6 +31,8 @@ pub(super) enum Command {
         /// Where the agents are; else `TURNWHEEL_AGENTS_DIR`, else `agents`.
         #[arg(long, value_name = "DIR")]
         agents: Option<PathBuf>,
+        #[command(flatten)]
+        storage: StorageArguments,
     },
     /// Stage what `func azure functionapp publish` uploads.
     Package {
@@ -40,6 +45,17 @@ pub(super) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Ring for all that is owed, as the sweep does, with no grace: after the turn queue was lost or emptied.
+    RebuildQueue {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Put messages that were rejected back on their queue.
+    Redrive {
+        queue: Redriven,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
     Doctor {
         /// Ask nobody outside this machine.
@@ -48,4 +64,133 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+}
+
+/// Where queues, artifacts and conversations are.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub(super) struct StorageArguments {
+    /// `embedded`: all of it in the data folder. `azurite`: queues and artifacts in the storage emulator, which is started if
+    /// none answers. `azure`: in the account of the settings. With the last two conversations are in Cosmos DB when
+    /// `COSMOS__accountEndpoint` is set.
+    #[arg(long, value_enum)]
+    pub(super) storage: Option<StorageKind>,
+    /// Begins the names of all queues, so that this process takes nobody else's work.
+    #[arg(long, value_name = "NAME")]
+    pub(super) queue_prefix: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum StorageKind {
+    Embedded,
+    Azurite,
+    Azure,
+}
+
+/// The work that an operator means.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Place {
+    #[command(flatten)]
+    pub(super) storage: StorageArguments,
+    /// Of `dev`: where conversations are kept.
+    #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
+    pub(super) data: PathBuf,
+}
+
+impl StorageArguments {
+    /// Of `dev`, which takes work off the queues.
+    ///
+    /// # Errors
+    /// What to say before exit 2.
+    pub(super) fn of_dev(&self) -> Result<Storage, &'static str> {
+        let prefix = self.queue_prefix.clone().unwrap_or_default();
+        match self.storage {
+            None | Some(StorageKind::Embedded) if self.queue_prefix.is_some() => Err(
+                "--queue-prefix belongs to --storage azurite or azure: the queues of the data folder are nobody else's.",
+            ),
+            None | Some(StorageKind::Embedded) => Ok(Storage::Embedded),
+            Some(StorageKind::Azurite) => Ok(Storage::Azurite { queue_prefix: prefix }),
+            Some(StorageKind::Azure) if prefix.is_empty() => Err(
+                "This would take production's work. Give this machine queues of its own: --queue-prefix NAME",
+            ),
+            Some(StorageKind::Azure) => Ok(Storage::Account { queue_prefix: prefix }),
+        }
+    }
+
+    /// Of a command that looks after the work of others: without a word the account of the settings, if it is a real one.
+    ///
+    /// # Errors
+    /// What to say before exit 2.
+    pub(super) fn of_upkeep(&self, settings: &Settings) -> Result<Storage, &'static str> {
+        let is_real = settings.storage.as_ref().is_some_and(|account| !account.is_local());
+        let prefix = self.queue_prefix.clone().unwrap_or_default();
+        match self.storage {
+            None if is_real => Ok(Storage::Account { queue_prefix: prefix }),
+            Some(StorageKind::Azure) => Ok(Storage::Account { queue_prefix: prefix }),
+            None | Some(StorageKind::Embedded | StorageKind::Azurite) => self.of_dev(),
+        }
+    }
+}
+
+/// The queues whose messages are somebody's only copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Redriven {
+    #[value(name = "agent-prompts")]
+    Prompts,
+}
+
+impl Redriven {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Prompts => queue::PROMPTS,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(line: &str) -> Arguments {
+        Arguments::try_parse_from(line.split(' ')).unwrap()
+    }
+
+    fn of_dev(line: &str) -> Result<Storage, &'static str> {
+        match arguments(line).command {
+            Some(Command::Dev { storage, .. }) => storage.of_dev(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn dev_takes_no_work_of_production() {
+        assert!(of_dev("turnwheel dev --storage azure").unwrap_err().contains("production's work"));
+        let mine = Storage::Account { queue_prefix: "ada".to_owned() };
+        assert_eq!(of_dev("turnwheel dev --storage azure --queue-prefix ada"), Ok(mine));
+        assert_eq!(of_dev("turnwheel dev"), Ok(Storage::Embedded));
+        assert!(of_dev("turnwheel dev --queue-prefix ada").is_err());
+        let emulated = Storage::Azurite { queue_prefix: String::new() };
+        assert_eq!(of_dev("turnwheel dev --storage azurite"), Ok(emulated));
+    }
+
+    #[test]
+    fn upkeep_means_the_account_of_the_settings_if_it_is_a_real_one() {
+        let of = |line: &str, storage: &'static str| {
+            let settings = Settings::read(move |name| {
+                (name == "AzureWebJobsStorage").then(|| storage.to_owned())
+            });
+            match arguments(line).command {
+                Some(Command::RebuildQueue { place } | Command::Redrive { place, .. }) => {
+                    place.storage.of_upkeep(&settings.unwrap()).unwrap()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let real = "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=AAAA;EndpointSuffix=core.windows.net";
+        let account = Storage::Account { queue_prefix: String::new() };
+        assert_eq!(of("turnwheel rebuild-queue", real), account);
+        assert_eq!(of("turnwheel redrive agent-prompts", real), account);
+        assert_eq!(of("turnwheel rebuild-queue", "UseDevelopmentStorage=true"), Storage::Embedded);
+        assert_eq!(of("turnwheel rebuild-queue --storage embedded", real), Storage::Embedded);
+        assert!(Arguments::try_parse_from(["turnwheel", "redrive", "agent-turns"]).is_err());
+    }
 }

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::app::arguments::{Arguments, Command};
+use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
+use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
-use crate::app::{App, model, voice};
+use crate::app::{App, model, upkeep, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Area, Check, Format};
 use crate::package::{self, Order, Script};
@@ -17,6 +18,8 @@ use crate::settings::mistake::Mistake;
 use crate::settings::{self, Settings, local};
 use crate::telemetry::{Style, Telemetry};
 
+/// Where conversations are kept when no place is named.
+const DATA: &str = ".turnwheel";
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const BAD_ARGUMENTS: u8 = 2;
@@ -24,10 +27,14 @@ const BAD_ARGUMENTS: u8 = 2;
 pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
     let code = match arguments.command {
         None => serve(app),
-        Some(Command::Dev { port, data, agents }) => dev(app, port, data, agents),
+        Some(Command::Dev { port, data, agents, storage }) => {
+            dev(app, port, (data, agents), &storage)
+        }
         Some(Command::Package { out, binary, force }) => {
             package(&app, &out, binary.as_deref(), force)
         }
+        Some(Command::RebuildQueue { place }) => upkeep(&place, None),
+        Some(Command::Redrive { queue, place }) => upkeep(&place, Some(queue)),
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
     ExitCode::from(code)
@@ -49,13 +56,27 @@ fn complain(error: &dyn std::error::Error) -> u8 {
     FAILED
 }
 
+fn refuse(text: &str) -> u8 {
+    let _ = writeln!(std::io::stderr(), "turnwheel: {text}");
+    BAD_ARGUMENTS
+}
+
 /// The settings of this machine: the environment, behind it `local.settings.json`.
 fn read_settings() -> Result<Settings, Vec<Mistake>> {
     let values = local::read(Path::new(".")).map_err(|mistake| vec![mistake])?;
     Settings::read(local::behind_environment(values))
 }
 
-fn dev(app: App, port: u16, data: PathBuf, agents: Option<PathBuf>) -> u8 {
+fn dev(
+    app: App,
+    port: u16,
+    (data, agents): (PathBuf, Option<PathBuf>),
+    storage: &StorageArguments,
+) -> u8 {
+    let storage = match storage.of_dev() {
+        Ok(storage) => storage,
+        Err(text) => return refuse(text),
+    };
     let settings = match read_settings() {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
@@ -68,6 +89,8 @@ fn dev(app: App, port: u16, data: PathBuf, agents: Option<PathBuf>) -> u8 {
         agents,
         port,
         handler_port: 0,
+        storage,
+        is_hosted: false,
         telemetry: Telemetry::default(),
     };
     block_on(work(app, settings, options, true))
@@ -90,16 +113,50 @@ fn serve(app: App) -> u8 {
     if !missing.is_empty() {
         return complain(&StartError::from(missing));
     }
-    // The doorbells of the embedded store ring in this process, so the local host listens for them here too.
+    // Without an account the doorbells ring in this process, where no host hears them: the local one listens for them here.
+    let is_hosted = settings.storage.is_some();
+    let storage = if is_hosted {
+        Storage::Account { queue_prefix: String::new() }
+    } else {
+        Storage::Embedded
+    };
     let options = ServiceOptions {
         root: PathBuf::from("."),
-        data: PathBuf::from(".turnwheel"),
+        data: PathBuf::from(DATA),
         agents: None,
         port: 0,
         handler_port: port,
+        storage,
+        is_hosted,
         telemetry: Telemetry::default(),
     };
     block_on(work(app, settings, options, false))
+}
+
+fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    let storage = match place.storage.of_upkeep(&settings) {
+        Ok(storage) => storage,
+        Err(text) => return refuse(text),
+    };
+    block_on(async {
+        let done = match redriven {
+            None => Box::pin(upkeep::rebuild(&settings, &storage, &place.data)).await,
+            Some(queue) => {
+                Box::pin(upkeep::redrive(&settings, (&storage, &place.data), queue.name())).await
+            }
+        };
+        match done {
+            Ok(sentence) => {
+                say(&sentence);
+                DONE
+            }
+            Err(error) => complain(&error),
+        }
+    })
 }
 
 /// From the first line told to the last.
@@ -125,7 +182,10 @@ async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_d
         Err(error) => return complain(&error),
     };
     if is_dev {
-        greet(&running, is_scripted);
+        match running.address() {
+            Ok(address) => greet(&running, address, is_scripted),
+            Err(error) => return complain(&error),
+        }
     }
     let stop = CancellationToken::new();
     let asked = stop.clone();
@@ -162,8 +222,7 @@ async fn stop_signal() {
 }
 
 /// What a person sees first.
-fn greet(running: &service::Running, is_scripted: bool) {
-    let address = running.address();
+fn greet(running: &service::Running, address: std::net::SocketAddr, is_scripted: bool) {
     let agents = running.agents();
     let agent = if agents.iter().any(|name| name == "payments-clerk") {
         "payments-clerk"
@@ -225,10 +284,12 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 
 fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
     let options = ServiceOptions {
         root: PathBuf::from("."),
-        data: PathBuf::from(".turnwheel"),
+        data: PathBuf::from(DATA),
         agents: None,
         port: 0,
         handler_port: 0,
+        storage: Storage::Embedded,
+        is_hosted: false,
         telemetry: Telemetry::default(),
     };
     // What `dev` brings along is set in Azure; here only its absence would be told.
@@ -329,7 +390,7 @@ fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
 
 /// The folder of `dev`: can it be opened, and does another process hold it?
 fn store_check() -> Check {
-    let folder = Path::new(".turnwheel");
+    let folder = Path::new(DATA);
     if !folder.exists() {
         return Check::skipped(
             Area::Store,

@@ -15,20 +15,21 @@ use crate::app::App;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
-use crate::artifacts::EmbeddedArtifacts;
+use crate::app::ports::{self, Opening, Storage};
 use crate::azure::credential::Credentials;
+use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
 use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
-use crate::live::EmbeddedLive;
 use crate::payments::PaymentsServer;
-use crate::queue::{self, EmbeddedQueue, Queue};
+use crate::queue::Queue;
+use crate::queue::doorbell::Doorbell;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::store::embedded::OpenError;
 use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
@@ -49,6 +50,9 @@ pub struct ServiceOptions {
     pub port: u16,
     /// Where the handler listens; 0: any free one.
     pub handler_port: u16,
+    pub storage: Storage,
+    /// Whether the Functions host runs beside us: then no local one is started.
+    pub is_hosted: bool,
     /// The default tells nobody.
     pub telemetry: Telemetry,
 }
@@ -77,7 +81,7 @@ impl From<Vec<Mistake>> for StartError {
     }
 }
 
-fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+pub(super) fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     doing: &'static str,
 ) -> impl FnOnce(E) -> StartError {
     move |source| StartError::Io { doing, source: source.into() }
@@ -86,12 +90,16 @@ fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 /// A service that has taken its ports and folder; it works once [`Running::run`] does.
 #[derive(Debug)]
 pub struct Running {
-    host: RunningHost,
+    /// `None`: the Functions host drives the handler.
+    host: Option<RunningHost>,
     handler: Handler,
     world: Arc<World>,
+    /// Whether the store's claims died with the process before this one.
+    is_alone: bool,
     agents: Vec<String>,
-    /// Ends with the service.
+    /// They end with the service.
     payments: Option<PaymentsServer>,
+    emulator: Option<Azurite>,
 }
 
 #[derive(Debug)]
@@ -126,46 +134,44 @@ impl App {
         let model = model_of(settings, &credentials).map_err(StartError::Settings)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
-        let store = EmbeddedStore::open(&options.data)?;
-        let queue = open_queue(&options.data, &clock, &ids).await?;
+        let worker = WorkerId::new(ids.fresh());
+        let opening = Opening {
+            settings,
+            credentials: &credentials,
+            data: &options.data,
+            clock: &clock,
+            ids: &ids,
+            worker: &worker,
+        };
+        let ports = ports::open(&options.storage, &opening).await?;
         let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
         let listener = listener.map_err(io("take a port for the handler"))?;
         let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
-        let host = host::start(HostOptions {
-            port: options.port,
-            root: ScriptRoot::find(&options.root)
-                .map_err(|problem| HostError::Files(vec![problem]))?,
-            handler: authority.parse().map_err(io("name the handler"))?,
-            queues: Arc::clone(&queue),
-            clock: Arc::clone(&clock),
-            ids: Arc::clone(&ids),
-            names: Vec::new(),
-            lease: host::LEASE,
-            grace: super::functions::STOP_WITHIN,
-        })
-        .await?;
-        let address = format!("http://{}", host.address());
-        store.set_lock_note(&address).map_err(io("write into the data folder"))?;
+        let host = if options.is_hosted {
+            None
+        } else {
+            Some(local_host(&options, &authority, &ports.queue, (&clock, &ids)).await?)
+        };
+        let address = host.as_ref().map(|host| format!("http://{}", host.address()));
+        if let (Some(store), Some(address)) = (&ports.embedded, &address) {
+            store.set_lock_note(address).map_err(io("write into the data folder"))?;
+        }
         let keys = signing_keys(settings, &options.data)?;
-        let public_url = settings.public_url.clone().unwrap_or_else(|| address.clone());
+        let public_url = settings.public_url.clone().or(address).unwrap_or_default();
         let links = link_maker(keys.clone(), public_url);
         let names = loaded.catalog.agents.keys().cloned().collect();
         let world = Arc::new(World {
-            store: Arc::new(store),
-            queue,
-            artifacts: Arc::new(
-                EmbeddedArtifacts::open(&options.data.join("artifacts"))
-                    .await
-                    .map_err(io("open the artifacts"))?,
-            ),
-            live: Arc::new(EmbeddedLive::default()),
+            store: ports.store,
+            queue: Doorbell::over(ports.queue),
+            artifacts: ports.artifacts,
+            live: ports.live,
             model,
             agents: Arc::new(loaded.catalog),
             extensions: self.extensions,
             entries: Arc::new(EntryMemory::default()),
             herald: herald(settings, &clock, links)?,
             clock,
-            worker: WorkerId::new(ids.fresh()),
+            worker,
             ids,
             probe: probe(settings, &options.data),
             limits: Limits::default(),
@@ -180,16 +186,23 @@ impl App {
             host,
             handler: Handler { listener, router },
             world,
+            is_alone: ports.embedded.is_some(),
             agents: names,
             payments: prepared.payments,
+            emulator: ports.emulator,
         })
     }
 }
 
 impl Running {
-    /// Of the local host: what people and programs speak to.
-    pub fn address(&self) -> SocketAddr {
-        self.host.address()
+    /// Of the local host, or else of the handler: what people and programs speak to.
+    ///
+    /// # Errors
+    /// The system does not know the handler's port.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.host
+            .as_ref()
+            .map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
     }
 
     /// Names of the agents that are ready.
@@ -202,7 +215,7 @@ impl Running {
     /// # Errors
     /// A part of the service failed: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, agents: _, payments } = self;
+        let Self { host, handler, world, is_alone, agents: _, payments, emulator } = self;
         let handler_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let ended = handler_stop.clone();
@@ -211,13 +224,41 @@ impl Running {
                 .with_graceful_shutdown(ended.cancelled_owned())
                 .await
         });
-        recount::start_up(&world).await.map_err(io("read what is owed"))?;
-        let outcome = host.run(stop).await;
+        if is_alone {
+            recount::start_up(&world).await.map_err(io("read what is owed"))?;
+        }
+        let outcome = if let Some(host) = host {
+            host.run(stop).await
+        } else {
+            stop.cancelled().await;
+            Ok(())
+        };
         handler_stop.cancel();
         let _ = tokio::time::timeout(super::functions::STOP_WITHIN, tasks.join_next()).await;
-        drop(payments);
+        drop((payments, emulator));
         outcome.map_err(StartError::Host)
     }
+}
+
+/// The host that drives the handler on this machine.
+async fn local_host(
+    options: &ServiceOptions,
+    handler: &str,
+    queue: &Arc<dyn Queue>,
+    (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
+) -> Result<RunningHost, StartError> {
+    let host = host::start(HostOptions {
+        port: options.port,
+        root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
+        handler: handler.parse().map_err(io("name the handler"))?,
+        queues: Arc::clone(queue),
+        clock: Arc::clone(clock),
+        ids: Arc::clone(ids),
+        names: Vec::new(),
+        lease: host::LEASE,
+        grace: super::functions::STOP_WITHIN,
+    });
+    Ok(host.await?)
 }
 
 /// The example's payments server, unless the settings name another one.
@@ -260,20 +301,6 @@ pub(super) fn load_agents(
     Ok(loaded)
 }
 
-/// Doorbells ring in memory; users' only copies are kept on disk.
-async fn open_queue(
-    data: &Path,
-    clock: &Arc<dyn Clock>,
-    ids: &Arc<dyn Ids>,
-) -> Result<Arc<dyn Queue>, StartError> {
-    let poison = queue::poison_of(queue::PROMPTS);
-    let kept = [queue::PROMPTS, poison.as_str()];
-    let opened =
-        EmbeddedQueue::open(&data.join("queue.sqlite"), &kept, Arc::clone(clock), Arc::clone(ids))
-            .await;
-    Ok(Arc::new(opened.map_err(io("open the queues"))?))
-}
-
 /// The settings' keys; without any, one that is made once and kept beside the data.
 fn signing_keys(settings: &Settings, data: &Path) -> Result<SigningKeys, StartError> {
     let keys: Vec<Vec<u8>> = settings.signing_keys.iter().map(|key| key.reveal().clone()).collect();
@@ -287,6 +314,7 @@ fn own_signing_key(data: &Path) -> Result<Vec<u8>, StartError> {
         Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(key),
         _ => {
             let key = crate::ids::secret_bytes(KEY_BYTES_MIN).map_err(io("make a signing key"))?;
+            std::fs::create_dir_all(data).map_err(io("make the data folder"))?;
             write_secret(&file, &key).map_err(io("keep the signing key"))?;
             Ok(key)
         }

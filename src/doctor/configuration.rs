@@ -33,15 +33,6 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
     }
 }
 
-/// What an app in Azure cannot be served without.
-fn missing_in_azure(settings: &Settings) -> Vec<Check> {
-    if !settings.is_in_azure {
-        return Vec::new();
-    }
-    let missing = settings.missing_to_serve();
-    missing.iter().map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem)).collect()
-}
-
 /// Whether Azure could start this very program; on a machine of another kind it need not.
 pub fn program_check(program: &Path) -> Check {
     let found = match program::needs(program) {
@@ -49,6 +40,15 @@ pub fn program_check(program: &Path) -> Check {
         Err(misfit) => format!("runs here; to deploy it, know that it {misfit}"),
     };
     Check::ok(AREA, "program", found)
+}
+
+/// What an app in Azure cannot be served without.
+fn missing_in_azure(settings: &Settings) -> Vec<Check> {
+    if !settings.is_in_azure {
+        return Vec::new();
+    }
+    let missing = settings.missing_to_serve();
+    missing.iter().map(|mistake| Check::fix(AREA, &mistake.name, &mistake.problem)).collect()
 }
 
 fn model(settings: &Settings) -> Check {

@@ -46,6 +46,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/admin/host/ping", get(ping).post(ping))
         .route("/admin/queues/{queue}", get(length))
         .route("/admin/queues/{queue}/messages", post(put))
+        .route("/admin/queues/{queue}/redrive", post(redrive))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
@@ -158,9 +159,8 @@ async fn run_one(host: &Shared, Manual { function, input }: Manual) {
                 next_visible_at: now.plus(host.lease),
             };
             let body = envelope::of_message(&function, &message, now, host.ids.as_ref());
-            let timeout = host.config.function_timeout;
             // Its failure is already told.
-            drop(Box::pin(host.handler.invoke(&function.name, &id, (&body, timeout))).await);
+            drop(Box::pin(host.invoke(&function, &id, &body)).await);
         }
     }
 }
@@ -199,6 +199,16 @@ async fn put(
         Err(error @ QueueError::BadCharacter(_)) => {
             refuse(StatusCode::BAD_REQUEST, &format!("{error}."))
         }
+        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
+    }
+}
+
+async fn redrive(State(host): State<Arc<Shared>>, Path(queue): Path<String>) -> Response {
+    if let Some(refusal) = refuse_queue(&host, &queue) {
+        return refusal;
+    }
+    match crate::queue::redrive(&*host.queues, &queue).await {
+        Ok(count) => Json(json!({ "redriven": count })).into_response(),
         Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}. Try again.")),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
+use super::output::Output;
 use super::problem::Problem;
 use super::routes::Template;
 use super::schedule::Schedule;
@@ -18,6 +19,8 @@ pub struct Function {
     /// The trigger binding's name: the key of the input in the envelope.
     pub binding: String,
     pub trigger: Trigger,
+    /// Of queues; none beside an HTTP trigger.
+    pub outputs: Vec<Output>,
     /// `function.json`, as it is.
     pub json: Value,
 }
@@ -67,16 +70,21 @@ impl Function {
             problems.push(Problem::new(file, "the trigger has no `name`"));
         }
         let read = match text_at(trigger, "type") {
-            "httpTrigger" => http(name, trigger, &others),
-            "queueTrigger" => queue(trigger, &others),
-            "timerTrigger" => timer(trigger, &others),
+            "httpTrigger" => http(name, trigger, &others).map(|http| (http, Vec::new())),
+            "queueTrigger" => {
+                queue(trigger).and_then(|queue| Ok((queue, outputs(binding, &others)?)))
+            }
+            "timerTrigger" => {
+                timer(trigger).and_then(|timer| Ok((timer, outputs(binding, &others)?)))
+            }
             other => Err(format!(
                 "the local host knows httpTrigger, queueTrigger and timerTrigger, not `{other}`"
             )),
         };
         match read {
-            Ok(trigger) if problems.is_empty() => {
-                Ok(Some(Self { name: name.to_owned(), binding: binding.to_owned(), trigger, json }))
+            Ok((trigger, outputs)) if problems.is_empty() => {
+                let (name, binding) = (name.to_owned(), binding.to_owned());
+                Ok(Some(Self { name, binding, trigger, outputs, json }))
             }
             Ok(_) => Err(problems),
             Err(message) => {
@@ -130,36 +138,49 @@ fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, Strin
     Ok(Trigger::Http { route: Template::read(route)?, methods })
 }
 
-fn queue(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
-    demand_no_outputs(others)?;
-    let connection = text_at(trigger, "connection");
+fn queue(trigger: &Value) -> Result<Trigger, String> {
+    Ok(Trigger::Queue { queue: queue_name(trigger)? })
+}
+
+/// Of a trigger or an output.
+fn queue_name(binding: &Value) -> Result<String, String> {
+    let connection = text_at(binding, "connection");
     if !["", CONNECTION].contains(&connection) {
         return Err(format!(
             "`connection` is `{connection}`: Turnwheel's queues are those of `{CONNECTION}`"
         ));
     }
-    let queue = text_at(trigger, "queueName");
+    let queue = text_at(binding, "queueName");
     if !crate::queue::is_name(queue) {
         return Err(format!(
             "`queueName` is `{queue}`: 3 to 63 of a-z, 0-9 and single hyphens between them"
         ));
     }
-    Ok(Trigger::Queue { queue: queue.to_owned() })
+    Ok(queue.to_owned())
 }
 
-fn timer(trigger: &Value, others: &[&Value]) -> Result<Trigger, String> {
-    demand_no_outputs(others)?;
+fn timer(trigger: &Value) -> Result<Trigger, String> {
     Ok(Trigger::Timer { schedule: Box::new(Schedule::read(text_at(trigger, "schedule"))?) })
 }
 
-fn demand_no_outputs(others: &[&Value]) -> Result<(), String> {
-    match others.first() {
-        None => Ok(()),
-        Some(other) => Err(format!(
-            "the binding `{}` beside the trigger: the local host has no outputs; use the service's own API",
-            text_at(other, "name")
-        )),
+/// The bindings beside a queue or timer trigger.
+fn outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
+    let mut outputs: Vec<Output> = Vec::with_capacity(others.len());
+    for other in others {
+        let name = text_at(other, "name");
+        let is_queue = text_at(other, "type") == "queue" && text_at(other, "direction") == "out";
+        if !is_queue || name.is_empty() || name.starts_with('$') {
+            return Err(format!(
+                "the binding `{name}` beside the trigger: the local host knows queue with \"direction\": \"out\" and a \
+                 `name`; for others use the service's own API"
+            ));
+        }
+        if name == trigger || outputs.iter().any(|output| output.name == name) {
+            return Err(format!("two bindings have the name `{name}`"));
+        }
+        outputs.push(Output { name: name.to_owned(), queue: queue_name(other)? });
     }
+    Ok(outputs)
 }
 
 #[cfg(test)]
@@ -185,18 +206,21 @@ mod tests {
                 Trigger::Queue { queue } => format!("queue {queue}"),
                 Trigger::Timer { schedule } => format!("timer {}", schedule.text()),
             };
-            told.push(format!("{name}({}): {trigger}", function.binding));
+            let outputs = function.outputs.iter();
+            let outputs = outputs.map(|output| format!(", {} to {}", output.name, output.queue));
+            let outputs: String = outputs.collect();
+            told.push(format!("{name}({}): {trigger}{outputs}", function.binding));
         }
         insta::assert_snapshot!(told.join("\n"), @r"
         api(req):  {*path} function
         approve(req): GET,POST approvals/{token} anonymous
         health(req): GET health anonymous
-        notify(message): queue agent-notify
-        notify-poison(message): queue agent-notify-poison
-        prompt(message): queue agent-prompts
-        sweep(timer): timer 0 * * * * *
-        turn(message): queue agent-turns
-        turn-poison(message): queue agent-turns-poison
+        notify(message): queue agent-notify, nudges to agent-turns
+        notify-poison(message): queue agent-notify-poison, nudges to agent-turns
+        prompt(message): queue agent-prompts, nudges to agent-turns
+        sweep(timer): timer 0 * * * * *, nudges to agent-turns
+        turn(message): queue agent-turns, nudges to agent-turns
+        turn-poison(message): queue agent-turns-poison, nudges to agent-turns
         ");
     }
 
@@ -216,6 +240,18 @@ mod tests {
             mistake("a", r#"{"bindings":[{"type":"queueTrigger","queueName":"Big"}]}"#),
             mistake("a", &queue("a--b")),
             mistake("a", &queue("agent-turns\",\"connection\":\"Other")),
+            mistake(
+                "a",
+                r#"{"bindings":[{"type":"timerTrigger","name":"t","schedule":"0 * * * * *"},{"type":"blob","direction":"out","name":"b"}]}"#,
+            ),
+            mistake(
+                "a",
+                r#"{"bindings":[{"type":"queueTrigger","name":"m","queueName":"jobs"},{"type":"queue","direction":"out","name":"m","queueName":"jobs"}]}"#,
+            ),
+            mistake(
+                "a",
+                r#"{"bindings":[{"type":"queueTrigger","name":"m","queueName":"jobs"},{"type":"queue","direction":"out","name":"o","queueName":"%JOBS%"}]}"#,
+            ),
             mistake("a", r#"{"bindings":[{"type":"httpTrigger","name":"req"}]}"#),
             mistake(
                 "a",

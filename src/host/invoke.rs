@@ -20,6 +20,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 
+use super::output::Outputs;
+
 /// The version of the Functions host whose source this one follows.
 pub(crate) const HOST_VERSION: HeaderValue = HeaderValue::from_static("4.1037.0.0");
 const AGENT: HeaderValue = HeaderValue::from_static("Azure-Functions-Host/4.1037.0.0");
@@ -60,8 +62,13 @@ pub enum InvocationError {
          encode it as base64 yourself, or send it in an array"
     )]
     LooksBase64(String),
-    #[error("function.json declares no output `{0}`: Azure would drop it silently")]
+    #[error(
+        "function.json declares no output `{0}`, so it was dropped, as in Azure: add a binding of type queue with \
+         \"direction\": \"out\""
+    )]
     Undeclared(String),
+    #[error("an output could not be put on its queue: Azure would fail the invocation")]
+    Output(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "the invocation took longer than functionTimeout ({} s): Azure would now kill the process, and everything \
          else that runs in it",
@@ -133,7 +140,7 @@ impl Handler {
         function: &str,
         invocation_id: &str,
         (envelope, timeout): (&Value, Option<Duration>),
-    ) -> Result<(), InvocationError> {
+    ) -> Result<Outputs, InvocationError> {
         let call = self.call(function, invocation_id, envelope);
         let outcome = match timeout {
             None => call.await,
@@ -173,7 +180,7 @@ impl Handler {
         function: &str,
         invocation_id: &str,
         envelope: &Value,
-    ) -> Result<(), InvocationError> {
+    ) -> Result<Outputs, InvocationError> {
         let bytes = Bytes::from(envelope.to_string());
         // A stream has no length: the body goes in chunks, as Azure's does.
         let body = Body::from_stream(stream::iter([Ok::<_, std::convert::Infallible>(bytes)]));
@@ -196,8 +203,9 @@ impl Handler {
     }
 }
 
-/// What Azure makes of an answer, and where it would hang or corrupt silently, an error that says so.
-fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<(), InvocationError> {
+/// What Azure makes of an answer, and where it would hang or corrupt silently, an error that says so. Names of outputs are
+/// not looked at.
+fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs, InvocationError> {
     if status.is_redirection() {
         return Err(InvocationError::Redirect(status));
     }
@@ -230,11 +238,8 @@ fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<(), Inv
             return Err(InvocationError::LooksBase64(name.clone()));
         }
     }
-    // No function here has an output binding: `Function::read` refuses them.
-    match outputs.and_then(|outputs| outputs.keys().next()) {
-        Some(name) => Err(InvocationError::Undeclared(name.clone())),
-        None => Ok(()),
-    }
+    let outputs = outputs.into_iter().flatten();
+    Ok(outputs.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 /// Takes bits after the last byte, as .NET does.
@@ -259,7 +264,8 @@ mod tests {
             headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
         }
         match judge(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes()) {
-            Ok(()) => "ok".into(),
+            Ok(outputs) if outputs.is_empty() => "ok".into(),
+            Ok(outputs) => format!("outputs {outputs:?}"),
             Err(error) => error.to_string(),
         }
     }

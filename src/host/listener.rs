@@ -31,6 +31,8 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
     let poison = (!queue.ends_with("-poison")).then(|| poison_of(&queue));
     let poison = poison.filter(|poison| queue::is_name(poison));
     let mut arrivals = host.queues.arrivals(&queue);
+    // Where only polling tells of arrivals, the host still knows what it put there itself.
+    let mut woken = host.woken.get(&queue).map(watch::Sender::subscribe);
     let listener = Arc::new(Listener { host, function, queue, poison });
     let host = &listener.host;
     let mut running = JoinSet::new();
@@ -45,8 +47,8 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
             continue;
         }
         // Seen before the look: what arrives during the look is noticed after it.
-        if let Some(arrivals) = &mut arrivals {
-            arrivals.borrow_and_update();
+        for seen in [&mut arrivals, &mut woken].into_iter().flatten() {
+            seen.borrow_and_update();
         }
         let batch_size = host.config.queues.batch_size;
         let received = host.queues.receive(&listener.queue, batch_size, host.lease).await;
@@ -70,6 +72,7 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
         tokio::select! {
             () = host.stop.cancelled() => break,
             () = changed(&mut arrivals) => {}
+            () = changed(&mut woken) => wait = POLL_FIRST,
             Some(ended) = running.join_next() => listener.look(Some(ended)),
             () = tokio::time::sleep(wait) => {
                 wait = (wait * 2).min(host.config.queues.polling_interval_max);
@@ -151,9 +154,7 @@ impl Listener {
         let id = envelope::guid(host.ids.as_ref());
         let body =
             envelope::of_message(&self.function, message, host.clock.now(), host.ids.as_ref());
-        let timeout = host.config.function_timeout;
-        let mut invocation =
-            Box::pin(host.handler.invoke(&self.function.name, &id, (&body, timeout)));
+        let mut invocation = Box::pin(host.invoke(&self.function, &id, &body));
         let mut receipt = Some(message.pop_receipt.clone());
         let mut wait = host.lease / 2;
         loop {

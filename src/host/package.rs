@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
+
 use super::config::HostConfig;
+use super::function::{Function, Trigger};
 use super::problem::Problem;
 use super::root::{self, ScriptRoot};
 use super::{program, upload};
+use crate::queue::{self, doorbell};
 
 /// Folders below the root that are looked through for misplaced files.
 const DEPTH_MAX: usize = 4;
@@ -34,8 +38,9 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
             let executable = HostConfig::read(&host_json, false).map(|config| config.executable);
             problems.extend(upload::refuse_host_json(&host_json));
             let root = ScriptRoot { host_json, functions, below: "" };
-            if let Err(found) = root.read() {
-                problems.extend(found);
+            match root.read() {
+                Ok((_, functions)) => problems.extend(functions.iter().filter_map(refuse_deaf)),
+                Err(found) => problems.extend(found),
             }
             if let Ok(executable) = executable
                 && let Some(problem) = refuse_executable(dir, &executable)
@@ -52,6 +57,27 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
     problems.extend(upload::refuse_secrets(dir));
     problems.extend(upload::refuse_left_out(dir));
     problems
+}
+
+/// A background function whose nudges the host would drop: they would wait for the sweep.
+fn refuse_deaf(function: &Function) -> Option<Problem> {
+    let is_heard = function
+        .outputs
+        .iter()
+        .any(|output| output.name == doorbell::NUDGES && output.queue == queue::TURNS);
+    if is_heard || matches!(function.trigger, Trigger::Http { .. }) {
+        return None;
+    }
+    let binding = json!({
+        "type": "queue", "direction": "out", "name": doorbell::NUDGES, "queueName": queue::TURNS,
+        "connection": "AzureWebJobsStorage",
+    });
+    Some(Problem::new(
+        format!("{}/function.json", function.name),
+        format!(
+            "its nudges would be dropped, and turns wait for the sweep: add the binding {binding}"
+        ),
+    ))
 }
 
 /// A second `host.json`, and `function.json` files where the host never looks.
@@ -158,6 +184,20 @@ mod tests {
         fs::write(root.join("9lives/function.json"), "{}").unwrap();
         fs::write(root.join("turn/function.json"), r#"{"bindings":[]}"#).unwrap();
         insta::assert_snapshot!(told(root).join("\n"));
+    }
+
+    #[test]
+    fn a_function_whose_nudges_would_be_dropped_is_told() {
+        let dir = staged();
+        let file = dir.path().join("sweep/function.json");
+        let text = fs::read_to_string(&file).unwrap().replace("\"nudges\"", "\"bells\"");
+        fs::write(file, text).unwrap();
+        let told = told(dir.path());
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].starts_with("sweep/function.json: its nudges would be dropped"),
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -33,8 +33,7 @@ pub(super) async fn run(host: &Shared, function: &Function, status: TimerStatus)
     let ids = host.ids.as_ref();
     let body = envelope::of_timer(function, status, false, (host.clock.now(), ids));
     let id = envelope::guid(ids);
-    let timeout = host.config.function_timeout;
-    drop(Box::pin(host.handler.invoke(&function.name, &id, (&body, timeout))).await);
+    drop(Box::pin(host.invoke(function, &id, &body)).await);
 }
 
 async fn reached(host: &Shared, moment: Timestamp) {

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
+use crate::queue::doorbell;
 use crate::telemetry::trace;
 
 pub use answer::{answer_failed, answer_ok};
@@ -95,10 +96,12 @@ async fn invoke(
 }
 
 async fn dispatch(functions: &dyn Functions, invocation: &Invocation) -> Response {
-    match call(functions, invocation).await {
-        Ok(()) => answer_ok(),
+    let (outcome, rung) = doorbell::listen(Box::pin(call(functions, invocation))).await;
+    match outcome {
+        Ok(()) => answer_ok(&rung.texts()),
         Err(failure) => {
             tracing::warn!(error = %failure, "the invocation failed");
+            rung.send().await;
             answer_failed(&failure.0)
         }
     }

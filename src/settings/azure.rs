@@ -39,6 +39,13 @@ pub struct StorageAccount {
     pub access: StorageAccess,
 }
 
+impl StorageAccount {
+    /// Whether it is an emulator on this machine.
+    pub fn is_local(&self) -> bool {
+        is_loopback(self.queue.as_str())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorageAccess {
     SharedKey {

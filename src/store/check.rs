@@ -4,7 +4,8 @@ use crate::agent::head::HEAD_BYTES_MAX;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, is_plain};
 use crate::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, HEAD_ID, Kind, Partition, StoreError, Write,
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Document, HEAD_ID, HeadQuery, Kind, Partition,
+    StoreError, Write,
 };
 
 /// Characters of a conversation id; the other parts of a key may have 255.
@@ -35,6 +36,12 @@ pub(crate) fn conversation(key: &ConversationKey) -> Result<(), StoreError> {
         ));
     }
     Ok(())
+}
+
+/// The key of a list; its state is compared and nothing more.
+pub(crate) fn heads(query: &HeadQuery) -> Result<(), StoreError> {
+    plain("tenant", query.tenant.as_str())?;
+    query.user.as_ref().map_or(Ok(()), |user| plain("user", user.as_str()))
 }
 
 pub(crate) fn document_id(id: &str) -> Result<(), StoreError> {

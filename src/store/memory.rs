@@ -8,18 +8,17 @@ mod versions;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use serde::Deserialize;
 
-use crate::agent::head::Claim;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
+use crate::store::held;
 pub use crate::store::memory::faults::Faults;
 use crate::store::memory::faults::{Dice, WriteFault};
 use crate::store::memory::versions::Versions;
 use crate::store::place::{self, PAGE_MAX};
 use crate::store::{
     ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
-    Page, Partition, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write, check,
+    Page, Partition, Selection, StoreError, Stored, Write, check,
 };
 
 /// How many operations later a batch that lingers on its way may arrive.
@@ -216,16 +215,9 @@ impl ConversationStore for MemoryStore {
         let Some(head) = state.versions.at(&partition, HEAD_ID, newest) else {
             return Ok(Claimed::Missing);
         };
-        match claim_of(head)? {
-            Some(claim) if is_held(&claim, request.worker, request.now) => {
-                Ok(Claimed::Held { until: claim.until })
-            }
-            Some(_) | None => {
-                let all = state.versions.all_in(&partition, newest);
-                let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned();
-                Ok(Claimed::Free { head: head.clone(), inbox: inbox.collect(), is_settled: false })
-            }
-        }
+        let all = state.versions.all_in(&partition, newest);
+        let inbox = all.filter(|stored| stored.document.kind == Kind::Inbox).cloned().collect();
+        held::look(head.clone(), inbox, &request)
     }
 
     async fn renew(&self, _request: ClaimRequest<'_>) -> Result<bool, StoreError> {
@@ -263,23 +255,6 @@ impl ConversationStore for MemoryStore {
         let items = rest.into_iter().map(|(_, head)| head.clone()).collect();
         Ok(Page { items, continuation: has_more.then(|| place::heads_continuation(query, &last)) })
     }
-}
-
-/// Of a head only its claim, so that a head of a newer schema can be looked at.
-fn claim_of(head: &Stored) -> Result<Option<Claim>, StoreError> {
-    #[derive(Deserialize)]
-    struct Claimable {
-        claim: Option<Claim>,
-    }
-    head.document
-        .body
-        .read::<Claimable>()
-        .map(|head| head.claim)
-        .map_err(|error| StoreError::Corrupt(format!("the claim of a head: {error}")))
-}
-
-fn is_held(claim: &Claim, worker: &WorkerId, now: Timestamp) -> bool {
-    claim.worker != *worker && claim.until.plus(TAKE_OVER_AFTER) > now
 }
 
 fn unavailable(why: &'static str) -> StoreError {

@@ -61,7 +61,6 @@ impl HeadPlace {
     }
 }
 
-/// `base64url([list, place])`: opaque to clients, who may bring it back with another query.
 pub(crate) fn due_continuation(at: Timestamp, place: &DuePlace) -> String {
     encode(&("due", at), place)
 }
@@ -82,11 +81,12 @@ pub(crate) fn heads_place(query: &HeadQuery) -> Result<HeadPlace, StoreError> {
         .map_or_else(|| Ok(HeadPlace::first()), |text| decode(&asked, text))
 }
 
-fn encode(list: &impl Serialize, place: &impl Serialize) -> String {
+/// `base64url([list, place])`: opaque to clients, who may bring it back with another query.
+pub(crate) fn encode(list: &impl Serialize, place: &impl Serialize) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(&(list, place)).unwrap_or_default())
 }
 
-fn decode<Q: DeserializeOwned + PartialEq, P: DeserializeOwned>(
+pub(crate) fn decode<Q: DeserializeOwned + PartialEq, P: DeserializeOwned>(
     asked: &Q,
     text: &str,
 ) -> Result<P, StoreError> {
@@ -95,10 +95,11 @@ fn decode<Q: DeserializeOwned + PartialEq, P: DeserializeOwned>(
         .ok()
         .and_then(|json| serde_json::from_slice::<(Q, P)>(&json).ok())
         .and_then(|(list, place)| (list == *asked).then_some(place))
-        .ok_or_else(|| {
-            StoreError::Invalid(
-                "the continuation does not belong to this query: begin again without one"
-                    .to_owned(),
-            )
-        })
+        .ok_or_else(not_of_this_query)
+}
+
+pub(crate) fn not_of_this_query() -> StoreError {
+    StoreError::Invalid(
+        "the continuation does not belong to this query: begin again without one".to_owned(),
+    )
 }

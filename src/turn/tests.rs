@@ -12,6 +12,8 @@ mod checks;
 mod claims;
 mod economy;
 mod invariants;
+mod lost_answers;
+mod prices;
 mod recovery;
 mod simulation;
 mod telling;

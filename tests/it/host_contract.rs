@@ -2,6 +2,7 @@
 
 mod admin;
 mod handler;
+mod outputs;
 mod proxy;
 mod queues;
 mod rig;

@@ -8,6 +8,7 @@
 
 mod api;
 mod azure_model;
+mod cluster;
 mod conformance;
 mod edge;
 mod fsyncs;

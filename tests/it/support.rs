@@ -1,6 +1,9 @@
 //! What several integration tests need.
 
+pub(crate) mod azure;
 pub(crate) mod azurite;
+#[path = "../support/cosmos_emulator.rs"]
+pub(crate) mod cosmos_emulator;
 pub(crate) mod fake_model;
 pub(crate) mod normal;
 pub(crate) mod process;

@@ -4,15 +4,22 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
+use crate::queue::doorbell::NUDGES;
+
 /// The host takes `application/json` and `text/json`, and fails the invocation for every other type.
 const JSON: &str = "application/json";
 
-/// No outputs ever: a string in them that happens to be base64 would be decoded, and a delay cannot be asked for.
 const SUCCESS: &str = r#"{"Outputs":{},"Logs":[],"ReturnValue":null}"#;
 
-/// The invocation succeeded: a queue message is deleted.
-pub fn answer_ok() -> Response {
-    ([(CONTENT_TYPE, JSON)], SUCCESS).into_response()
+/// The invocation succeeded: the host puts the nudges on the queue, then deletes a queue message. In an array, because a
+/// single string that happens to be base64 would be decoded.
+pub fn answer_ok(nudges: &[&str]) -> Response {
+    if nudges.is_empty() {
+        return ([(CONTENT_TYPE, JSON)], SUCCESS).into_response();
+    }
+    let body =
+        serde_json::json!({ "Outputs": { NUDGES: nudges }, "Logs": [], "ReturnValue": null });
+    ([(CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }
 
 /// The invocation failed: a queue message is delivered again. `text` is logged, so it holds no content.

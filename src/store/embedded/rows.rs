@@ -302,7 +302,7 @@ fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
 fn owed(row: &Row<'_>) -> rusqlite::Result<Result<Owed, StoreError>> {
     let partition = Partition::from_parts(row.get(0)?, row.get(1)?, row.get(2)?);
     let (id, kind, due) = (row.get(3)?, row.get::<_, String>(4)?, row.get(5)?);
-    Ok(kind_of(&kind).map(|kind| Owed { partition, id, kind, due: timestamp(due) }))
+    Ok(Kind::named(&kind).map(|kind| Owed { partition, id, kind, due: timestamp(due) }))
 }
 
 impl Raw {
@@ -310,7 +310,7 @@ impl Raw {
         let body = RawJson::from_text(self.body)
             .map_err(|error| StoreError::Corrupt(format!("`{}` is not JSON: {error}", self.id)))?;
         let document = Document {
-            kind: kind_of(&self.kind)?,
+            kind: Kind::named(&self.kind)?,
             id: self.id,
             body,
             due: self.due.map(timestamp),
@@ -320,22 +320,6 @@ impl Raw {
         };
         Ok((self.partition, Stored { document, etag: version_etag(self.version) }))
     }
-}
-
-fn kind_of(text: &str) -> Result<Kind, StoreError> {
-    let kinds = [
-        Kind::Head,
-        Kind::Entry,
-        Kind::Events,
-        Kind::Inbox,
-        Kind::Receipt,
-        Kind::Notice,
-        Kind::Live,
-        Kind::Watch,
-        Kind::Scope,
-    ];
-    let found = kinds.into_iter().find(|kind| kind.as_str() == text);
-    found.ok_or_else(|| StoreError::Corrupt(format!("a document is of the unknown kind `{text}`")))
 }
 
 fn version_etag(version: i64) -> ETag {

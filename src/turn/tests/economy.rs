@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, Counting, PauseProbe, call, idempotency, text};
+use super::bench::{Bench, Counting, PauseProbe, Script, call, idempotency, text};
 use crate::agent::phase::Phase;
 use crate::queue::{self, Queue as _};
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::{Handled, TurnError, handle};
 use crate::turn::{NoProbe, World, sweep};
 
-fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
+pub(super) fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
     vec![text("hello")]
 }
 
-fn looks_twice(results: usize, _said: &str) -> Vec<Value> {
+pub(super) fn looks_twice(results: usize, _said: &str) -> Vec<Value> {
     if results < 2 { vec![call("c1", "look", results)] } else { vec![text("done")] }
 }
 
-fn is_gated(results: usize, _said: &str) -> Vec<Value> {
+pub(super) fn is_gated(results: usize, _said: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "gated", 0)] } else { vec![text("done")] }
 }
 
 /// A bench whose store notes what it is asked, one worker, and the prompt accepted.
-async fn stage(script: super::bench::Script) -> (Bench, World, Arc<Counting>) {
+pub(super) async fn stage(script: Script) -> (Bench, World, Arc<Counting>) {
     let mut bench = Bench::with(1, script);
     let counting = Counting::before(bench.store.clone());
     bench.shared = counting.clone();
@@ -35,7 +35,7 @@ async fn stage(script: super::bench::Script) -> (Bench, World, Arc<Counting>) {
 }
 
 /// Takes the nudge that waits, as the host does; what its delivery asked of the store.
-async fn turn(bench: &Bench, world: &World, counting: &Counting) -> String {
+pub(super) async fn turn(bench: &Bench, world: &World, counting: &Counting) -> String {
     counting.told();
     let received = bench.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
     let message = received.into_iter().next().expect("a nudge waits");
@@ -45,7 +45,7 @@ async fn turn(bench: &Bench, world: &World, counting: &Counting) -> String {
     counting.told()
 }
 
-async fn bells(bench: &Bench) -> u64 {
+pub(super) async fn bells(bench: &Bench) -> u64 {
     bench.queue.length(queue::TURNS).await.unwrap()
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use turnwheel::azure::cosmos::{CONTAINERS, ContainerShape, EXCLUDED_PATH};
 use turnwheel::host::{Function, ScriptRoot, Trigger};
 use turnwheel::queue;
 use turnwheel::settings::Settings;
@@ -20,25 +21,6 @@ const ROLES: &[(&str, &str)] = &[
     ("Storage Blob Data Owner", "b7e6dc6d-f1e8-4753-8033-0f276bb0955b"),
     ("Storage Queue Data Contributor", "974c5e8b-45b9-4653-ba55-5f855dd0fb88"),
     ("Storage Table Data Contributor", "0a9a7e1f-b9d0-4cc4-a60d-0319b160aaa3"),
-];
-
-const CONTAINERS: &[(&str, &[&str], &[&str], i64)] = &[
-    (
-        "conversations",
-        &["/tenant", "/user", "/conversationId"],
-        &[
-            "/tenant/?",
-            "/user/?",
-            "/conversationId/?",
-            "/id/?",
-            "/kind/?",
-            "/due/?",
-            "/createdAt/?",
-            "/state/?",
-        ],
-        -1,
-    ),
-    ("scopes", &["/tenant"], &["/tenant/?", "/id/?", "/kind/?", "/due/?"], -1),
 ];
 
 #[test]
@@ -78,12 +60,19 @@ fn shapes_of_infra() -> Vec<Shape> {
 }
 
 #[test]
+fn artifacts_lie_where_the_code_puts_them() {
+    let container = variable("infra/modules/storage.bicep", "artifactContainer");
+    assert_eq!(container, turnwheel::artifacts::CONTAINER);
+}
+
+#[test]
 fn containers_are_those_of_the_code() {
     let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-    let code: Vec<Shape> = CONTAINERS
-        .iter()
-        .map(|(name, keys, indexed, ttl)| ((*name).to_owned(), owned(keys), owned(indexed), *ttl))
-        .collect();
+    let shape = |one: &&ContainerShape| {
+        let ttl = i64::from(one.default_ttl_seconds);
+        (one.name.to_owned(), owned(one.key_paths), owned(one.indexed_paths), ttl)
+    };
+    let code: Vec<Shape> = CONTAINERS.iter().map(shape).collect();
     assert_eq!(shapes_of_infra(), code);
     for (name, keys, indexed, _) in &code {
         for key in keys {
@@ -91,6 +80,8 @@ fn containers_are_those_of_the_code() {
             assert!(indexed.contains(&format!("{key}/?")), "{name} has no index on {key}");
         }
     }
+    let excluded = format!("excludedPaths: [{{ path: '{EXCLUDED_PATH}' }}]");
+    assert!(read("infra/modules/cosmos.bicep").contains(&excluded), "{excluded}");
     let database = variable("infra/modules/cosmos.bicep", "database");
     let sample = table::row("COSMOS__database").map_or("turnwheel", |row| row.example);
     assert_eq!(database, sample);

@@ -20,10 +20,21 @@ impl Dev {
 
     /// The same from another folder.
     pub(crate) fn start_in(folder: &Path, data: &Path, settings: &[(&str, String)]) -> Self {
+        Self::start_with(folder, data, &[], settings)
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_with(
+        folder: &Path,
+        data: &Path,
+        arguments: &[&str],
+        settings: &[(&str, String)],
+    ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
         command
             .args(["dev", "--port", "0", "--data"])
             .arg(data)
+            .args(arguments)
             .current_dir(folder)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwheel::App;
-use turnwheel::app::ServiceOptions;
+use turnwheel::app::{ServiceOptions, Storage};
 use turnwheel::settings::Settings;
 use turnwheel::telemetry::Telemetry;
 
@@ -33,11 +33,13 @@ impl Service {
             agents: None,
             port: 0,
             handler_port: 0,
+            storage: Storage::Embedded,
+            is_hosted: false,
             telemetry: Telemetry::default(),
         };
         let running =
             Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));
-        let base = format!("http://{}", running.address());
+        let base = format!("http://{}", running.address().unwrap());
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         #[expect(clippy::disallowed_methods, reason = "the service beside the test, ended with it")]

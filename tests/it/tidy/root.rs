@@ -227,6 +227,23 @@ fn encryption_is_rustls_alone() {
 }
 
 #[test]
+fn the_emulator_is_not_in_what_is_shipped() {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--frozen", "--edges", "normal,build", "--format", "{p} {f}"])
+        .current_dir(root())
+        .output()
+        .expect("cargo tree runs");
+    let said = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "cargo tree: {said}");
+    let tree = String::from_utf8_lossy(&tree.stdout);
+    let driver = tree.lines().find(|line| line.contains("azure_data_cosmos_driver v"));
+    let driver = driver.expect("the driver of Cosmos is shipped");
+    for feature in ["emulator", "fault_injection"] {
+        assert!(!driver.contains(feature), "{feature} came in: {driver}");
+    }
+}
+
+#[test]
 fn nothing_tells_of_the_machine_it_was_written_on() {
     // In pieces, so that this file may hold them.
     let words = [

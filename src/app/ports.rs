@@ -1,0 +1,247 @@
+//! Opens the ports where the settings and the command line say they are.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use azure_core::credentials::TokenCredential;
+use tokio::net::TcpStream;
+
+use crate::app::service::{StartError, io};
+use crate::artifacts::{Artifacts, BlobArtifacts, EmbeddedArtifacts};
+use crate::azure::credential::Credentials;
+use crate::azure::storage::Sending;
+use crate::azurite::{self, Azurite, AzuriteOptions};
+use crate::clock::Clock;
+use crate::ids::{Ids, WorkerId};
+use crate::live::{EmbeddedLive, Live, SharedLive};
+use crate::queue::{self, EmbeddedQueue, Queue, StorageQueue};
+use crate::settings::Settings;
+use crate::settings::azure::{
+    CosmosAccess, CosmosAccount, Identity, StorageAccess, StorageAccount,
+};
+use crate::settings::links::ArtifactLinks;
+use crate::store::ConversationStore;
+use crate::store::cosmos::CosmosStore;
+use crate::store::embedded::EmbeddedStore;
+
+/// An emulator on this machine answers sooner.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Where queues, artifacts and conversations are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// All of it in the data folder.
+    #[default]
+    Embedded,
+    /// Queues and artifacts in the storage emulator, which is started if none answers; conversations in Cosmos DB if
+    /// `COSMOS__accountEndpoint` is set, else in the data folder.
+    Azurite { queue_prefix: String },
+    /// Queues and artifacts in the account of the settings; conversations as with [`Storage::Azurite`].
+    Account { queue_prefix: String },
+}
+
+pub(super) struct Ports {
+    pub(super) store: Arc<dyn ConversationStore>,
+    pub(super) queue: Arc<dyn Queue>,
+    pub(super) artifacts: Arc<dyn Artifacts>,
+    pub(super) live: Arc<dyn Live>,
+    /// The store, when it lies in the data folder.
+    pub(super) embedded: Option<Arc<EmbeddedStore>>,
+    /// Ends with the service.
+    pub(super) emulator: Option<Azurite>,
+}
+
+/// What the ports are opened with.
+pub(super) struct Opening<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) credentials: &'a Credentials,
+    pub(super) data: &'a Path,
+    pub(super) clock: &'a Arc<dyn Clock>,
+    pub(super) ids: &'a Arc<dyn Ids>,
+    pub(super) worker: &'a WorkerId,
+}
+
+/// The queues, where they are and whose.
+struct Account {
+    account: StorageAccount,
+    queue_prefix: String,
+    emulator: Option<Azurite>,
+}
+
+/// # Errors
+/// Show it and exit: each says what to do.
+pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Ports, StartError> {
+    let Some(used) = account(storage, opening).await? else {
+        let store = Arc::new(EmbeddedStore::open(opening.data)?);
+        let artifacts = EmbeddedArtifacts::open(&opening.data.join("artifacts")).await;
+        return Ok(Ports {
+            queue: Arc::new(embedded_queue(opening.data, opening.clock, opening.ids).await?),
+            artifacts: Arc::new(artifacts.map_err(io("open the artifacts"))?),
+            live: Arc::new(EmbeddedLive::default()),
+            embedded: Some(Arc::clone(&store)),
+            store,
+            emulator: None,
+        });
+    };
+    let artifacts = blob_artifacts(&used, opening).await?;
+    let queue = storage_queue(&used, opening).await?;
+    let ports = |store, live, embedded| Ports {
+        store,
+        queue: Arc::new(queue),
+        artifacts: Arc::new(artifacts),
+        live,
+        embedded,
+        emulator: used.emulator,
+    };
+    let Some(cosmos) = &opening.settings.cosmos else {
+        let store = Arc::new(EmbeddedStore::open(opening.data)?);
+        let embedded = Some(Arc::clone(&store));
+        return Ok(ports(store, Arc::new(EmbeddedLive::default()), embedded));
+    };
+    let store: Arc<dyn ConversationStore> = Arc::new(cosmos_store(cosmos, opening).await?);
+    let live =
+        SharedLive::new(Arc::clone(&store), Arc::clone(opening.clock), opening.worker.clone());
+    Ok(ports(store, Arc::new(live), None))
+}
+
+/// The queues alone.
+///
+/// # Errors
+/// As of [`open`].
+pub(super) async fn open_queue(
+    storage: &Storage,
+    opening: &Opening<'_>,
+) -> Result<(Box<dyn Queue>, Option<Azurite>), StartError> {
+    if let Some(used) = account(storage, opening).await? {
+        let queue = storage_queue(&used, opening).await?;
+        return Ok((Box::new(queue), used.emulator));
+    }
+    let queue = embedded_queue(opening.data, opening.clock, opening.ids).await?;
+    Ok((Box::new(queue), None))
+}
+
+/// `None`: there is none, everything is in the data folder.
+async fn account(storage: &Storage, opening: &Opening<'_>) -> Result<Option<Account>, StartError> {
+    match storage {
+        Storage::Embedded => Ok(None),
+        Storage::Account { queue_prefix } => match &opening.settings.storage {
+            Some(account) => Ok(Some(Account {
+                account: account.clone(),
+                queue_prefix: prefix(queue_prefix),
+                emulator: None,
+            })),
+            None => Err(StartError::Settings(vec![
+                "AzureWebJobsStorage is not set: expected the connection string of a storage account, or AzureWebJobsStorage__accountName and an identity".to_owned(),
+            ])),
+        },
+        Storage::Azurite { queue_prefix } => {
+            let (account, emulator) = emulator(opening.settings, opening.data).await?;
+            Ok(Some(Account { account, queue_prefix: prefix(queue_prefix), emulator }))
+        }
+    }
+}
+
+/// A prefix is a word of its own in the names that begin with it.
+fn prefix(given: &str) -> String {
+    if given.is_empty() { String::new() } else { format!("{}-", given.trim_end_matches('-')) }
+}
+
+/// The emulator that answers already, or one of our own.
+async fn emulator(
+    settings: &Settings,
+    data: &Path,
+) -> Result<(StorageAccount, Option<Azurite>), StartError> {
+    let named = settings.storage.clone().filter(StorageAccount::is_local);
+    if let Some(account) = named.or_else(azurite::usual_account)
+        && answers(&account).await
+    {
+        return Ok((account, None));
+    }
+    let options = AzuriteOptions {
+        install: data.join("azurite"),
+        data: Some(data.join("azurite-data")),
+        ports: azurite::Ports::USUAL,
+        tls: None,
+    };
+    let started = Azurite::start(options, super::commands::say).await;
+    let started = started.map_err(io("start the storage emulator"))?;
+    Ok((started.account(), Some(started)))
+}
+
+async fn answers(account: &StorageAccount) -> bool {
+    let (Some(host), Some(port)) = (account.queue.host_str(), account.queue.port()) else {
+        return false;
+    };
+    let connecting = TcpStream::connect((host, port));
+    matches!(tokio::time::timeout(ANSWERS_WITHIN, connecting).await, Ok(Ok(_)))
+}
+
+async fn storage_queue(used: &Account, opening: &Opening<'_>) -> Result<StorageQueue, StartError> {
+    let token = storage_token(&used.account, opening)?;
+    let sending = Sending::default();
+    let queue = StorageQueue::connect(&used.account, token, &used.queue_prefix, &sending)
+        .map_err(io("use the storage account"))?;
+    let names = [queue::TURNS, queue::PROMPTS, queue::NOTIFY];
+    queue.create(&names).await.map_err(io("create the queues"))?;
+    Ok(queue)
+}
+
+async fn blob_artifacts(
+    used: &Account,
+    opening: &Opening<'_>,
+) -> Result<BlobArtifacts, StartError> {
+    let token = storage_token(&used.account, opening)?;
+    let sending = Sending::default();
+    let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
+        .map_err(io("use the storage account"))?;
+    artifacts.create().await.map_err(io("create the artifacts' container"))?;
+    match opening.settings.artifact_links {
+        ArtifactLinks::Api => Ok(artifacts),
+        ArtifactLinks::Signed => {
+            artifacts.with_links(&used.account).map_err(io("sign links to artifacts"))
+        }
+    }
+}
+
+async fn cosmos_store(
+    account: &CosmosAccount,
+    opening: &Opening<'_>,
+) -> Result<CosmosStore, StartError> {
+    let token = match &account.access {
+        CosmosAccess::Key(_) => None,
+        CosmosAccess::Identity(identity) => Some(token(identity, opening)?),
+    };
+    CosmosStore::connect(account, token).await.map_err(io("open the conversation store"))
+}
+
+fn storage_token(
+    account: &StorageAccount,
+    opening: &Opening<'_>,
+) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
+    match &account.access {
+        StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Ok(None),
+        StorageAccess::Identity(identity) => token(identity, opening).map(Some),
+    }
+}
+
+fn token(
+    identity: &Identity,
+    opening: &Opening<'_>,
+) -> Result<Arc<dyn TokenCredential>, StartError> {
+    opening.credentials.of(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
+}
+
+/// Doorbells ring in memory; users' only copies are kept on disk.
+pub(super) async fn embedded_queue(
+    data: &Path,
+    clock: &Arc<dyn Clock>,
+    ids: &Arc<dyn Ids>,
+) -> Result<EmbeddedQueue, StartError> {
+    let poison = queue::poison_of(queue::PROMPTS);
+    let kept = [queue::PROMPTS, poison.as_str()];
+    let opened =
+        EmbeddedQueue::open(&data.join("queue.sqlite"), &kept, Arc::clone(clock), Arc::clone(ids))
+            .await;
+    opened.map_err(io("open the queues"))
+}

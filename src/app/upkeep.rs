@@ -1,0 +1,153 @@
+//! What an operator asks for by hand: ring for all that is owed, put rejected messages back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agents::Catalog;
+use crate::app::ports::{self, Opening, Storage};
+use crate::app::service::{StartError, io};
+use crate::azure::credential::Credentials;
+use crate::clock::{Clock, SystemClock};
+use crate::ids::{Ids, SystemIds, WorkerId};
+use crate::model::scripted::ScriptedModel;
+use crate::queue;
+use crate::settings::Settings;
+use crate::store::embedded::{EmbeddedStore, OpenError};
+use crate::telemetry::Telemetry;
+use crate::turn::{EntryMemory, Limits, NoProbe, World, sweep};
+
+/// A running `dev` answers at once.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Rings for all that is owed; answers the sentence to print.
+///
+/// # Errors
+/// Show it and exit: each says what to do.
+pub(super) async fn rebuild(
+    settings: &Settings,
+    storage: &Storage,
+    data: &Path,
+) -> Result<String, StartError> {
+    if *storage == Storage::Embedded {
+        return match running_dev(data)? {
+            Some(address) => {
+                post(&format!("{address}/admin/functions/sweep")).await?;
+                Ok(format!(
+                    "The sweep of the service at {address} was started; its queues are in its memory."
+                ))
+            }
+            None => Ok(format!(
+                "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which rings for all that is owed when it starts.",
+                data.display()
+            )),
+        };
+    }
+    let tools = Tools::default();
+    let ports = ports::open(storage, &tools.opening(settings, data)).await?;
+    let world = World {
+        store: ports.store,
+        queue: ports.queue,
+        artifacts: ports.artifacts,
+        live: ports.live,
+        // It takes no turn: nobody asks a model, and there are no agents.
+        model: Arc::new(ScriptedModel),
+        agents: Arc::new(Catalog::default()),
+        extensions: Vec::new(),
+        entries: Arc::new(EntryMemory::default()),
+        herald: None,
+        clock: tools.clock,
+        ids: tools.ids,
+        worker: tools.worker,
+        probe: Arc::new(NoProbe),
+        telemetry: Telemetry::default(),
+        limits: Limits::default(),
+    };
+    let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
+    Ok(format!("Rang for {rung} conversations."))
+}
+
+/// Puts back what is on the poison queue; answers the sentence to print.
+///
+/// # Errors
+/// Show it and exit: each says what to do.
+pub(super) async fn redrive(
+    settings: &Settings,
+    (storage, data): (&Storage, &Path),
+    queue: &str,
+) -> Result<String, StartError> {
+    let running = if *storage == Storage::Embedded { running_dev(data)? } else { None };
+    let count = if let Some(address) = running {
+        let answer = post(&format!("{address}/admin/queues/{queue}/redrive")).await?;
+        answer.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
+    } else {
+        let tools = Tools::default();
+        let opened = ports::open_queue(storage, &tools.opening(settings, data)).await?;
+        queue::redrive(&*opened.0, queue).await.map_err(io("put the messages back"))?
+    };
+    Ok(format!("{count} messages are back on {queue}."))
+}
+
+/// The address of the process that has the data folder; `None`: nobody has it, or there is none.
+fn running_dev(data: &Path) -> Result<Option<String>, StartError> {
+    if !data.exists() {
+        return Err(StartError::Io {
+            doing: "find the data folder",
+            source: format!(
+                "there is no {}: name it with `--data`, or an Azure account in the settings",
+                data.display()
+            )
+            .into(),
+        });
+    }
+    match EmbeddedStore::open(data) {
+        Ok(_) => Ok(None),
+        Err(OpenError::InUse { note, .. }) if note.starts_with("http://127.0.0.1:") => {
+            Ok(Some(note))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn post(url: &str) -> Result<serde_json::Value, StartError> {
+    let asking = "ask the running service";
+    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
+    let answer = client.map_err(io(asking))?.post(url).send().await.map_err(io(asking))?;
+    let answer = answer.error_for_status().map_err(io(asking))?;
+    let body = answer.bytes().await.map_err(io(asking))?;
+    Ok(serde_json::from_slice(&body).unwrap_or_default())
+}
+
+/// What the ports need of a process that lives for one command.
+struct Tools {
+    credentials: Credentials,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    worker: WorkerId,
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        let ids = SystemIds;
+        let worker = WorkerId::new(ids.fresh());
+        Self {
+            credentials: Credentials::default(),
+            clock: Arc::new(SystemClock::default()),
+            ids: Arc::new(ids),
+            worker,
+        }
+    }
+}
+
+impl Tools {
+    fn opening<'a>(&'a self, settings: &'a Settings, data: &'a Path) -> Opening<'a> {
+        Opening {
+            settings,
+            credentials: &self.credentials,
+            data,
+            clock: &self.clock,
+            ids: &self.ids,
+            worker: &self.worker,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Puts messages that were set aside back on their queue.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::queue::{Queue, QueueError, poison_of};
+
+/// How long messages are held while they are put back: whoever dies over it leaves them where they were.
+const HIDE: Duration = Duration::from_mins(1);
+const BATCH: usize = 32;
+
+/// What is set aside with a reason; a host sets the bare text aside.
+#[derive(Deserialize)]
+struct SetAside {
+    original: String,
+    #[expect(dead_code, reason = "only its presence tells the wrapped text from a bare one")]
+    reason: String,
+}
+
+/// Puts back what is on the poison queue now; what is rejected again meanwhile stays. Answers how many. Each is sent before
+/// it is taken off, so a cut doubles at most the one that was under way.
+///
+/// # Errors
+/// The queue did not answer: what was not put back is still there.
+pub async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError> {
+    let poison = poison_of(queue);
+    let there = queues.length(&poison).await?;
+    let mut moved = 0;
+    while moved < there {
+        let batch = usize::try_from(there - moved).unwrap_or(BATCH).min(BATCH);
+        let received = queues.receive(&poison, batch, HIDE).await?;
+        if received.is_empty() {
+            break;
+        }
+        for message in received {
+            let original = match serde_json::from_str::<SetAside>(&message.text) {
+                Ok(aside) => aside.original,
+                Err(_) => message.text,
+            };
+            queues.send(queue, original, Duration::ZERO).await?;
+            match queues.delete(&poison, &message.id, &message.pop_receipt).await {
+                // Somebody else has put it back meanwhile: it is there twice, and the second does nothing.
+                Ok(()) | Err(QueueError::Gone) => moved += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::{ManualClock, Timestamp};
+    use crate::queue::{Faults, MemoryQueue, PROMPTS};
+
+    #[tokio::test]
+    async fn what_was_set_aside_comes_back_as_it_was_sent() {
+        let clock = Arc::new(ManualClock::new(Timestamp(0)));
+        let queues = MemoryQueue::new(clock, 1, Faults::default());
+        let poison = poison_of(PROMPTS);
+        let wrapped = r#"{"reason":"no such agent","original":"{\"agent\":\"clerk\"}","receivedAt":"2026-01-01T00:00:00Z"}"#;
+        let bare = r#"{"agent":"clerk","original":"unknown member"}"#;
+        for text in [wrapped, bare, "not json"] {
+            queues.send(&poison, text.to_owned(), Duration::ZERO).await.unwrap();
+        }
+        assert_eq!(redrive(&queues, PROMPTS).await.unwrap(), 3);
+        assert_eq!(queues.length(&poison).await.unwrap(), 0);
+        let back = queues.receive(PROMPTS, 32, HIDE).await.unwrap();
+        let mut texts: Vec<_> = back.into_iter().map(|message| message.text).collect();
+        texts.sort();
+        assert_eq!(
+            texts,
+            [
+                "not json",
+                r#"{"agent":"clerk","original":"unknown member"}"#,
+                r#"{"agent":"clerk"}"#
+            ]
+        );
+        assert_eq!(redrive(&queues, PROMPTS).await.unwrap(), 0);
+    }
+}

@@ -1,0 +1,188 @@
+//! Every query there is: its text, its parameters and where it looks.
+//!
+//! The key stands in the WHERE clause as well as in the scope: Cosmos routes a prefix of a hierarchical key by it.
+
+use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
+use serde_json::{Value, json};
+
+use crate::clock::Timestamp;
+use crate::store::check::DELETED;
+use crate::store::{HeadQuery, Kind, Partition, Selection};
+
+pub(super) struct Asked {
+    columns: &'static str,
+    conditions: Vec<String>,
+    order: Option<&'static str>,
+    parameters: Vec<(&'static str, Value)>,
+    pub(super) scope: FeedScope,
+}
+
+impl Asked {
+    fn new(columns: &'static str, scope: FeedScope) -> Self {
+        Self { columns, conditions: Vec::new(), order: None, parameters: Vec::new(), scope }
+    }
+
+    /// One more condition: what comes before the parameter, the parameter's name and its value.
+    fn and(mut self, condition: &str, name: &'static str, value: Value) -> Self {
+        self.conditions.push(format!("{condition} {name}"));
+        self.parameters.push((name, value));
+        self
+    }
+
+    fn ordered(self, by: &'static str) -> Self {
+        Self { order: Some(by), ..self }
+    }
+
+    fn text(&self) -> String {
+        let Self { columns, conditions, order, .. } = self;
+        let conditions = conditions.join(" AND ");
+        let order = order.map_or_else(String::new, |by| format!(" ORDER BY {by}"));
+        format!("SELECT {columns} FROM c WHERE {conditions}{order}")
+    }
+
+    pub(super) fn query(&self) -> Result<Query, CosmosError> {
+        let query = Query::from(self.text());
+        self.parameters
+            .iter()
+            .try_fold(query, |query, (name, value)| query.with_parameter(*name, value))
+    }
+}
+
+pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
+    let [tenant, user, conversation] = partition.parts().map(ToOwned::to_owned);
+    match partition {
+        Partition::Conversation(_) => PartitionKey::from((tenant, user, conversation)),
+        Partition::Scope(_) => PartitionKey::from(tenant),
+    }
+}
+
+/// All of a partition.
+fn within(partition: &Partition) -> Asked {
+    let [tenant, user, conversation] = partition.parts();
+    let scope = FeedScope::partition(partition_key(partition));
+    let asked = Asked::new("*", scope).and("c.tenant =", "@tenant", json!(tenant));
+    match partition {
+        Partition::Scope(_) => asked,
+        Partition::Conversation(_) => asked.and("c.user =", "@user", json!(user)).and(
+            "c.conversationId =",
+            "@conversation",
+            json!(conversation),
+        ),
+    }
+}
+
+/// The head and then what waits: where it takes several pages, the inbox is the newer.
+pub(super) fn claim(conversation: &Partition) -> Asked {
+    let mut asked = within(conversation);
+    asked.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
+    asked.ordered("c.kind")
+}
+
+pub(super) fn select(partition: &Partition, selection: &Selection) -> Asked {
+    let Selection { kind, from_id, to_id, limit: _ } = selection;
+    let mut asked = within(partition).and("c.kind =", "@kind", json!(kind.as_str()));
+    if let Some(from) = from_id {
+        asked = asked.and("c.id >=", "@from", json!(from));
+    }
+    if let Some(to) = to_id {
+        asked = asked.and("c.id <=", "@to", json!(to));
+    }
+    asked.ordered("c.id")
+}
+
+pub(super) fn heads(query: &HeadQuery) -> Asked {
+    let HeadQuery { tenant, user, state, limit: _, continuation: _ } = query;
+    let prefix = match user {
+        Some(user) => PartitionKey::from((tenant.as_str().to_owned(), user.as_str().to_owned())),
+        None => PartitionKey::from(tenant.as_str().to_owned()),
+    };
+    let mut asked =
+        Asked::new("*", FeedScope::partition(prefix)).and("c.tenant =", "@tenant", json!(tenant));
+    if let Some(user) = user {
+        asked = asked.and("c.user =", "@user", json!(user));
+    }
+    asked = asked.and("c.kind =", "@kind", json!(Kind::Head.as_str()));
+    asked = match state {
+        Some(state) => asked.and("c.state =", "@state", json!(state)),
+        None => asked.and("c.state !=", "@deleted", json!(DELETED)),
+    };
+    asked.ordered("c.createdAt DESC")
+}
+
+/// The one query that looks into every partition: the sweep's. In no order, so that each is asked alone and once.
+pub(super) fn due(at: Timestamp) -> Asked {
+    let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId";
+    Asked::new(columns, FeedScope::full_container()).and("c.due <=", "@at", json!(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::azure::cosmos::{CONVERSATIONS, ContainerShape, SCOPES};
+    use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+
+    fn paths(asked: &Asked) -> Vec<String> {
+        let text = asked.text();
+        let conditions = text.split_once(" WHERE ").unwrap().1;
+        let path = regex::Regex::new(r"\bc\.(\w+)").unwrap();
+        path.captures_iter(conditions).map(|found| format!("/{}/?", &found[1])).collect()
+    }
+
+    fn assert_indexed(asked: &Asked, shape: &ContainerShape) {
+        let paths = paths(asked);
+        assert!(!paths.is_empty());
+        for path in paths {
+            let is_indexed = shape.indexed_paths.contains(&path.as_str());
+            assert!(is_indexed, "{path} of `{}` is not in {}", asked.text(), shape.name);
+        }
+    }
+
+    fn selection(kind: Kind) -> Selection {
+        let (from_id, to_id) = (Some("a".to_owned()), Some("b".to_owned()));
+        Selection { from_id, to_id, ..Selection::all(kind) }
+    }
+
+    #[test]
+    fn whatever_is_filtered_or_ordered_by_is_indexed() {
+        let tenant = TenantId::new("t");
+        let scope = Partition::Scope(tenant.clone());
+        let conversation = Partition::Conversation(ConversationKey {
+            tenant: tenant.clone(),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new("c"),
+        });
+        assert_indexed(&select(&conversation, &selection(Kind::Entry)), &CONVERSATIONS);
+        assert_indexed(&select(&scope, &selection(Kind::Scope)), &SCOPES);
+        assert_indexed(&claim(&conversation), &CONVERSATIONS);
+        assert_indexed(&due(Timestamp(1)), &CONVERSATIONS);
+        assert_indexed(&due(Timestamp(1)), &SCOPES);
+        let users = [None, Some(UserId::new("u"))];
+        for (user, state) in users.into_iter().zip([Some("idle".to_owned()), None]) {
+            let query =
+                HeadQuery { tenant: tenant.clone(), user, state, limit: 1, continuation: None };
+            assert_indexed(&heads(&query), &CONVERSATIONS);
+        }
+    }
+
+    #[test]
+    fn order_is_by_one_column_which_needs_no_composite_index() {
+        let at = Partition::Scope(TenantId::new("t"));
+        let text = select(&at, &selection(Kind::Scope)).text();
+        assert_eq!(
+            text,
+            "SELECT * FROM c WHERE c.tenant = @tenant AND c.kind = @kind AND c.id >= @from AND c.id <= @to ORDER BY c.id"
+        );
+        let query = HeadQuery {
+            tenant: TenantId::new("t"),
+            user: Some(UserId::new("u")),
+            state: None,
+            limit: 1,
+            continuation: None,
+        };
+        assert_eq!(
+            heads(&query).text(),
+            "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
+        );
+        assert!(!due(Timestamp(1)).text().contains("ORDER"), "one range after the other");
+    }
+}

@@ -1,0 +1,67 @@
+//! Stores on Microsoft's emulator: in this process, over a socket, and with faults between.
+
+#[path = "../../../tests/support/cosmos_emulator.rs"]
+mod emulator;
+
+use std::sync::Arc;
+
+use azure_data_cosmos::fault_injection::FaultInjectionRule;
+use azure_data_cosmos::{CosmosClient, CosmosRuntimeBuilder};
+use azure_data_cosmos_driver::in_memory_emulator::RequestObserver;
+
+pub(crate) use self::emulator::{CosmosEmulator, CosmosHost, KEY};
+use super::CosmosStore;
+use crate::azure::cosmos::CONTAINERS;
+use crate::settings::azure::{CosmosAccess, CosmosAccount};
+use crate::settings::secret::Secret;
+
+pub(crate) const DATABASE: &str = "turnwheel";
+
+fn containers() -> Vec<emulator::Container<'static>> {
+    CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect()
+}
+
+/// An account with both containers, for stores of this process.
+pub(crate) fn in_process(partitions: u32) -> CosmosEmulator {
+    CosmosEmulator::in_process(&containers(), partitions)
+}
+
+/// The same behind a socket.
+pub(crate) fn hosted(partitions: u32) -> CosmosHost {
+    CosmosHost::start(0, DATABASE, &containers(), partitions).unwrap()
+}
+
+pub(crate) fn account(emulator: &CosmosEmulator) -> CosmosAccount {
+    CosmosAccount {
+        endpoint: emulator.endpoint.clone(),
+        database: DATABASE.to_owned(),
+        access: CosmosAccess::Key(Secret::new(KEY.to_owned())),
+    }
+}
+
+/// A store over no socket; the rules stand between its SDK and the emulator.
+pub(crate) async fn store(
+    emulator: &CosmosEmulator,
+    rules: Vec<Arc<FaultInjectionRule>>,
+) -> CosmosStore {
+    let runtime = CosmosRuntimeBuilder::from(emulator.core.runtime_builder());
+    let mut builder = CosmosClient::builder().with_runtime(runtime.build().await.unwrap());
+    if !rules.is_empty() {
+        builder = builder.with_fault_injection_rules(rules).unwrap();
+    }
+    CosmosStore::connect_by(builder, &account(emulator), None).await.unwrap()
+}
+
+impl CosmosEmulator {
+    /// For clients in this process, over no socket.
+    pub(crate) fn in_process(containers: &[emulator::Container<'_>], partitions: u32) -> Self {
+        let endpoint = "https://eastus.emulator.local".parse().unwrap();
+        Self::new(endpoint, DATABASE, containers, partitions).unwrap()
+    }
+
+    /// The same account, empty but for what was made beforehand, told of every request.
+    pub(crate) fn observed_by(self, observer: Arc<dyn RequestObserver>) -> Self {
+        let core = Arc::into_inner(self.core).unwrap().with_request_observer(observer);
+        Self { core: Arc::new(core), endpoint: self.endpoint }
+    }
+}

@@ -1,0 +1,106 @@
+//! What is made, what is only looked at, and what a person is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+use azure_data_cosmos::models::ContainerProperties;
+use azure_data_cosmos::{CosmosClient, CosmosClientBuilder, CosmosRuntimeBuilder};
+
+use super::{CosmosStore, account, hosted, in_process};
+use crate::azure::cosmos::{CONTAINERS, ConnectError, Containers};
+use crate::settings::azure::{CosmosAccess, CosmosAccount, Identity};
+use crate::settings::secret::Secret;
+use crate::store::cosmos::testing::CosmosEmulator;
+
+#[derive(Debug)]
+struct SomeIdentity;
+
+#[async_trait::async_trait]
+impl TokenCredential for SomeIdentity {
+    async fn get_token(
+        &self,
+        _scopes: &[&str],
+        _options: Option<TokenRequestOptions<'_>>,
+    ) -> azure_core::Result<AccessToken> {
+        let until = azure_core::time::OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1 << 32);
+        Ok(AccessToken::new("token", until))
+    }
+}
+
+async fn builder(emulator: &CosmosEmulator) -> CosmosClientBuilder {
+    let runtime = CosmosRuntimeBuilder::from(emulator.core.runtime_builder());
+    CosmosClient::builder().with_runtime(runtime.build().await.unwrap())
+}
+
+fn with_identity(account: CosmosAccount) -> CosmosAccount {
+    CosmosAccount {
+        access: CosmosAccess::Identity(Identity::Managed { client_id: None }),
+        ..account
+    }
+}
+
+#[tokio::test]
+async fn with_a_key_what_is_missing_is_made_as_it_is_described() {
+    let emulator = in_process(1);
+    let account = CosmosAccount { database: "fresh".to_owned(), ..account(&emulator) };
+    for _ in 0..2 {
+        let containers =
+            Containers::connect(builder(&emulator).await, &account, None).await.unwrap();
+        for (container, shape) in
+            [containers.conversations, containers.scopes].iter().zip(CONTAINERS)
+        {
+            let made: ContainerProperties =
+                container.read(None).await.unwrap().into_model().unwrap();
+            let made = serde_json::to_value(&made).unwrap();
+            let paths: Vec<_> =
+                shape.indexed_paths.iter().map(|path| serde_json::json!({"path": path})).collect();
+            assert_eq!(made["id"], shape.name);
+            assert_eq!(made["partitionKey"]["paths"], serde_json::json!(shape.key_paths));
+            assert_eq!(made["indexingPolicy"]["automatic"], true);
+            assert_eq!(made["indexingPolicy"]["indexingMode"], "consistent");
+            assert_eq!(made["indexingPolicy"]["includedPaths"], serde_json::json!(paths));
+            assert_eq!(made["indexingPolicy"]["excludedPaths"][0]["path"], "/*");
+            assert_eq!(made["defaultTtl"], shape.default_ttl_seconds);
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_an_identity_nothing_is_made() {
+    let emulator = in_process(1);
+    let credential = || Some(Arc::new(SomeIdentity) as Arc<dyn TokenCredential>);
+    let there = with_identity(account(&emulator));
+    Containers::connect(builder(&emulator).await, &there, credential()).await.unwrap();
+    let missing = CosmosAccount { database: "fresh".to_owned(), ..there.clone() };
+    let error = Containers::connect(builder(&emulator).await, &missing, credential()).await;
+    let text = error.unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "the Cosmos database `fresh` has no container `conversations`, and an identity may not make one: deploy `infra/`"
+    );
+    let error = Containers::connect(builder(&emulator).await, &there, None).await.unwrap_err();
+    assert!(matches!(error, ConnectError::NoCredential { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_container_of_another_making_is_refused() {
+    let containers = [("conversations", &["/id"][..]), ("scopes", &["/tenant"][..])];
+    let emulator = CosmosEmulator::in_process(&containers, 1);
+    let error = Containers::connect(builder(&emulator).await, &account(&emulator), None).await;
+    let text = error.unwrap_err().to_string();
+    assert!(
+        text.contains("has the partition key /id, and /tenant, /user, /conversationId is needed"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_refused_and_says_what_is_needed() {
+    let host = hosted(1);
+    let wrong = CosmosAccess::Key(Secret::new("d3Jvbmc=".to_owned()));
+    let account = CosmosAccount { access: wrong, ..account(&host.emulator) };
+    let error = CosmosStore::connect(&account, None).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
+    assert!(error.to_string().contains("a key must be one of the account's keys"), "{error}");
+}

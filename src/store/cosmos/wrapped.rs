@@ -1,0 +1,203 @@
+//! A document as Cosmos holds it: what it is found by stands beside the body, never among the body's members.
+//!
+//! The body stands as JSON, to be read in the portal, where Cosmos gives it back as it was; otherwise as text. Numbers are
+//! doubles there: `1.0` comes back as `1`, and nothing beyond 53 bits comes back at all.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::agent::raw::RawJson;
+use crate::clock::Timestamp;
+use crate::store::{Document, ETag, Kind, Partition, StoreError, Stored};
+
+/// Nesting of a body that stands as JSON: Cosmos takes 128 levels, ours among them.
+const DEPTH_MAX: usize = 100;
+/// Up to here doubles are whole numbers.
+const WHOLE_MAX: u64 = 1 << 53;
+/// So many digits come back whatever writes the double down.
+const DIGITS_MAX: usize = 15;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Wrapped<'a> {
+    pub(super) id: &'a str,
+    kind: &'static str,
+    tenant: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    user: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    conversation_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'a str>,
+    /// Cosmos knows it by this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_text: Option<&'a str>,
+    #[serde(skip)]
+    body_bytes: usize,
+}
+
+impl<'a> Wrapped<'a> {
+    pub(super) fn of(partition: &'a Partition, document: &'a Document) -> Self {
+        let [tenant, user, conversation_id] = partition.parts();
+        let Document { id, kind, body, due, created_at, state, ttl } = document;
+        let members = members_that_survive(body);
+        let escaped = |byte: &u8| matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t');
+        let escapes = match members {
+            Some(_) => 0,
+            None => body.text().bytes().filter(escaped).count(),
+        };
+        Self {
+            id,
+            kind: kind.as_str(),
+            tenant,
+            user,
+            conversation_id,
+            due: *due,
+            created_at: *created_at,
+            state: state.as_deref(),
+            ttl: *ttl,
+            body_text: members.is_none().then_some(body.text()),
+            body: members,
+            body_bytes: body.text().len() + escapes,
+        }
+    }
+
+    /// Most that the body takes as it is sent.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+}
+
+/// What comes back: with the members that Cosmos adds, of which one is ours to use.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Found {
+    id: String,
+    kind: String,
+    due: Option<Timestamp>,
+    created_at: Option<Timestamp>,
+    state: Option<String>,
+    ttl: Option<u32>,
+    body: Option<Box<RawValue>>,
+    body_text: Option<String>,
+    #[serde(rename = "_etag")]
+    etag: String,
+}
+
+impl Found {
+    pub(super) fn unwrap(self) -> Result<Stored, StoreError> {
+        let Self { id, kind, due, created_at, state, ttl, body, body_text, etag } = self;
+        let text = match (body, body_text) {
+            (Some(body), None) => Some(body.get().to_owned()),
+            (None, Some(text)) => Some(text),
+            (None, None) | (Some(_), Some(_)) => None,
+        };
+        let body = text.and_then(|text| RawJson::from_text(text).ok()).ok_or_else(|| {
+            StoreError::Corrupt(format!("the document `{id}` has no body, or one that is no JSON"))
+        })?;
+        let kind = Kind::named(&kind)?;
+        let document = Document { id, kind, body, due, created_at, state, ttl };
+        Ok(Stored { document, etag: ETag(etag) })
+    }
+}
+
+/// The body as a tree, if it is an object that comes back with each member, text and number as they are written here.
+fn members_that_survive(body: &RawJson) -> Option<Value> {
+    let value: Value = body.read().ok()?;
+    let is_kept = value.is_object()
+        && numbers_survive(&value, DEPTH_MAX)
+        && serde_json::to_string(&value).ok()? == without_spaces(body.text());
+    is_kept.then_some(value)
+}
+
+fn numbers_survive(value: &Value, depth: usize) -> bool {
+    if depth == 0 {
+        return false;
+    }
+    match value {
+        Value::Number(number) => number_survives(number),
+        Value::Array(items) => items.iter().all(|item| numbers_survive(item, depth - 1)),
+        Value::Object(members) => members.values().all(|item| numbers_survive(item, depth - 1)),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+    }
+}
+
+fn number_survives(number: &serde_json::Number) -> bool {
+    if let Some(whole) = number.as_i64() {
+        return whole.unsigned_abs() <= WHOLE_MAX;
+    }
+    let Some(double) = number.as_f64().filter(|_| !number.is_u64()) else { return false };
+    let written = double.to_string();
+    let digits = written.bytes().filter(u8::is_ascii_digit).count();
+    // Smaller and larger ones are written with an exponent, each writer in its own way.
+    double.fract() != 0.0 && double.abs() >= 1e-4 && digits <= DIGITS_MAX
+}
+
+/// The text without what stands between its tokens.
+fn without_spaces(text: &str) -> String {
+    let (mut is_text, mut is_escaped) = (false, false);
+    let is_kept = |c: &char| {
+        let is_kept = is_text || !c.is_ascii_whitespace();
+        match (is_escaped, *c) {
+            (false, '"') => is_text = !is_text,
+            (false, '\\') => {
+                is_escaped = true;
+                return is_kept;
+            }
+            _ => {}
+        }
+        is_escaped = false;
+        is_kept
+    };
+    text.chars().filter(is_kept).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stands_as_json(text: &str) -> bool {
+        members_that_survive(&RawJson::from_text(text).unwrap()).is_some()
+    }
+
+    #[test]
+    fn only_what_comes_back_as_it_was_stands_as_json() {
+        for text in [
+            "{}",
+            r#"{ "a" : [ 1 , -2, 0.5, 12.25, true, null ], "b": "x  \" \\ y" }"#,
+            r#"{"z":1,"a":9007199254740992,"text":"ü✓"}"#,
+        ] {
+            assert!(stands_as_json(text), "{text}");
+        }
+        let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(110), "]".repeat(110));
+        for text in [
+            r#"{"a":1.0}"#,
+            r#"{"a":-0}"#,
+            r#"{"a":1e400}"#,
+            r#"{"a":1e3}"#,
+            r#"{"a":0.00001}"#,
+            r#"{"a":0.10}"#,
+            r#"{"a":0.12345678901234567}"#,
+            r#"{"a":9007199254740993}"#,
+            r#"{"a":123456789012345678901}"#,
+            r#"{"a":1,"a":2}"#,
+            r#"{"a":"\u00fc"}"#,
+            r#"{"a":"\ud800"}"#,
+            "7",
+            "null",
+            "[1]",
+            &deep,
+        ] {
+            assert!(!stands_as_json(text), "{text}");
+        }
+    }
+}

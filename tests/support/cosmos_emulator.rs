@@ -1,0 +1,219 @@
+//! The Cosmos emulator that is inside Microsoft's driver: in this process, and behind a socket as an account of its own.
+//!
+//! For tests and development only. It keeps everything in memory, and neither expiry nor the index policy is emulated.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use axum::routing::any;
+use axum::serve::ListenerExt as _;
+use azure_core::credentials::Secret;
+use azure_core::hmac::hmac_sha256;
+use azure_core::http::{Method, Request as CosmosRequest};
+use azure_data_cosmos_driver::in_memory_emulator::{
+    ConsistencyLevel, ContainerConfig, InMemoryEmulatorHttpClient, VirtualAccountConfig,
+    VirtualRegion,
+};
+use percent_encoding::percent_decode_str;
+use tokio::sync::oneshot;
+use url::Url;
+
+/// The key that every Cosmos emulator has; Microsoft has published it, so it opens nothing else.
+pub(crate) const KEY: &str =
+    "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==";
+/// A batch is 2 MB at most, and what is around it.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
+
+/// Name and partition key of a container.
+pub(crate) type Container<'a> = (&'a str, &'a [&'a str]);
+
+/// An account with one region and what was made beforehand.
+#[derive(Clone, Debug)]
+pub(crate) struct CosmosEmulator {
+    pub(crate) core: Arc<InMemoryEmulatorHttpClient>,
+    pub(crate) endpoint: Url,
+}
+
+impl CosmosEmulator {
+    /// `partitions`: a batch copies the whole physical partition, so long tests want many, and a sweep asks each, so short
+    /// ones want few.
+    pub(crate) fn new(
+        endpoint: Url,
+        database: &str,
+        containers: &[Container<'_>],
+        partitions: u32,
+    ) -> io::Result<Self> {
+        let region = VirtualRegion::new("East US", endpoint.clone());
+        let account = VirtualAccountConfig::new(vec![region]).map_err(io::Error::other)?;
+        let account = account.with_consistency(ConsistencyLevel::Session);
+        let core = Arc::new(InMemoryEmulatorHttpClient::new(account));
+        core.store().create_database(database);
+        for (name, paths) in containers {
+            let kind = if paths.len() > 1 { "MultiHash" } else { "Hash" };
+            let key = serde_json::json!({"paths": paths, "kind": kind, "version": 2});
+            let config = ContainerConfig::new().with_partition_count(partitions);
+            core.store().create_container_with_config(
+                database,
+                name,
+                serde_json::from_value(key)?,
+                config.build().map_err(io::Error::other)?,
+            );
+        }
+        Ok(Self { core, endpoint })
+    }
+
+    async fn serve(self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        // Each answer at once: two small packets would wait for each other.
+        let listener = listener.tap_io(|socket| {
+            let _ = socket.set_nodelay(true);
+        });
+        let router = Router::new().fallback(any(answer)).with_state(self);
+        axum::serve(listener, router).await
+    }
+}
+
+/// An emulator behind a socket, on a thread of its own; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct CosmosHost {
+    pub(crate) emulator: CosmosEmulator,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl CosmosHost {
+    /// On 127.0.0.1; port 0 is any free one.
+    pub(crate) fn start(
+        port: u16,
+        database: &str,
+        containers: &[Container<'_>],
+        partitions: u32,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        let endpoint = format!("http://{}/", listener.local_addr()?);
+        let endpoint = Url::parse(&endpoint).map_err(io::Error::other)?;
+        let emulator = CosmosEmulator::new(endpoint, database, containers, partitions)?;
+        let (stop, stopped) = oneshot::channel();
+        let serving = emulator.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            // Not gracefully: connections that nobody closes would be waited for.
+            runtime.block_on(async {
+                tokio::select! {
+                    ended = serving.serve(listener) => ended,
+                    _ = stopped => Ok(()),
+                }
+            })
+        });
+        Ok(Self { emulator, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Waits for the end of the server, which nothing brings about but an error or the drop.
+    pub(crate) fn ended(&mut self) -> io::Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) => Err(io::Error::other("the emulator's thread died")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for CosmosHost {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.ended();
+    }
+}
+
+/// Takes a request to the emulator and adds what the account's gateway does before: the check of the key, and two forms
+/// that other SDKs send.
+async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let Ok(bytes) = to_bytes(body, REQUEST_BYTES_MAX).await else {
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
+    };
+    // The account itself is asked for without a key's signature by nobody: every SDK signs this too.
+    if let Err(why) = check_key(parts.method.as_str(), parts.uri.path(), &parts.headers) {
+        return refuse(StatusCode::UNAUTHORIZED, &why);
+    }
+    let Ok(method) = parts.method.as_str().parse::<Method>() else {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "there is no such method");
+    };
+    let path = parts.uri.path().trim_matches('/');
+    let relative = match parts.uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let Ok(url) = emulator.endpoint.join(&relative) else {
+        return refuse(StatusCode::BAD_REQUEST, "the path is no URL");
+    };
+    let mut asked = CosmosRequest::new(url, method);
+    for (name, value) in &parts.headers {
+        if let Ok(value) = value.to_str() {
+            asked.headers_mut().insert(name.as_str().to_owned(), value.to_owned());
+        }
+    }
+    let is_bare_patch = parts.method == "PATCH" && bytes.first() == Some(&b'[');
+    if is_bare_patch {
+        asked.set_body([b"{\"operations\":".as_slice(), &bytes, b"}"].concat());
+    } else if !bytes.is_empty() {
+        asked.set_body(bytes.to_vec());
+    }
+    pass_on(&emulator, &asked)
+        .await
+        .unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
+}
+
+async fn pass_on(
+    emulator: &CosmosEmulator,
+    asked: &CosmosRequest,
+) -> Result<Response<Body>, String> {
+    let answer = emulator.core.execute_request(asked).await.map_err(|error| error.to_string())?;
+    let answer = answer.try_into_raw_response().await.map_err(|error| error.to_string())?;
+    let mut response = Response::builder().status(u16::from(answer.status()));
+    for (name, value) in answer.headers().iter() {
+        let name = HeaderName::from_bytes(name.as_str().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value.as_str())) {
+            response = response.header(name, value);
+        }
+    }
+    response.body(Body::from(answer.body().as_ref().to_vec())).map_err(|error| error.to_string())
+}
+
+fn refuse(status: StatusCode, why: &str) -> Response<Body> {
+    let code = status.canonical_reason().unwrap_or("Error");
+    let body = serde_json::json!({"code": code, "message": why}).to_string();
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The signature as Cosmos's REST documentation defines it.
+fn check_key(method: &str, path: &str, headers: &HeaderMap) -> Result<(), String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let given = decoded(text("authorization").ok_or("there is no authorization header")?);
+    let signature = given
+        .strip_prefix("type=master&ver=1.0&sig=")
+        .ok_or("the authorization is not of an account key")?;
+    let date = text("x-ms-date").or(text("date")).ok_or("there is no date")?.to_lowercase();
+    let path = decoded(path.trim_matches('/'));
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let (kind, link) = match parts.split_last() {
+        None => (String::new(), String::new()),
+        Some((last, rest)) if parts.len() % 2 == 1 => ((*last).to_owned(), rest.join("/")),
+        Some((_, rest)) => (rest.last().copied().unwrap_or_default().to_owned(), path.clone()),
+    };
+    let link = if kind == "offers" { parts.last().unwrap_or(&"").to_lowercase() } else { link };
+    let signed = format!("{}\n{}\n{link}\n{date}\n\n", method.to_lowercase(), kind.to_lowercase());
+    let wanted = hmac_sha256(&signed, &Secret::new(KEY)).map_err(|error| error.to_string())?;
+    if wanted == signature { Ok(()) } else { Err("the key is not this account's".to_owned()) }
+}
