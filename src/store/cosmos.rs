@@ -181,7 +181,7 @@ impl ConversationStore for CosmosStore {
                 let found: Found = answer.into_model().map_err(|error| {
                     StoreError::Corrupt(format!("the document `{id}` is none of ours: {error}"))
                 })?;
-                found.unwrap().map(Some)
+                found.stored().map(Some)
             }
             Err(error) if error.status().is_not_found() => Ok(None),
             Err(error) => Err(of_request(error)),
@@ -208,7 +208,7 @@ impl ConversationStore for CosmosStore {
             && let Some(page) = pages.next().await?
         {
             for item in page.into_iter().take(limit - found.len()) {
-                found.push(item.unwrap()?);
+                found.push(item.stored()?);
             }
         }
         Ok(found)
@@ -225,7 +225,7 @@ impl ConversationStore for CosmosStore {
         let (mut head, mut inbox) = (None, Vec::new());
         while let Some(page) = pages.next().await? {
             for found in page {
-                let stored = found.unwrap()?;
+                let stored = found.stored()?;
                 if stored.document.kind == Kind::Head {
                     head = Some(stored);
                 } else {
@@ -289,7 +289,7 @@ impl ConversationStore for CosmosStore {
         let pages: Pages<Found> =
             Pages::begin("cosmos.heads", container, &asked, how, token).await?;
         let Part { items, token } = pages.next_part().await?;
-        let items = items.into_iter().map(Found::unwrap).collect::<Result<_, _>>()?;
+        let items = items.into_iter().map(Found::stored).collect::<Result<_, _>>()?;
         Ok(Page { items, continuation: token.map(|token| place::encode(&list, &token)) })
     }
 }

@@ -96,5 +96,6 @@ fn is_end(token: &str) -> bool {
         .strip_prefix("c1.")
         .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
         .and_then(|json| serde_json::from_slice::<Value>(&json).ok())
-        .is_some_and(|state| state.pointer("/root/kind").is_some_and(|kind| kind == "drained"))
+        .and_then(|state| state.get("root")?.get("kind").cloned())
+        .is_some_and(|kind| kind == "drained")
 }

@@ -94,7 +94,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    pub(super) fn unwrap(self) -> Result<Stored, StoreError> {
+    pub(super) fn stored(self) -> Result<Stored, StoreError> {
         let Self { id, kind, due, created_at, state, ttl, body, body_text, etag } = self;
         let text = match (body, body_text) {
             (Some(body), None) => Some(body.get().to_owned()),

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use super::bench::{Bench, Counting, PauseProbe, Script, call, idempotency, text};
 use crate::agent::phase::Phase;
 use crate::queue::{self, Queue as _};
+use crate::store::cosmos::testing::{in_process, store};
+use crate::telemetry::meter::{Meter, metered};
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::{Handled, TurnError, handle};
 use crate::turn::{NoProbe, World, sweep};
@@ -99,6 +101,23 @@ async fn a_tool_round_on_a_warm_worker_costs_four_requests_and_one_nudge() {
     select inbox
     ");
     assert_eq!(bells(&bench).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_cosmos_a_tool_round_is_those_four_requests() {
+    let emulator = in_process(1);
+    let mut bench = Bench::with(1, looks_twice);
+    let counting = Counting::before(Arc::new(store(&emulator, Vec::new()).await));
+    bench.shared = counting.clone();
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    turn(&bench, &world, &counting).await;
+    let meter = Arc::new(Meter::default());
+    metered(Arc::clone(&meter), turn(&bench, &world, &counting)).await;
+    let costs = meter.costs();
+    let sent: Vec<_> = costs.iter().map(|(operation, cost)| (*operation, cost.requests)).collect();
+    assert_eq!(sent, [("cosmos.claim", 1), ("cosmos.write", 3)]);
+    assert!(costs.values().all(|cost| cost.request_units > 0.0), "{costs:?}");
 }
 
 #[tokio::test(start_paused = true)]
