@@ -42,8 +42,10 @@ pub async fn identity_checks(
         match credentials.tokens(identity).token(scope).await {
             Ok(_) => Check::ok(AREA, way.service, format!("{who} gives tokens for {scope}")),
             Err(reason) => {
-                let to_do =
-                    format!("{who}: {}. {}", reason.trim_end_matches('.'), advice(identity));
+                // The SDK's reasons have line ends of their own.
+                let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+                let reason = reason.trim_end_matches(['.', ':']);
+                let to_do = format!("{who}: {reason}. {}", advice(identity));
                 Check::fix(AREA, way.service, to_do)
             }
         }

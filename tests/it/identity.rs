@@ -1,15 +1,23 @@
 //! The managed identity of an app, from the platform's endpoint to the wire, in the real program.
 
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Json, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+use turnwheel::azure::cosmos::CONTAINERS;
+use turnwheel::azurite::{Azurite, AzuriteOptions, Tls};
 
+use crate::support::cosmos_emulator::CosmosHost;
 use crate::support::process::Dev;
 
 const SECRET: &str = "the-platforms-own-header";
@@ -48,9 +56,15 @@ impl Drop for Place {
     }
 }
 
-/// A token names what it is for, so that one sent to the wrong place shows.
+/// A token says what it is for, so that one sent to the wrong place shows. The emulators look at that, and at no signature.
 fn token_for(resource: &str) -> String {
-    format!("hush.{}.token", resource.replace(['/', ':'], "-"))
+    let tenant = "11111111-2222-3333-4444-555555555555";
+    let claims = json!({
+        "aud": resource, "iss": format!("https://sts.windows.net/{tenant}/"), "tid": tenant,
+        "nbf": 1_600_000_000, "iat": 1_600_000_000, "exp": 4_000_000_000_u64,
+    });
+    let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
+    format!("{header}.{}.", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
 async fn answer(State(asked): State<Asked>, request: Request) -> Response {
@@ -73,23 +87,41 @@ async fn answer(State(asked): State<Asked>, request: Request) -> Response {
     let resource = resource.cloned().unwrap_or_default();
     Json(json!({
         "access_token": token_for(&resource),
-        "expires_on": "4102444800",
+        "expires_on": "4000000000",
         "resource": resource,
         "token_type": "Bearer",
     }))
     .into_response()
 }
 
+/// An agent whose one tool signs in.
+fn write_agent(folder: &Path) {
+    std::fs::create_dir(folder.join("agents")).unwrap();
+    std::fs::write(
+        folder.join("agents/clerk.agent.md"),
+        "---\ntools:\n  - http:\n      name: look\n      url: ${SERVICE_URL}/look\n      auth: { entra: api://payments/.default }\n---\nLook.",
+    )
+    .unwrap();
+}
+
+async fn prompted(dev: &Dev, input: &str) -> Value {
+    let answer = reqwest::Client::new()
+        .post(dev.url("/api/prompts?wait=30"))
+        .json(&json!({"conversationId": "mine", "input": input}))
+        .timeout(Duration::from_secs(40))
+        .send()
+        .await
+        .unwrap();
+    let prompt: Value = answer.json().await.unwrap();
+    assert_eq!(prompt["state"], "completed", "{prompt} {}", dev.log());
+    prompt
+}
+
 #[tokio::test]
 async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_log() {
     let place = Place::start().await;
     let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("agents")).unwrap();
-    std::fs::write(
-        folder.path().join("agents/clerk.agent.md"),
-        "---\ntools:\n  - http:\n      name: look\n      url: ${SERVICE_URL}/look\n      auth: { entra: api://payments/.default }\n---\nLook.",
-    )
-    .unwrap();
+    write_agent(folder.path());
     let mut dev = Dev::start_in(
         folder.path(),
         &folder.path().join("data"),
@@ -101,16 +133,7 @@ async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_l
             ("RUST_LOG", "debug".to_owned()),
         ],
     );
-    let prompt = json!({"input": "use look with {} then use look with {} then say done"});
-    let answer = reqwest::Client::new()
-        .post(dev.url("/api/prompts?wait=30"))
-        .json(&prompt)
-        .timeout(Duration::from_secs(40))
-        .send()
-        .await
-        .unwrap();
-    let prompt: Value = answer.json().await.unwrap();
-    assert_eq!(prompt["state"], "completed", "{prompt} {}", dev.log());
+    let prompt = prompted(&dev, "use look with {} then use look with {} then say done").await;
 
     let token = token_for("api://payments");
     let shown = format!("Bearer {token}");
@@ -124,4 +147,105 @@ async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_l
     assert!(log.contains("Turnwheel is at"), "{log}");
     assert!(!log.contains(&token) && !log.contains(SECRET), "{log}");
     assert!(!prompt.to_string().contains(&token), "{prompt}");
+}
+
+/// An Azurite that takes tokens, over https with the certificate of that file.
+async fn azurite(certificate: &Path) -> Azurite {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = certificate.with_extension("key");
+    std::fs::write(certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let options = AzuriteOptions {
+        install: Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite"),
+        tls: Some(Tls { certificate: certificate.to_owned(), key }),
+        ..AzuriteOptions::default()
+    };
+    Azurite::start(options, |line| drop(writeln!(std::io::stderr(), "{line}"))).await.unwrap()
+}
+
+/// What `turnwheel doctor` says of identities.
+fn doctor(folder: &Path, settings: &[(&str, String)]) -> Vec<String> {
+    let ran = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
+        .arg("doctor")
+        .current_dir(folder)
+        .env_clear()
+        .env("TURNWHEEL_MODEL", "scripted")
+        .envs(settings.iter().map(|(name, value)| (*name, value.as_str())))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    let lines = said.lines().filter(|line| line.starts_with("identity"));
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// No key, no connection string: queues, artifacts, conversations and a tool, each by the one identity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_whole_service_works_by_its_managed_identity_alone() {
+    let place = Place::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    write_agent(folder.path());
+    let certificate = folder.path().join("azurite.pem");
+    let azurite = azurite(&certificate).await;
+    let containers: Vec<_> = CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect();
+    let cosmos = CosmosHost::start(0, "turnwheel", &containers, 1).unwrap();
+    let account = azurite.account();
+    let mut settings = vec![
+        ("SERVICE_URL", place.url.clone()),
+        ("IDENTITY_ENDPOINT", format!("{}/msi/token", place.url)),
+        ("IDENTITY_HEADER", SECRET.to_owned()),
+        ("SSL_CERT_FILE", certificate.to_string_lossy().into_owned()),
+        ("AzureWebJobsStorage__queueServiceUri", account.queue.to_string()),
+        ("AzureWebJobsStorage__blobServiceUri", account.blob.to_string()),
+        ("AzureWebJobsStorage__credential", "managedidentity".to_owned()),
+        ("COSMOS__accountEndpoint", cosmos.emulator.endpoint.to_string()),
+    ];
+    let arguments = ["--storage", "azure", "--queue-prefix", "mine"];
+    let data = folder.path().join("data");
+    let mut dev = Dev::start_with(folder.path(), &data, &arguments, &settings);
+    prompted(&dev, "use look with {} then say done").await;
+    let artifacts = dev.url("/api/conversations/mine/artifacts");
+    let client = reqwest::Client::new();
+    let kept = client.post(format!("{artifacts}?name=a.txt")).body("kept").send().await.unwrap();
+    let kept: Value = kept.json().await.unwrap();
+    let id =
+        kept["id"].as_str().or(kept["artifactId"].as_str()).unwrap_or_else(|| panic!("{kept}"));
+    let read = client.get(format!("{artifacts}/{id}")).send().await.unwrap();
+    assert_eq!(read.text().await.unwrap(), "kept", "{}", dev.log());
+    dev.kill();
+
+    let payments = format!("Bearer {}", token_for("api://payments"));
+    assert_eq!(place.asked("/look"), [("/look".to_owned(), payments)]);
+    let mut asked: Vec<String> = place.asked("/msi").into_iter().map(|(path, _)| path).collect();
+    asked.sort();
+    let once_each = [
+        "api%3A%2F%2Fpayments",
+        "https%3A%2F%2Fcosmos.azure.com",
+        "https%3A%2F%2Fstorage.azure.com",
+    ]
+    .map(|resource| format!("/msi/token?api-version=2019-08-01&resource={resource}"));
+    assert_eq!(asked, once_each, "one credential for all that use the identity");
+    let log = dev.log();
+    for resource in ["api://payments", "https://cosmos.azure.com", "https://storage.azure.com"] {
+        assert!(!log.contains(&token_for(resource)), "{log}");
+    }
+
+    assert_eq!(
+        doctor(folder.path(), &settings),
+        [
+            "identity ok storage: the app's managed identity gives tokens for https://storage.azure.com/.default",
+            "identity ok cosmos: the app's managed identity gives tokens for https://cosmos.azure.com/.default",
+        ]
+    );
+    settings.retain(|(name, _)| *name != "IDENTITY_HEADER");
+    settings.push(("IDENTITY_HEADER", "another".to_owned()));
+    let refused = doctor(folder.path(), &settings);
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    for line in refused {
+        assert!(
+            line.starts_with("identity fix")
+                && line.contains("Turn on the app's system-assigned identity"),
+            "{line}"
+        );
+    }
 }

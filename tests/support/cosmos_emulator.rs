@@ -20,6 +20,8 @@ use azure_data_cosmos_driver::in_memory_emulator::{
     ConsistencyLevel, ContainerConfig, InMemoryEmulatorHttpClient, VirtualAccountConfig,
     VirtualRegion,
 };
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::percent_decode_str;
 use tokio::sync::oneshot;
 use url::Url;
@@ -140,7 +142,7 @@ async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Res
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
     };
     // The account itself is asked for without a key's signature by nobody: every SDK signs this too.
-    if let Err(why) = check_key(parts.method.as_str(), parts.uri.path(), &parts.headers) {
+    if let Err(why) = check_access(parts.method.as_str(), parts.uri.path(), &parts.headers) {
         return refuse(StatusCode::UNAUTHORIZED, &why);
     }
     let Ok(method) = parts.method.as_str().parse::<Method>() else {
@@ -196,11 +198,14 @@ fn refuse(status: StatusCode, why: &str) -> Response<Body> {
     response
 }
 
-/// The signature as Cosmos's REST documentation defines it.
-fn check_key(method: &str, path: &str, headers: &HeaderMap) -> Result<(), String> {
+/// The signature of a key as Cosmos's REST documentation defines it, or an Entra token.
+fn check_access(method: &str, path: &str, headers: &HeaderMap) -> Result<(), String> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let given = decoded(text("authorization").ok_or("there is no authorization header")?);
+    if let Some(token) = given.strip_prefix("type=aad&ver=1.0&sig=") {
+        return check_token(token);
+    }
     let signature = given
         .strip_prefix("type=master&ver=1.0&sig=")
         .ok_or("the authorization is not of an account key")?;
@@ -216,4 +221,17 @@ fn check_key(method: &str, path: &str, headers: &HeaderMap) -> Result<(), String
     let signed = format!("{}\n{}\n{link}\n{date}\n\n", method.to_lowercase(), kind.to_lowercase());
     let wanted = hmac_sha256(&signed, &Secret::new(KEY)).map_err(|error| error.to_string())?;
     if wanted == signature { Ok(()) } else { Err("the key is not this account's".to_owned()) }
+}
+
+/// Whom the token is for; as in the storage emulator, its signature is not looked at.
+fn check_token(token: &str) -> Result<(), String> {
+    let claims = token.split('.').nth(1).and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+    let claims: serde_json::Value = claims
+        .and_then(|claims| serde_json::from_slice(&claims).ok())
+        .ok_or("the authorization holds no token")?;
+    if claims.get("aud").is_some_and(|audience| audience == "https://cosmos.azure.com") {
+        Ok(())
+    } else {
+        Err("the token is for another service".to_owned())
+    }
 }
