@@ -28,8 +28,8 @@ const RECOVERY_MAX: Duration = Duration::from_secs(150);
 /// Tenants lie in different physical partitions.
 const TENANTS: usize = 8;
 const PARTITIONS: u32 = 64;
-/// Clients that speak at the same time; the others wait for their turn.
-const AT_ONCE: usize = 100;
+/// Clients that speak at the same time: so many that there is always work to kill, so few that it lasts a while.
+const AT_ONCE: std::ops::RangeInclusive<usize> = 4..=60;
 
 /// Where the instances are now; `None`: it was killed and is not back yet.
 type Addresses = Arc<Mutex<Vec<Option<String>>>>;
@@ -81,7 +81,7 @@ impl Cluster {
         let began = Instant::now();
         let mut kills = 0;
         while !is_done.load(Ordering::SeqCst) && began.elapsed() < KILLING {
-            tokio::time::sleep(Duration::from_millis(dice.u64(300..3_000))).await;
+            tokio::time::sleep(Duration::from_millis(dice.u64(200..2_000))).await;
             let number = dice.usize(..INSTANCES);
             self.addresses.lock().unwrap()[number] = None;
             instances[number].kill();
@@ -213,8 +213,9 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     let is_done = AtomicBool::new(false);
     let playing = async {
         let stories = (0..count).map(|number| cluster.play(number, deadline));
+        let at_once = (count / 4).clamp(*AT_ONCE.start(), *AT_ONCE.end());
         let endings: Vec<Ending> =
-            futures_util::stream::iter(stories).buffered(AT_ONCE).collect().await;
+            futures_util::stream::iter(stories).buffered(at_once).collect().await;
         is_done.store(true, Ordering::SeqCst);
         endings
     };
