@@ -1,6 +1,7 @@
 //! The front door of the library: the product, with your tools and extensions in it.
 
 mod arguments;
+mod checks;
 mod commands;
 mod functions;
 mod halt;

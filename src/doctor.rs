@@ -6,11 +6,13 @@ use std::path::PathBuf;
 mod configuration;
 mod identity;
 mod render;
+mod round;
 #[cfg(test)]
 mod tests;
 
 pub use configuration::{configuration_checks, program_check};
 pub use identity::identity_checks;
+pub use round::price_of_a_round;
 
 /// How the report is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
-use crate::app::{App, model, upkeep, voice};
+use crate::app::{App, checks, model, upkeep, voice};
 use crate::azure::credential::Credentials;
-use crate::doctor::{self, Area, Check, Format};
+use crate::doctor::{self, Format};
 use crate::package::{self, Order, Script};
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
@@ -281,7 +281,7 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 
 }
 
 /// Every mistake in the agent files, as `agents/clerk.agent.md:7: reason`.
-fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
+pub(super) fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data: PathBuf::from(DATA),
@@ -313,98 +313,15 @@ fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
         let scope = model::token_scope(settings);
         let identities =
             doctor::identity_checks(settings, scope.as_deref(), &credentials, is_offline);
-        checks.extend(block_on_value(identities).unwrap_or_default());
-        checks.extend(agent_checks(app, settings));
-        checks.push(model_check(settings, &credentials, is_offline));
-        checks.push(store_check());
+        checks.extend(checks::block_on_value(identities).unwrap_or_default());
+        let storage = checks::storage_check(settings, &credentials, is_offline);
+        checks.extend(checks::block_on_value(storage).flatten());
+        let store = checks::store_check(settings, &credentials, (Path::new(DATA), is_offline));
+        checks.extend(checks::block_on_value(store));
+        checks.extend(checks::agent_checks(app, settings));
+        checks.push(checks::model_check(settings, &credentials, is_offline));
     }
     let report = doctor::Report::new(checks);
     let _ = write!(std::io::stdout(), "{}", report.render(format));
     report.exit_status()
-}
-
-fn agent_checks(app: &App, settings: &Settings) -> Vec<Check> {
-    let mistakes = agent_mistakes(app, settings);
-    if mistakes.is_empty() {
-        return vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
-    }
-    mistakes.iter().map(|mistake| Check::agent_mistake(mistake)).collect()
-}
-
-fn model_check(settings: &Settings, credentials: &Credentials, is_offline: bool) -> Check {
-    let model = match model::model_of(settings, credentials) {
-        Ok(model) => model,
-        Err(mistakes) => return Check::fix(Area::Model, "model", mistakes.join(" ")),
-    };
-    let record = match model.record("normal") {
-        Ok(record) => record,
-        Err(mistake) => return Check::fix(Area::Model, "normal", mistake),
-    };
-    if is_offline || record.api == "scripted" {
-        return Check::ok(Area::Model, "normal", format!("{} ({})", record.id, record.api));
-    }
-    let asked = block_on_value(ask(&*model, &record));
-    match asked.and_then(|answer| answer.message.error_message) {
-        None => Check::ok(Area::Model, "normal", format!("{} answers", record.id)),
-        Some(error) => {
-            Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id))
-        }
-    }
-}
-
-/// The smallest question there is.
-async fn ask(
-    model: &dyn crate::model::Model,
-    record: &crate::model::ModelRecord,
-) -> crate::model::Answer {
-    use crate::agent::content::Content;
-    use crate::agent::message::{Message, UserMessage};
-    struct Deaf;
-    impl crate::model::Listener for Deaf {
-        fn hear(&self, _event: crate::agent::event::AnswerEvent) {}
-    }
-    let question = Message::User(UserMessage {
-        content: Content::Text("Say: ok".to_owned()),
-        timestamp: crate::clock::Timestamp(0),
-        extra: crate::agent::raw::Extra::new(),
-    });
-    let request = crate::model::ModelRequest {
-        model: record,
-        system: None,
-        messages: &[&question],
-        tools: &[],
-        thinking: crate::agent::settings::ThinkingLevel::Off,
-        temperature: None,
-        max_output_tokens: Some(16),
-        response_schema: None,
-        session_id: "doctor",
-        traceparent: None,
-    };
-    model.answer(request, &Deaf).await
-}
-
-fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    Some(runtime.block_on(Box::pin(work)))
-}
-
-/// The folder of `dev`: can it be opened, and does another process hold it?
-fn store_check() -> Check {
-    let folder = Path::new(DATA);
-    if !folder.exists() {
-        return Check::skipped(
-            Area::Store,
-            "embedded",
-            "there is none yet: `turnwheel dev` makes it",
-        );
-    }
-    match crate::store::embedded::EmbeddedStore::open(folder) {
-        Ok(_) => Check::ok(Area::Store, "embedded", format!("{} opens", folder.display())),
-        Err(crate::store::embedded::OpenError::InUse { .. }) => Check::ok(
-            Area::Store,
-            "embedded",
-            format!("{} is in use by a running `turnwheel dev`", folder.display()),
-        ),
-        Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
-    }
 }

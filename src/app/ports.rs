@@ -99,7 +99,8 @@ pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Por
         let embedded = Some(Arc::clone(&store));
         return Ok(ports(store, Arc::new(EmbeddedLive::default()), embedded));
     };
-    let store: Arc<dyn ConversationStore> = Arc::new(cosmos_store(cosmos, opening).await?);
+    let store: Arc<dyn ConversationStore> =
+        Arc::new(cosmos_store(cosmos, opening.credentials).await?);
     let live =
         SharedLive::new(Arc::clone(&store), Arc::clone(opening.clock), opening.worker.clone());
     Ok(ports(store, Arc::new(live), None))
@@ -169,7 +170,7 @@ async fn emulator(
     Ok((started.account(), Some(started)))
 }
 
-async fn answers(account: &StorageAccount) -> bool {
+pub(super) async fn answers(account: &StorageAccount) -> bool {
     let (Some(host), Some(port)) = (account.queue.host_str(), account.queue.port()) else {
         return false;
     };
@@ -178,20 +179,31 @@ async fn answers(account: &StorageAccount) -> bool {
 }
 
 async fn storage_queue(used: &Account, opening: &Opening<'_>) -> Result<StorageQueue, StartError> {
-    let token = storage_token(&used.account, opening)?;
-    let sending = Sending::default();
-    let queue = StorageQueue::connect(&used.account, token, &used.queue_prefix, &sending)
-        .map_err(io("use the storage account"))?;
+    let queue = connect_queue(&used.account, &used.queue_prefix, opening.credentials)?;
     let names = [queue::TURNS, queue::PROMPTS, queue::NOTIFY];
     queue.create(&names).await.map_err(io("create the queues"))?;
     Ok(queue)
+}
+
+/// Sends nothing yet.
+///
+/// # Errors
+/// The settings cannot be used.
+pub(super) fn connect_queue(
+    account: &StorageAccount,
+    prefix: &str,
+    credentials: &Credentials,
+) -> Result<StorageQueue, StartError> {
+    let token = storage_token(account, credentials)?;
+    StorageQueue::connect(account, token, prefix, &Sending::default())
+        .map_err(io("use the storage account"))
 }
 
 async fn blob_artifacts(
     used: &Account,
     opening: &Opening<'_>,
 ) -> Result<BlobArtifacts, StartError> {
-    let token = storage_token(&used.account, opening)?;
+    let token = storage_token(&used.account, opening.credentials)?;
     let sending = Sending::default();
     let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
         .map_err(io("use the storage account"))?;
@@ -204,32 +216,32 @@ async fn blob_artifacts(
     }
 }
 
-async fn cosmos_store(
+pub(super) async fn cosmos_store(
     account: &CosmosAccount,
-    opening: &Opening<'_>,
+    credentials: &Credentials,
 ) -> Result<CosmosStore, StartError> {
     let token = match &account.access {
         CosmosAccess::Key(_) => None,
-        CosmosAccess::Identity(identity) => Some(token(identity, opening)?),
+        CosmosAccess::Identity(identity) => Some(token(identity, credentials)?),
     };
     CosmosStore::connect(account, token).await.map_err(io("open the conversation store"))
 }
 
 fn storage_token(
     account: &StorageAccount,
-    opening: &Opening<'_>,
+    credentials: &Credentials,
 ) -> Result<Option<Arc<dyn TokenCredential>>, StartError> {
     match &account.access {
         StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Ok(None),
-        StorageAccess::Identity(identity) => token(identity, opening).map(Some),
+        StorageAccess::Identity(identity) => token(identity, credentials).map(Some),
     }
 }
 
 fn token(
     identity: &Identity,
-    opening: &Opening<'_>,
+    credentials: &Credentials,
 ) -> Result<Arc<dyn TokenCredential>, StartError> {
-    opening.credentials.of(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
+    credentials.of(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
 }
 
 /// Doorbells ring in memory; users' only copies are kept on disk.

@@ -1,4 +1,4 @@
-//! `rebuild-queue` and `redrive`: what an operator puts right by hand.
+//! `rebuild-queue`, `redrive` and `doctor`: what an operator looks at and puts right by hand.
 
 use std::path::Path;
 use std::process::Command;
@@ -83,4 +83,7 @@ async fn a_rebuilt_queue_rings_for_what_a_dead_worker_left() {
     let mut arguments = vec!["rebuild-queue"];
     arguments.extend(storage);
     assert_eq!(turnwheel(&arguments, &settings), "Rang for 1 conversations.\n");
+    let told = turnwheel(&["doctor"], &settings);
+    assert!(told.contains("a tool round of short messages costs"), "{told}");
+    assert!(told.contains("they answer; 0 nudges wait, 0 prompts were rejected"), "{told}");
 }

@@ -1,0 +1,187 @@
+//! What `doctor` asks of the services themselves.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::app::{App, model, ports};
+use crate::azure::credential::Credentials;
+use crate::clock::{Clock as _, SystemClock};
+use crate::doctor::{self, Area, Check};
+use crate::ids::{Ids as _, SystemIds};
+use crate::queue::{self, Queue as _};
+use crate::settings::Settings;
+
+/// A service that is there answers sooner.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
+
+pub(super) fn agent_checks(app: &App, settings: &Settings) -> Vec<Check> {
+    let mistakes = super::commands::agent_mistakes(app, settings);
+    if mistakes.is_empty() {
+        return vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
+    }
+    mistakes.iter().map(|mistake| Check::agent_mistake(mistake)).collect()
+}
+
+pub(super) fn model_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    is_offline: bool,
+) -> Check {
+    let model = match model::model_of(settings, credentials) {
+        Ok(model) => model,
+        Err(mistakes) => return Check::fix(Area::Model, "model", mistakes.join(" ")),
+    };
+    let record = match model.record("normal") {
+        Ok(record) => record,
+        Err(mistake) => return Check::fix(Area::Model, "normal", mistake),
+    };
+    if is_offline || record.api == "scripted" {
+        return Check::ok(Area::Model, "normal", format!("{} ({})", record.id, record.api));
+    }
+    let asked = block_on_value(ask(&*model, &record));
+    match asked.and_then(|answer| answer.message.error_message) {
+        None => Check::ok(Area::Model, "normal", format!("{} answers", record.id)),
+        Some(error) => {
+            Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id))
+        }
+    }
+}
+
+/// The smallest question there is.
+async fn ask(
+    model: &dyn crate::model::Model,
+    record: &crate::model::ModelRecord,
+) -> crate::model::Answer {
+    use crate::agent::content::Content;
+    use crate::agent::message::{Message, UserMessage};
+    struct Deaf;
+    impl crate::model::Listener for Deaf {
+        fn hear(&self, _event: crate::agent::event::AnswerEvent) {}
+    }
+    let question = Message::User(UserMessage {
+        content: Content::Text("Say: ok".to_owned()),
+        timestamp: crate::clock::Timestamp(0),
+        extra: crate::agent::raw::Extra::new(),
+    });
+    let request = crate::model::ModelRequest {
+        model: record,
+        system: None,
+        messages: &[&question],
+        tools: &[],
+        thinking: crate::agent::settings::ThinkingLevel::Off,
+        temperature: None,
+        max_output_tokens: Some(16),
+        response_schema: None,
+        session_id: "doctor",
+        traceparent: None,
+    };
+    model.answer(request, &Deaf).await
+}
+
+pub(super) fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    Some(runtime.block_on(Box::pin(work)))
+}
+
+/// Where conversations are: the account of the settings, else the folder of `dev`.
+pub(super) async fn store_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    (data, is_offline): (&Path, bool),
+) -> Check {
+    let Some(account) = &settings.cosmos else { return folder_check(data) };
+    let name = "Cosmos DB";
+    if is_offline {
+        return Check::skipped(Area::Store, name, "not asked (--offline)");
+    }
+    let asking = async {
+        let store =
+            ports::cosmos_store(account, credentials).await.map_err(|error| told(&error))?;
+        let now = SystemClock::default().now();
+        let cost = doctor::price_of_a_round(&store, &SystemIds.fresh(), now).await;
+        cost.map_err(|error| told(&error))
+    };
+    match tokio::time::timeout(ANSWERS_WITHIN, asking).await {
+        Ok(Ok(cost)) => Check::ok(
+            Area::Store,
+            name,
+            format!(
+                "the database `{}` takes documents; a tool round of short messages costs {:.0} request units in {} requests",
+                account.database, cost.request_units, cost.requests
+            ),
+        ),
+        Ok(Err(reason)) => Check::fix(Area::Store, name, reason),
+        Err(_) => Check::fix(
+            Area::Store,
+            name,
+            "it does not answer: look at its name, its firewall and the network",
+        ),
+    }
+}
+
+/// Whether the queues answer, and what lies on them. `None`: there is no account.
+pub(super) async fn storage_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    is_offline: bool,
+) -> Option<Check> {
+    let account = settings.storage.as_ref()?;
+    let name = "queues";
+    if is_offline {
+        return Some(Check::skipped(Area::Storage, name, "not asked (--offline)"));
+    }
+    if account.is_local() && !ports::answers(account).await {
+        let why = "the storage emulator does not run: `turnwheel dev --storage azurite` starts it";
+        return Some(Check::skipped(Area::Storage, name, why));
+    }
+    let looking = async {
+        let queues =
+            ports::connect_queue(account, "", credentials).map_err(|error| told(&error))?;
+        let turns = queues.length(queue::TURNS).await.map_err(|error| told(&error))?;
+        let poison = queue::poison_of(queue::PROMPTS);
+        let rejected = queues.length(&poison).await.map_err(|error| told(&error))?;
+        Ok::<_, String>(format!(
+            "they answer; {turns} nudges wait, {rejected} prompts were rejected"
+        ))
+    };
+    Some(match tokio::time::timeout(ANSWERS_WITHIN, looking).await {
+        Ok(Ok(found)) => Check::ok(Area::Storage, name, found),
+        Ok(Err(reason)) => Check::fix(Area::Storage, name, reason),
+        Err(_) => Check::fix(
+            Area::Storage,
+            name,
+            "they do not answer: look at the account's name, its firewall and the network",
+        ),
+    })
+}
+
+/// With what caused it, on one line.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The folder of `dev`: can it be opened, and does another process hold it?
+fn folder_check(folder: &Path) -> Check {
+    if !folder.exists() {
+        return Check::skipped(
+            Area::Store,
+            "embedded",
+            "there is none yet: `turnwheel dev` makes it",
+        );
+    }
+    match crate::store::embedded::EmbeddedStore::open(folder) {
+        Ok(_) => Check::ok(Area::Store, "embedded", format!("{} opens", folder.display())),
+        Err(crate::store::embedded::OpenError::InUse { .. }) => Check::ok(
+            Area::Store,
+            "embedded",
+            format!("{} is in use by a running `turnwheel dev`", folder.display()),
+        ),
+        Err(error) => Check::fix(Area::Store, "embedded", error.to_string()),
+    }
+}
