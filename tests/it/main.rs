@@ -13,6 +13,7 @@ mod conformance;
 mod edge;
 mod fsyncs;
 mod host_contract;
+mod hosted;
 mod http_tools;
 mod identity;
 mod infra;
