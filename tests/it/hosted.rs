@@ -91,7 +91,7 @@ async fn the_staged_program_works_beside_a_functions_host() {
             break;
         }
         assert!(Instant::now() < deadline, "the prompt does not end: {shown}");
-        let received = queue.receive(TURNS, 32, Duration::from_mins(60)).await.unwrap();
+        let received = queue.receive(TURNS, 32, Duration::from_hours(1)).await.unwrap();
         nudges.extend(received.into_iter().map(|message| message.text));
         for nudge in std::mem::take(&mut nudges) {
             let envelope = json!({"Data": {"message": json!(nudge).to_string()}, "Metadata": {}});
