@@ -113,6 +113,6 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
         live_through(&mut bench).await;
         failed += check(&bench, seed).await;
     }
-    // Not the same twice, since the store has a thread of its own: 3 to 8 in twenty runs.
+    // Not the same twice, since the store has a thread of its own: from 3 to 8 were seen.
     assert!(failed <= 15, "{failed} of 45 prompts failed");
 }
