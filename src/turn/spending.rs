@@ -45,6 +45,9 @@ pub(super) async fn told(
     let id = &key.conversation_id;
     if matches!(outcome, Ok(Handled::Nothing)) {
         tracing::debug!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "nothing was owed on {id}");
+    } else if requests + queue_operations == 0 {
+        // In the data folder nothing is paid for.
+        tracing::info!(conversation.id = %id, duration_ms, "a delivery of {id} is done");
     } else {
         tracing::info!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "a delivery of {id} is done");
     }
