@@ -4,6 +4,7 @@ mod answer;
 mod calls;
 mod ending;
 mod landing;
+mod retrying;
 mod taking_in;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
+pub use retrying::{Setback, wait_after};
 pub use taking_in::is_understood;
 
 /// Deliveries of the same step without progress before its prompt is given up.
@@ -51,6 +53,8 @@ pub struct Answered {
     /// Of the agent file that was in force.
     pub revision: String,
     pub started_at: Timestamp,
+    /// What a failure means; of no meaning to an answer that has not failed.
+    pub setback: Setback,
 }
 
 /// What stands between a call and its start.
