@@ -1,5 +1,6 @@
 //! The front door of the library: the product, with your tools and extensions in it.
 
+mod agent;
 mod arguments;
 mod checks;
 mod commands;
@@ -21,6 +22,7 @@ use crate::extensions::Extension;
 use crate::tools::RunTool;
 use crate::tools::code::{Tool, code_tool};
 
+pub use agent::{Agent, AgentBuilder, AgentError, AgentEvent, AgentState, Subscription};
 pub use ports::Storage;
 pub use service::{Running, ServiceOptions, StartError};
 

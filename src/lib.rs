@@ -23,7 +23,6 @@ pub mod telemetry;
 pub mod tools;
 pub mod turn;
 
-pub use agents::Agent;
-pub use app::App;
+pub use app::{Agent, App};
 pub use tools::ToolResult;
 pub use tools::code::{Approval, CallContext as ToolContext, Tool, ToolError};

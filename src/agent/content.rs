@@ -140,6 +140,24 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Content {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<Vec<Block>> for Content {
+    fn from(blocks: Vec<Block>) -> Self {
+        Self::Blocks(blocks)
+    }
+}
+
 impl Content {
     pub fn joined_text(&self) -> String {
         match self {

@@ -28,6 +28,7 @@ use crate::turn::admission::Refusal;
 use crate::turn::views::load;
 
 pub use feed::{Feed, Until};
+pub use frame::Frame;
 
 /// Streams of events of one process. Each is an invocation that the host keeps open, and holds up to a megabyte that a slow
 /// reader has not read.
@@ -109,7 +110,7 @@ pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refus
 fn response(feed: Feed, place: OwnedSemaphorePermit) -> Response {
     let frames = stream::unfold((feed, place), |(mut feed, place)| async move {
         let frame = feed.next().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(frame)), (feed, place)))
+        Some((Ok::<_, Infallible>(Bytes::from(frame.to_string())), (feed, place)))
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use crate::agent::event::Event;
 use crate::http::events::fill::Filler;
+use crate::http::events::frame::Frame;
+use crate::http::events::is_settled;
 use crate::http::events::told::Told;
-use crate::http::events::{frame, is_settled};
 use crate::ids::{ConversationKey, PromptId};
 use crate::live::{Attention, Interest, LiveAnswer, LiveEvent, LiveReader, Snapshot};
 use crate::store::{Freshness, Kind, Partition, Selection, StoreError, events_id};
@@ -53,7 +54,7 @@ pub struct Feed {
     /// Whether `after` is the end of a document, so that the next one begins right behind it.
     is_aligned: bool,
     filler: Filler,
-    frames: VecDeque<String>,
+    frames: VecDeque<Frame>,
     reader: Box<dyn LiveReader>,
     /// Kept while the feed follows what happens.
     _attention: Option<Box<dyn Attention>>,
@@ -97,7 +98,7 @@ impl Feed {
             heard: 0,
             until,
             is_aligned: after == 0,
-            frames: VecDeque::from([frame::retry()]),
+            frames: VecDeque::from([Frame::Retry]),
             reader,
             _attention: attention,
             snapshot,
@@ -112,7 +113,7 @@ impl Feed {
     }
 
     /// The next frame; `None`: the stream ends.
-    pub async fn next(&mut self) -> Option<String> {
+    pub async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.frames.pop_front() {
                 self.last_frame_at = Instant::now();
@@ -146,7 +147,7 @@ impl Feed {
             return Ok(());
         }
         if now >= self.last_frame_at + COMMENT_EVERY {
-            self.frames.push_back(frame::comment());
+            self.frames.push_back(Frame::Comment);
             return Ok(());
         }
         let wake_at =
@@ -224,13 +225,14 @@ impl Feed {
             let what = format!("event {} of {} is missing", self.after + 1, self.key);
             return Err(Refusal::Corrupt(StoreError::Corrupt(what)));
         }
-        let text = if self.told.has_told(event) {
-            frame::id_only(event.n)
+        let frame = if self.told.has_told(event) {
+            Frame::IdOnly(event.n)
         } else {
-            frame::event(Some(event.n), &event.body.name(), &self.filler.data(event).await?)
+            let data = self.filler.data(event).await?;
+            Frame::Event { id: Some(event.n), name: event.body.name(), data }
         };
         self.after = event.n;
-        self.frames.push_back(text);
+        self.frames.push_back(frame);
         Ok(())
     }
 
@@ -357,6 +359,6 @@ impl Feed {
                 data.entry(name).or_insert(value);
             }
         }
-        self.frames.push_back(frame::event(None, name, &data));
+        self.frames.push_back(Frame::Event { id: None, name: name.to_owned(), data });
     }
 }

@@ -1,27 +1,36 @@
-//! Frames of server-sent events, as text.
+//! Frames of server-sent events: as values here, as text on the wire.
+
+use std::fmt;
 
 use serde_json::Value;
 
-/// The first: how soon to connect again.
-pub(super) fn retry() -> String {
-    "retry: 1000\n\n".to_owned()
+/// One frame. As text it is what the wire carries.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// The first: how soon to connect again.
+    Retry,
+    /// Keeps the line open; readers pass it over.
+    Comment,
+    /// What happened. Without a number: it is live only.
+    Event { id: Option<u64>, name: String, data: Value },
+    /// Moves the reader's number on and tells nothing: what it stands for was told live.
+    IdOnly(u64),
 }
 
-/// Keeps the line open; readers pass it over.
-pub(super) fn comment() -> String {
-    ": still here\n\n".to_owned()
-}
-
-/// JSON holds no line break outside of escapes, so one `data:` line is enough. A name is ours or was checked.
-pub(super) fn event(id: Option<u64>, name: &str, data: &Value) -> String {
-    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
-    let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
-    format!("{id}event: {name}\ndata: {data}\n\n")
-}
-
-/// Moves the reader's number on and tells nothing: what it stands for was told live.
-pub(super) fn id_only(id: u64) -> String {
-    format!("id: {id}\n\n")
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Retry => f.write_str("retry: 1000\n\n"),
+            Self::Comment => f.write_str(": still here\n\n"),
+            Self::IdOnly(id) => write!(f, "id: {id}\n\n"),
+            // JSON holds no line break outside of escapes, so one `data:` line is enough. A name is ours or was checked.
+            Self::Event { id, name, data } => {
+                let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+                let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+                write!(f, "{id}event: {name}\ndata: {data}\n\n")
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -32,9 +41,11 @@ mod tests {
 
     #[test]
     fn a_frame_cannot_be_broken_by_what_it_carries() {
-        let told = event(Some(7), "a\nb", &json!({"text": "one\ntwo\r\n\ndata: x"}));
+        let event =
+            |id, name: &str, data| Frame::Event { id, name: name.to_owned(), data }.to_string();
+        let told = event(Some(7), "a\nb", json!({"text": "one\ntwo\r\n\ndata: x"}));
         assert_eq!(told, "id: 7\nevent: ab\ndata: {\"text\":\"one\\ntwo\\r\\n\\ndata: x\"}\n\n");
-        assert_eq!(event(None, "a", &json!({})), "event: a\ndata: {}\n\n");
-        assert_eq!(id_only(8), "id: 8\n\n");
+        assert_eq!(event(None, "a", json!({})), "event: a\ndata: {}\n\n");
+        assert_eq!(Frame::IdOnly(8).to_string(), "id: 8\n\n");
     }
 }

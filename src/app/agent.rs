@@ -1,0 +1,456 @@
+//! An agent in your own process: the same engine as the service, without HTTP in front of it.
+
+mod builder;
+mod driver;
+mod event;
+mod setup;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use tokio::sync::watch;
+use tokio_util::sync::DropGuard;
+
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::inbox::WhenIdle;
+use crate::agent::message::Message;
+use crate::agent::settings::{QueueMode, Settings, ThinkingLevel};
+use crate::agent::view::PromptView;
+use crate::agents::Catalog;
+use crate::app::service::StartError;
+use crate::ids::{ConversationKey, PromptId};
+use crate::tools::RunTool;
+use crate::tools::code::{Tool, code_tool};
+use crate::turn::World;
+use crate::turn::admission::decide::{Decider, Said, decide};
+use crate::turn::admission::idempotency::{Idempotency, canonical_hash};
+use crate::turn::admission::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::turn::admission::{Owner, Refusal};
+use crate::turn::views::approvals::ApprovalView;
+use crate::turn::views::{conversation, load, prompts};
+
+pub use builder::AgentBuilder;
+pub use event::AgentEvent;
+pub use state::AgentState;
+
+use state::Seen;
+
+/// A model with tools, a memory of what was said, and a loop that goes on until there is nothing left to do.
+///
+/// It is the service's own engine over a folder: every turn is committed before the next begins, and an agent that is made
+/// again on the same folder goes on where it stopped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), turnwheel::app::AgentError> {
+/// use turnwheel::Agent;
+/// use turnwheel::app::AgentEvent;
+/// use turnwheel::model::scripted::ScriptedModel;
+///
+/// let agent = Agent::builder()
+///     .system_prompt("You are a helpful assistant.")
+///     .models(std::sync::Arc::new(ScriptedModel))
+///     .start()
+///     .await?;
+/// let told = agent.subscribe(|event| {
+///     if let AgentEvent::MessageUpdate { event, .. } = event {
+///         println!("{}", serde_json::to_string(event).unwrap_or_default());
+///     }
+/// });
+/// let prompt = agent.prompt("Hello!").await?;
+/// assert_eq!(prompt.output.len(), 1);
+/// assert_eq!(agent.state().await.messages.len(), 2);
+/// told.unsubscribe();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Agent {
+    inner: Arc<Inner>,
+    /// The tasks end with the last handle.
+    _ends: Arc<DropGuard>,
+}
+
+/// Why an agent did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error(
+        "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion."
+    )]
+    Busy,
+    #[error("No model configured: {0}")]
+    NoModel(String),
+    /// A tool or a setting is wrong: every mistake, each a sentence.
+    #[error("{}", .0.join("; "))]
+    Mistakes(Vec<String>),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Refused(Refusal),
+}
+
+impl From<Refusal> for AgentError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::AlreadyProcessing { .. } => Self::Busy,
+            other => Self::Refused(other),
+        }
+    }
+}
+
+/// What is going on, as far as subscribers have been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    Idle,
+    Running,
+    /// A person is asked.
+    Waiting,
+}
+
+/// What the next run is made with.
+#[derive(Clone)]
+struct Config {
+    system_prompt: String,
+    settings: Settings,
+    tools: Vec<Arc<dyn RunTool>>,
+}
+
+type Listener = Arc<dyn Fn(&AgentEvent) + Send + Sync>;
+
+struct Inner {
+    world: World,
+    owner: Owner,
+    config: Mutex<Config>,
+    catalog: RwLock<Arc<Catalog>>,
+    /// The conversation that is followed.
+    key: watch::Sender<ConversationKey>,
+    seen: Mutex<Seen>,
+    /// Whether the messages were changed since the conversation began, so that the next run needs another.
+    is_rewritten: Mutex<bool>,
+    activity: watch::Sender<Activity>,
+    listeners: Mutex<Vec<(u64, Listener)>>,
+    /// What the agent was made in, when nobody named a folder.
+    _folder: Option<tempfile::TempDir>,
+}
+
+/// A subscriber's place; dropped, the subscriber is told no more.
+#[must_use = "dropped, nothing is told any more"]
+pub struct Subscription {
+    inner: Arc<Inner>,
+    number: u64,
+}
+
+impl Subscription {
+    pub fn unsubscribe(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        lock(&self.inner.listeners).retain(|(number, _)| *number != self.number);
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.inner.key.borrow().clone();
+        f.debug_struct("Agent").field("conversation", &key.conversation_id).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Agent {
+    pub fn builder() -> AgentBuilder {
+        AgentBuilder::default()
+    }
+
+    /// Asks, and waits until nothing runs any more or a person is asked: see [`Agent::approvals`].
+    ///
+    /// # Errors
+    /// [`AgentError::Busy`] while a prompt runs; a model that failed is no error, but the prompt's `error`.
+    pub async fn prompt(&self, input: impl Into<Content>) -> Result<PromptView, AgentError> {
+        let request = PromptRequest {
+            input: Some(input.into()),
+            mode: Some(Mode::Prompt),
+            ..PromptRequest::default()
+        };
+        let id = self.accept(request).await?;
+        self.wait().await;
+        self.view(&id).await
+    }
+
+    /// Taken in as soon as the call under way has ended; when nothing runs, with the next prompt.
+    ///
+    /// # Errors
+    /// It was not kept.
+    pub async fn steer(&self, input: impl Into<Content>) -> Result<(), AgentError> {
+        self.queue(Mode::Steer, input.into()).await
+    }
+
+    /// Taken in when the agent would stop; when nothing runs, after the next prompt.
+    ///
+    /// # Errors
+    /// It was not kept.
+    pub async fn follow_up(&self, input: impl Into<Content>) -> Result<(), AgentError> {
+        self.queue(Mode::FollowUp, input.into()).await
+    }
+
+    async fn queue(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
+        let request = PromptRequest {
+            input: Some(input),
+            mode: Some(mode),
+            when_idle: Some(WhenIdle::Hold),
+            ..PromptRequest::default()
+        };
+        self.keep(request).await.map(|_| ())
+    }
+
+    /// Resolves at once when nothing runs. A prompt that waits for a person does not run.
+    pub async fn wait_for_idle(&self) {
+        self.wait().await;
+    }
+
+    /// Tells every event from now on, in order. The listener must not block.
+    pub fn subscribe(
+        &self,
+        listener: impl Fn(&AgentEvent) + Send + Sync + 'static,
+    ) -> Subscription {
+        let mut listeners = lock(&self.inner.listeners);
+        let number = listeners.last().map_or(0, |(number, _)| number + 1);
+        listeners.push((number, Arc::new(listener)));
+        Subscription { inner: Arc::clone(&self.inner), number }
+    }
+
+    /// As of the events that subscribers have been told.
+    pub async fn state(&self) -> AgentState {
+        let key = self.inner.key.borrow().clone();
+        let activity = *self.inner.activity.borrow();
+        let stream_message = match activity {
+            Activity::Running => {
+                self.inner.world.live.subscribe(&key).0.map(|so_far| so_far.content)
+            }
+            Activity::Idle | Activity::Waiting => None,
+        };
+        let config = lock(&self.inner.config).clone();
+        let seen = lock(&self.inner.seen).clone();
+        AgentState {
+            system_prompt: config.system_prompt,
+            model: config.settings.model,
+            thinking_level: config.settings.thinking_level.unwrap_or_default(),
+            tools: config.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
+            messages: seen.messages,
+            is_streaming: activity == Activity::Running,
+            stream_message,
+            pending_tool_calls: seen.pending_tool_calls,
+            error: seen.error,
+        }
+    }
+
+    /// From the next answer on.
+    pub fn set_system_prompt(&self, text: impl Into<String>) {
+        self.change(|config| config.system_prompt = text.into());
+    }
+
+    /// From the next answer on. A model that is not there is told by the next prompt.
+    pub fn set_model(&self, id: impl Into<String>) {
+        self.change(|config| config.settings.model = Some(id.into()));
+    }
+
+    /// From the next answer on.
+    pub fn set_thinking_level(&self, level: ThinkingLevel) {
+        self.change(|config| config.settings.thinking_level = Some(level));
+    }
+
+    pub fn set_steering_mode(&self, mode: QueueMode) {
+        self.change(|config| config.settings.steering_mode = Some(mode));
+    }
+
+    pub fn set_follow_up_mode(&self, mode: QueueMode) {
+        self.change(|config| config.settings.follow_up_mode = Some(mode));
+    }
+
+    pub fn steering_mode(&self) -> QueueMode {
+        lock(&self.inner.config).settings.steering_mode.unwrap_or_default()
+    }
+
+    pub fn follow_up_mode(&self) -> QueueMode {
+        lock(&self.inner.config).settings.follow_up_mode.unwrap_or_default()
+    }
+
+    /// Instead of the tools so far. See [`Agent::add_tool`] for the others.
+    pub fn clear_tools(&self) {
+        self.change(|config| config.tools.clear());
+    }
+
+    /// Offered from the next answer on; in the place of one of the same name.
+    ///
+    /// # Errors
+    /// The tool is written wrongly.
+    pub fn add_tool<T: Tool>(&self, tool: T) -> Result<(), AgentError> {
+        let tool = code_tool(tool).map_err(|mistake| AgentError::Mistakes(vec![mistake]))?;
+        self.change(|config| {
+            config.tools.retain(|known| known.definition().name != tool.definition().name);
+            config.tools.push(tool);
+        });
+        Ok(())
+    }
+
+    /// What was said is this from now on. A run under way goes on with what it knows.
+    pub fn replace_messages(&self, messages: Vec<Message>) {
+        self.rewrite(|all| *all = messages);
+    }
+
+    pub fn append_message(&self, message: Message) {
+        self.rewrite(|all| all.push(message));
+    }
+
+    pub fn clear_messages(&self) {
+        self.rewrite(Vec::clear);
+    }
+
+    /// What a person is asked.
+    ///
+    /// # Errors
+    /// The record was not read.
+    pub async fn approvals(&self) -> Result<Vec<ApprovalView>, AgentError> {
+        let world = self.inner.world();
+        let key = self.inner.key.borrow().clone();
+        let (view, _) = conversation::current_view(&world, &key).await?;
+        Ok(view.pending_approvals)
+    }
+
+    /// Decides what a person is asked, and waits as [`Agent::prompt`] does.
+    ///
+    /// # Errors
+    /// It is not asked any more, or this is no decision of it.
+    pub async fn decide(&self, id: &str, said: Said) -> Result<(), AgentError> {
+        let world = self.inner.world();
+        let key = self.inner.key.borrow().clone();
+        let owner = &self.inner.owner;
+        let who = Decider::Person {
+            tenant: owner.tenant.clone(),
+            user: owner.user.clone(),
+            roles: Vec::new(),
+        };
+        self.inner.activity.send_replace(Activity::Running);
+        if let Err(refusal) = decide(&world, &key, id, said, &who).await {
+            self.inner.activity.send_replace(Activity::Waiting);
+            return Err(refusal.into());
+        }
+        self.wait().await;
+        Ok(())
+    }
+
+    /// Keeps a prompt, and says that something runs.
+    async fn accept(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
+        let mut was_idle = false;
+        self.inner.activity.send_if_modified(|activity| {
+            was_idle = *activity == Activity::Idle;
+            if was_idle {
+                *activity = Activity::Running;
+            }
+            was_idle
+        });
+        if !was_idle {
+            return Err(AgentError::Busy);
+        }
+        let accepted = self.keep(request).await;
+        if accepted.is_err() {
+            self.inner.activity.send_replace(Activity::Idle);
+        }
+        accepted
+    }
+
+    async fn keep(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
+        let inner = &self.inner;
+        inner.begin_anew().await?;
+        let world = inner.world();
+        let model = lock(&inner.config).settings.model.clone();
+        let named = model.as_deref().unwrap_or("normal");
+        world.model.record(named).map_err(AgentError::NoModel)?;
+        let key = inner.key.borrow().clone();
+        let sender =
+            Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse };
+        let request_id = inner.fresh();
+        accept_prompt(&world, &key, request, &request_id, &sender).await?;
+        Ok(PromptId::of(&request_id.input_id(&key)))
+    }
+
+    async fn wait(&self) {
+        let mut activity = self.inner.activity.subscribe();
+        let _ = activity.wait_for(|activity| *activity != Activity::Running).await;
+    }
+
+    async fn view(&self, id: &PromptId) -> Result<PromptView, AgentError> {
+        let world = self.inner.world();
+        let key = self.inner.key.borrow().clone();
+        let (head, _) = load::head(&world, &key).await?;
+        Ok(prompts::prompt(&world, &head, id).await?)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Config)) {
+        let mut config = lock(&self.inner.config);
+        change(&mut config);
+        let catalog = setup::catalog(&config);
+        *self.inner.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
+    }
+
+    fn rewrite(&self, change: impl FnOnce(&mut Vec<Message>)) {
+        change(&mut lock(&self.inner.seen).messages);
+        *lock(&self.inner.is_rewritten) = true;
+    }
+}
+
+impl Inner {
+    /// With the agent as it is set now.
+    fn world(&self) -> World {
+        let agents = Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner));
+        World { agents, ..self.world.clone() }
+    }
+
+    /// A request that nobody repeats.
+    fn fresh(&self) -> Idempotency {
+        Idempotency {
+            key: self.world.ids.fresh(),
+            is_repeatable: false,
+            route: "agent",
+            body_hash: canonical_hash(&serde_json::Value::Null),
+        }
+    }
+
+    fn hear(&self, event: &AgentEvent) {
+        lock(&self.seen).take_in(event);
+        let listeners: Vec<Listener> =
+            lock(&self.listeners).iter().map(|(_, listener)| Arc::clone(listener)).collect();
+        for listener in listeners {
+            listener(event);
+        }
+        let activity = match event {
+            AgentEvent::AgentSettled => Activity::Idle,
+            AgentEvent::Other { name, .. } if name == "prompt.approval-requested" => {
+                Activity::Waiting
+            }
+            AgentEvent::Other { name, .. } if name == "prompt.approval-settled" => {
+                Activity::Running
+            }
+            _ => return,
+        };
+        self.activity.send_replace(activity);
+    }
+}

@@ -1,0 +1,132 @@
+//! How an agent is made.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::agent::message::Message;
+use crate::agent::settings::{QueueMode, Settings, ThinkingLevel, ToolExecution};
+use crate::app::agent::{Agent, AgentError};
+use crate::extensions::Extension;
+use crate::model::Model;
+use crate::tools::RunTool;
+use crate::tools::code::{Tool, code_tool};
+
+/// What an agent begins with; [`AgentBuilder::start`] makes it.
+#[derive(Default)]
+pub struct AgentBuilder {
+    pub(super) system_prompt: String,
+    pub(super) settings: Settings,
+    pub(super) tools: Vec<Arc<dyn RunTool>>,
+    pub(super) extensions: Vec<Arc<dyn Extension>>,
+    pub(super) messages: Vec<Message>,
+    pub(super) models: Option<Arc<dyn Model>>,
+    pub(super) data: Option<PathBuf>,
+    pub(super) session_id: Option<String>,
+    pub(super) mistakes: Vec<String>,
+}
+
+impl fmt::Debug for AgentBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentBuilder").field("data", &self.data).finish_non_exhaustive()
+    }
+}
+
+impl AgentBuilder {
+    #[must_use]
+    pub fn system_prompt(mut self, text: impl Into<String>) -> Self {
+        self.system_prompt = text.into();
+        self
+    }
+
+    /// A model id, or `normal` or `high`.
+    #[must_use]
+    pub fn model(mut self, id: impl Into<String>) -> Self {
+        self.settings.model = Some(id.into());
+        self
+    }
+
+    /// What answers; absent: the model that the environment names, as for the service, and without one the scripted model.
+    #[must_use]
+    pub fn models(mut self, models: Arc<dyn Model>) -> Self {
+        self.models = Some(models);
+        self
+    }
+
+    #[must_use]
+    pub fn thinking_level(mut self, level: ThinkingLevel) -> Self {
+        self.settings.thinking_level = Some(level);
+        self
+    }
+
+    #[must_use]
+    pub fn tool<T: Tool>(mut self, tool: T) -> Self {
+        match code_tool(tool) {
+            Ok(tool) => self.tools.push(tool),
+            Err(mistake) => self.mistakes.push(mistake),
+        }
+        self
+    }
+
+    /// Hooks: it changes what the model is sent, and may block calls. Asked in the order of registration.
+    #[must_use]
+    pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
+        self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// What was said before.
+    #[must_use]
+    pub fn messages(mut self, messages: Vec<Message>) -> Self {
+        self.messages = messages;
+        self
+    }
+
+    #[must_use]
+    pub fn steering_mode(mut self, mode: QueueMode) -> Self {
+        self.settings.steering_mode = Some(mode);
+        self
+    }
+
+    #[must_use]
+    pub fn follow_up_mode(mut self, mode: QueueMode) -> Self {
+        self.settings.follow_up_mode = Some(mode);
+        self
+    }
+
+    #[must_use]
+    pub fn tool_execution(mut self, execution: ToolExecution) -> Self {
+        self.settings.tool_execution = Some(execution);
+        self
+    }
+
+    /// Everything else that a conversation can be set to: rounds, retries, compaction. Replaces what was set before.
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Groups calls for the provider's prompt cache: the first conversation's id, of `A-Z a-z 0-9 _ . -`.
+    #[must_use]
+    pub fn session_id(mut self, id: impl Into<String>) -> Self {
+        self.session_id = Some(id.into());
+        self
+    }
+
+    /// Where the record is kept: an agent that is made again on the same folder goes on where it was. Absent: in a folder
+    /// that goes with the agent.
+    #[must_use]
+    pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.data = Some(folder.into());
+        self
+    }
+
+    /// Makes the agent; it works in tasks of this runtime until its last handle is dropped.
+    ///
+    /// # Errors
+    /// A tool is written wrongly, a setting is wrong, or the folder cannot be used: each says what to do.
+    pub async fn start(self) -> Result<Agent, AgentError> {
+        Agent::start(self).await
+    }
+}

@@ -1,0 +1,200 @@
+//! What an agent is made of: the engine's ports over a folder, and a conversation.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, RwLock};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::message::Message;
+use crate::agent::raw::RawJson;
+use crate::agents::{self, Catalog};
+use crate::app::agent::driver;
+use crate::app::agent::state::Seen;
+use crate::app::agent::{Activity, Agent, AgentBuilder, AgentError, Config, Inner, lock};
+use crate::app::model::model_of;
+use crate::app::ports::embedded_queue;
+use crate::app::service::{StartError, io};
+use crate::artifacts::EmbeddedArtifacts;
+use crate::azure::credential::Credentials;
+use crate::clock::{Clock, SystemClock};
+use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
+use crate::live::EmbeddedLive;
+use crate::model::Model;
+use crate::settings::{self, Settings};
+use crate::store::HeadQuery;
+use crate::store::embedded::EmbeddedStore;
+use crate::telemetry::Telemetry;
+use crate::tools::sha256_hex;
+use crate::turn::admission::Owner;
+use crate::turn::admission::conversation::{NewConversation, create_conversation};
+use crate::turn::views::load;
+use crate::turn::{EntryMemory, Limits, NoProbe, World, record, recount};
+
+/// The only agent there is.
+const NAME: &str = "agent";
+
+/// The one agent, as it is set now.
+pub(super) fn catalog(config: &Config) -> Catalog {
+    let names: Vec<&str> =
+        config.tools.iter().map(|tool| tool.definition().revision.as_str()).collect();
+    let settings = RawJson::of(&config.settings);
+    let written = format!("{:?}", (&config.system_prompt, names, settings.text()));
+    let agent = agents::Agent {
+        name: NAME.to_owned(),
+        description: String::new(),
+        settings: config.settings.clone(),
+        instructions: config.system_prompt.clone(),
+        tools: config.tools.clone(),
+        response_schema: None,
+        revision: sha256_hex(written.as_bytes()),
+    };
+    Catalog {
+        agents: BTreeMap::from([(NAME.to_owned(), Arc::new(agent))]),
+        broken: BTreeMap::new(),
+        default_agent: None,
+    }
+}
+
+fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
+    let settings = Settings::read(settings::environment).map_err(StartError::from)?;
+    model_of(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
+}
+
+impl Agent {
+    pub(super) async fn start(builder: AgentBuilder) -> Result<Self, AgentError> {
+        if !builder.mistakes.is_empty() {
+            return Err(AgentError::Mistakes(builder.mistakes));
+        }
+        let models = match builder.models {
+            Some(models) => models,
+            None => model_from_environment()?,
+        };
+        let (folder, data) = match builder.data {
+            Some(data) => (None, data),
+            None => {
+                let folder = tempfile::tempdir().map_err(io("make a folder"))?;
+                let data = folder.path().to_owned();
+                (Some(folder), data)
+            }
+        };
+        let config = Config {
+            system_prompt: builder.system_prompt,
+            settings: builder.settings,
+            tools: builder.tools,
+        };
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let ids: Arc<dyn Ids> = Arc::new(SystemIds);
+        let catalog = Arc::new(catalog(&config));
+        let world = World {
+            store: Arc::new(EmbeddedStore::open(&data).map_err(StartError::from)?),
+            queue: Arc::new(embedded_queue(&data, &clock, &ids).await?),
+            artifacts: Arc::new(
+                EmbeddedArtifacts::open(&data.join("artifacts"))
+                    .await
+                    .map_err(io("open the artifacts"))?,
+            ),
+            live: Arc::new(EmbeddedLive::default()),
+            model: models,
+            agents: Arc::clone(&catalog),
+            extensions: builder.extensions,
+            entries: Arc::new(EntryMemory::default()),
+            herald: None,
+            worker: WorkerId::new(ids.fresh()),
+            clock,
+            ids,
+            probe: Arc::new(NoProbe),
+            limits: Limits::default(),
+            telemetry: Telemetry::default(),
+        };
+        let owner = Owner { tenant: TenantId::new("default"), user: UserId::new("default") };
+        let found = newest(&world, &owner).await?;
+        let id = builder.session_id.unwrap_or_else(|| world.ids.fresh());
+        let is_new = found.is_none() || !builder.messages.is_empty();
+        let key = found.unwrap_or_else(|| owner.key(&id));
+        let inner = Arc::new(Inner {
+            owner,
+            config: Mutex::new(config),
+            catalog: RwLock::new(catalog),
+            key: watch::Sender::new(key),
+            seen: Mutex::new(Seen::default()),
+            is_rewritten: Mutex::new(false),
+            activity: watch::Sender::new(Activity::Idle),
+            listeners: Mutex::default(),
+            _folder: folder,
+            world,
+        });
+        let after = if is_new {
+            lock(&inner.seen).messages = builder.messages;
+            inner.begin(&id).await?;
+            0
+        } else {
+            inner.remember().await?
+        };
+        recount::start_up(&inner.world).await.map_err(io("read what is owed"))?;
+        let stop = CancellationToken::new();
+        tokio::spawn(driver::drive(Arc::clone(&inner), stop.clone()));
+        tokio::spawn(driver::tell(Arc::clone(&inner), after, stop.clone()));
+        Ok(Self { inner, _ends: Arc::new(stop.drop_guard()) })
+    }
+}
+
+/// The conversation that was begun last in this folder.
+async fn newest(world: &World, owner: &Owner) -> Result<Option<ConversationKey>, AgentError> {
+    let query = HeadQuery {
+        tenant: owner.tenant.clone(),
+        user: Some(owner.user.clone()),
+        state: None,
+        limit: 1,
+        continuation: None,
+    };
+    let page = world.store.heads(&query).await.map_err(crate::turn::admission::Refusal::from)?;
+    let Some(stored) = page.items.first() else { return Ok(None) };
+    let head = record::read_head(stored).map_err(crate::turn::admission::Refusal::from)?;
+    Ok(Some(head.key()))
+}
+
+impl Inner {
+    /// A conversation with the messages as they are now, which is followed from here.
+    async fn begin(&self, id: &str) -> Result<(), AgentError> {
+        let messages = lock(&self.seen).messages.iter().map(RawJson::of).collect();
+        let request = NewConversation {
+            id: Some(id.to_owned()),
+            agent: Some(NAME.to_owned()),
+            messages: Some(messages),
+            ..NewConversation::default()
+        };
+        create_conversation(&self.world(), &self.owner, request, &self.fresh()).await?;
+        self.key.send_replace(self.owner.key(id));
+        Ok(())
+    }
+
+    /// Another conversation, when the messages were changed since the last began.
+    pub(super) async fn begin_anew(&self) -> Result<(), AgentError> {
+        if std::mem::take(&mut *lock(&self.is_rewritten)) {
+            let id = self.world.ids.fresh();
+            if let Err(error) = self.begin(&id).await {
+                *lock(&self.is_rewritten) = true;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a folder holds from before: its messages; and behind which event to listen.
+    async fn remember(&self) -> Result<u64, AgentError> {
+        let key = self.key.borrow().clone();
+        let (head, _) = load::head(&self.world, &key).await?;
+        let entries = load::all_entries(&self.world, &head).await?;
+        let path = crate::agent::path::path(&entries, head.leaf_id.as_ref());
+        let messages: Vec<Message> =
+            path.iter().filter_map(|entry| entry.body.message().cloned()).collect();
+        lock(&self.seen).messages = messages;
+        if head.prompt.is_some() {
+            let activity =
+                if head.requests.is_empty() { Activity::Running } else { Activity::Waiting };
+            self.activity.send_replace(activity);
+        }
+        Ok(head.event_seq)
+    }
+}

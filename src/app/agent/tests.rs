@@ -1,0 +1,305 @@
+//! An agent in this process, with a model that says what it is told to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::agent::event::AnswerEvent;
+use crate::agent::message::{AssistantMessage, StopReason};
+use crate::agent::request::Effect;
+use crate::model::{Answer, Failure, Listener as Hearing, Model, ModelRecord, ModelRequest, Reply};
+use crate::tools::ToolResult;
+use crate::tools::code::{Approval, CallContext, ToolError};
+
+/// Plays its answers one after the other and notes what it was sent.
+#[derive(Debug)]
+struct Played {
+    script: Vec<Value>,
+    requests: Mutex<Vec<Vec<String>>>,
+    systems: Mutex<Vec<String>>,
+    /// Answers wait for a permit each.
+    gate: Semaphore,
+}
+
+impl Played {
+    fn new(script: &[Value]) -> Arc<Self> {
+        Arc::new(Self {
+            script: script.to_vec(),
+            requests: Mutex::default(),
+            systems: Mutex::default(),
+            gate: Semaphore::new(Semaphore::MAX_PERMITS),
+        })
+    }
+
+    fn requests(&self) -> Vec<Vec<String>> {
+        lock(&self.requests).clone()
+    }
+}
+
+fn said(message: &Message) -> String {
+    let message = serde_json::to_value(message).unwrap();
+    let content = &message["content"];
+    let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or("");
+    format!("{}:{text}", message["role"].as_str().unwrap())
+}
+
+#[async_trait]
+impl Model for Played {
+    async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Hearing) -> Answer {
+        let number = {
+            let mut requests = lock(&self.requests);
+            requests.push(request.messages.iter().map(|message| said(message)).collect());
+            lock(&self.systems).push(request.system.unwrap_or_default().to_owned());
+            requests.len() - 1
+        };
+        self.gate.acquire().await.unwrap().forget();
+        let play = self.script.get(number).cloned().unwrap_or(json!("nothing is left to say"));
+        let (content, stop) = match &play {
+            Value::String(text) => (json!([{"type": "text", "text": text}]), "stop"),
+            Value::Array(calls) => (Value::Array(calls.clone()), "toolUse"),
+            _ => (json!([]), "error"),
+        };
+        listener.hear(AnswerEvent::TextStart { content_index: 0 });
+        let message: AssistantMessage = serde_json::from_str(
+            &json!({"content": content, "api": "a", "provider": "p", "model": "m", "timestamp": 0,
+                "stopReason": stop, "errorMessage": play["error"].as_str()})
+            .to_string(),
+        )
+        .unwrap();
+        let has_failed = message.stop_reason == StopReason::Error;
+        Answer { message, failure: has_failed.then_some(Failure::Final), reply: Reply::default() }
+    }
+
+    fn record(&self, model: &str) -> Result<ModelRecord, String> {
+        if model == "missing" {
+            return Err("set TURNWHEEL_MODEL".to_owned());
+        }
+        crate::model::scripted::ScriptedModel.record("scripted")
+    }
+}
+
+fn call(name: &str, arguments: &Value) -> Value {
+    json!({"type": "toolCall", "id": format!("c_{name}"), "name": name, "arguments": arguments})
+}
+
+#[derive(Default)]
+struct Echo(Arc<AtomicUsize>);
+
+#[derive(Deserialize, JsonSchema)]
+struct Spoken {
+    value: String,
+}
+
+impl Tool for Echo {
+    type Args = Spoken;
+
+    fn name(&self) -> &'static str {
+        "echo"
+    }
+
+    fn description(&self) -> &'static str {
+        "Says it again."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Write
+    }
+
+    fn approval(&self, args: &Spoken) -> Option<Approval> {
+        (args.value == "secret").then(|| Approval::because("It is a secret."))
+    }
+
+    async fn call(&self, args: Spoken, _cx: CallContext) -> Result<ToolResult, ToolError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(ToolResult::text(format!("echo:{}", args.value)))
+    }
+}
+
+async fn agent_of(model: &Arc<Played>) -> Agent {
+    Agent::builder()
+        .system_prompt("Be brief.")
+        .models(model.clone())
+        .tool(Echo::default())
+        .start()
+        .await
+        .unwrap()
+}
+
+/// The names of what is told.
+fn names(agent: &Agent) -> (Arc<Mutex<Vec<String>>>, Subscription) {
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = told.clone();
+    let subscription = agent.subscribe(move |event| {
+        let event = serde_json::to_value(event).unwrap();
+        lock(&kept).push(event["type"].as_str().unwrap_or("?").to_owned());
+    });
+    (told, subscription)
+}
+
+fn messages(state: &AgentState) -> Vec<String> {
+    state.messages.iter().map(said).collect()
+}
+
+#[tokio::test]
+async fn a_prompt_is_answered_with_tools_and_everything_is_told_in_order() {
+    let model = Played::new(&[json!([call("echo", &json!({"value": "x"}))]), json!("done")]);
+    let agent = agent_of(&model).await;
+    let (told, subscription) = names(&agent);
+    let prompt = agent.prompt("go").await.unwrap();
+    assert_eq!(prompt.state, crate::agent::entry::PromptState::Completed);
+    let kinds: Vec<String> =
+        lock(&told).iter().filter(|name| !name.contains('.')).cloned().collect();
+    assert_eq!(
+        kinds,
+        [
+            "agent_start",
+            "turn_start",
+            "message_start",
+            "message_end",
+            "message_start",
+            "message_update",
+            "message_end",
+            "tool_execution_start",
+            "tool_execution_end",
+            "message_start",
+            "message_end",
+            "turn_end",
+            "turn_start",
+            "message_start",
+            "message_update",
+            "message_end",
+            "turn_end",
+            "agent_end",
+            "agent_settled",
+        ]
+    );
+    let state = agent.state().await;
+    assert_eq!(messages(&state), ["user:go", "assistant:", "toolResult:echo:x", "assistant:done"]);
+    assert!(!state.is_streaming && state.pending_tool_calls.is_empty() && state.error.is_none());
+    subscription.unsubscribe();
+    agent.prompt("again").await.unwrap();
+    assert_eq!(lock(&told).iter().filter(|name| *name == "agent_start").count(), 1);
+}
+
+#[tokio::test]
+async fn who_asks_while_it_runs_is_told_so_and_steers_are_taken_in() {
+    let model = Played::new(&[json!([call("echo", &json!({"value": "x"}))]), json!("done")]);
+    model.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let agent = agent_of(&model).await;
+    let running = tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.prompt("go").await }
+    });
+    while model.requests().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(agent.state().await.is_streaming);
+    assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy)));
+    agent.steer("stop, do this").await.unwrap();
+    model.gate.add_permits(8);
+    running.await.unwrap().unwrap();
+    assert_eq!(
+        model.requests()[1],
+        [
+            "user:go",
+            "assistant:",
+            "toolResult:Skipped due to queued user message.",
+            "user:stop, do this"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_is_queued_before_a_run_joins_it() {
+    let model = Played::new(&[json!("r1"), json!("r2")]);
+    let agent = agent_of(&model).await;
+    agent.follow_up("f1").await.unwrap();
+    agent.steer("extra").await.unwrap();
+    agent.wait_for_idle().await;
+    assert!(model.requests().is_empty());
+    agent.prompt("go").await.unwrap();
+    assert_eq!(
+        messages(&agent.state().await),
+        ["user:go", "user:extra", "assistant:r1", "user:f1", "assistant:r2"]
+    );
+}
+
+#[tokio::test]
+async fn what_is_set_counts_from_the_next_answer_on() {
+    let model = Played::new(&[json!("1"), json!("2"), json!("3")]);
+    let agent = agent_of(&model).await;
+    agent.prompt("a").await.unwrap();
+    agent.set_system_prompt("Be long.");
+    agent.clear_tools();
+    agent.set_thinking_level(ThinkingLevel::High);
+    agent.prompt("b").await.unwrap();
+    assert_eq!(*lock(&model.systems), ["Be brief.", "Be long."]);
+    let state = agent.state().await;
+    assert_eq!((state.tools.len(), state.thinking_level), (0, ThinkingLevel::High));
+    agent.set_model("missing");
+    let refused = agent.prompt("c").await.unwrap_err().to_string();
+    assert_eq!(refused, "No model configured: set TURNWHEEL_MODEL");
+    assert!(!agent.state().await.is_streaming);
+}
+
+#[tokio::test]
+async fn messages_can_be_replaced_and_the_next_prompt_knows_them_only() {
+    let model = Played::new(&[json!("1"), json!("2")]);
+    let agent = agent_of(&model).await;
+    agent.prompt("a").await.unwrap();
+    let state = agent.state().await;
+    let first = state.messages.first().unwrap().clone();
+    agent.clear_messages();
+    agent.append_message(first);
+    agent.prompt("b").await.unwrap();
+    assert_eq!(model.requests()[1], ["user:a", "user:b"]);
+    assert_eq!(messages(&agent.state().await), ["user:a", "user:b", "assistant:2"]);
+}
+
+#[tokio::test]
+async fn a_person_is_asked_and_the_run_goes_on_with_the_decision() {
+    let model = Played::new(&[json!([call("echo", &json!({"value": "secret"}))]), json!("done")]);
+    let agent = agent_of(&model).await;
+    let prompt = agent.prompt("go").await.unwrap();
+    assert_eq!(prompt.state, crate::agent::entry::PromptState::WaitingForApproval);
+    let approval = agent.approvals().await.unwrap().remove(0);
+    let said = Said { decision: "approve".to_owned(), reason: None, value: None };
+    agent.decide(approval.id.as_str(), said).await.unwrap();
+    assert_eq!(messages(&agent.state().await)[2..], ["toolResult:echo:secret", "assistant:done"]);
+}
+
+#[tokio::test]
+async fn a_failed_answer_is_no_error_of_the_call_but_the_states() {
+    let model = Played::new(&[json!({"error": "bad key"})]);
+    let agent = agent_of(&model).await;
+    let prompt = agent.prompt("go").await.unwrap();
+    assert_eq!(prompt.state, crate::agent::entry::PromptState::Failed);
+    assert_eq!(agent.state().await.error.as_deref(), Some("bad key"));
+}
+
+#[tokio::test]
+async fn an_agent_that_is_made_again_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Played::new(&[json!("1"), json!("2")]);
+    let made = || Agent::builder().models(model.clone()).data(folder.path()).start();
+    let agent = made().await.unwrap();
+    agent.prompt("a").await.unwrap();
+    drop(agent);
+    // The folder is free when the tasks have ended.
+    let agent = loop {
+        match made().await {
+            Ok(agent) => break agent,
+            Err(AgentError::Start(_)) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(messages(&agent.state().await), ["user:a", "assistant:1"]);
+    agent.prompt("b").await.unwrap();
+    assert_eq!(model.requests()[1], ["user:a", "assistant:1", "user:b"]);
+}
