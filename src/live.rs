@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::embedded::EmbeddedLive;
 pub use self::memory::MemoryLive;
 pub use self::shared::SharedLive;
+pub(crate) use self::under_way::UnderWay;
 use crate::agent::content::Block;
 use crate::agent::event::AnswerEvent;
 use crate::agent::raw::RawJson;

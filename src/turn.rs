@@ -18,7 +18,9 @@ pub mod recount;
 mod reduce;
 mod spans;
 mod spending;
+pub mod stopping;
 pub mod sweep;
+mod telling;
 pub mod views;
 
 use std::fmt;
@@ -39,6 +41,7 @@ use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 
 pub use memory::EntryMemory;
+pub use stopping::Stops;
 
 /// Everything a turn touches.
 #[derive(Clone, Debug)]
@@ -51,6 +54,7 @@ pub struct World {
     pub agents: Arc<Catalog>,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub entries: Arc<EntryMemory>,
+    pub stops: Stops,
     /// Carries notices; without one none are written.
     pub herald: Option<Arc<dyn notify::Herald>>,
     pub clock: Arc<dyn Clock>,
