@@ -12,6 +12,7 @@ pub mod input;
 pub mod patch;
 pub mod prompt;
 pub mod queued;
+pub mod stop;
 pub mod write;
 
 use std::time::Duration;

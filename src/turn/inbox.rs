@@ -65,7 +65,11 @@ impl Hold<'_> {
     /// Looks once more, just before a commit is built. `None`: the store did not say. What is known already is committed all
     /// the same, but nothing new may begin, since a stop could be waiting.
     pub(super) async fn look(&self) -> Option<Vec<Waiting>> {
-        match look(self.world, &self.key).await {
+        let looked = match look(self.world, &self.key).await {
+            Ok(waiting) => self.with_decisions(waiting).await,
+            Err(error) => Err(error),
+        };
+        match looked {
             Ok(waiting) => Some(waiting),
             Err(error) => {
                 tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the inbox of {} was not read; what waits there is looked at in the next turn", self.key);

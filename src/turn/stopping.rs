@@ -5,14 +5,15 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::agent::entry::PromptState;
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::request::Verdict;
+use crate::agent::step::Input;
 use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::store::{Freshness, Kind, Partition, StoreError};
+use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::inbox::Waiting;
-use crate::turn::{World, expiry};
+use crate::turn::{World, expiry, inbox};
 
 /// How often who performs something looks whether it is to be stopped: one read of one document.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -98,16 +99,33 @@ impl Hold<'_> {
         inbox.iter().any(|waiting| stops(&waiting.item, prompt))
     }
 
-    /// What a stopped prompt still asks is decided by the stop, in the same way as by a person: the create is the arbiter.
-    /// Whether there was anything: then the inbox, read after this, holds the decisions.
-    pub(super) async fn decide_stopped(&self, inbox: &[Waiting]) -> Result<bool, StoreError> {
-        if self.head.requests.is_empty() || !self.is_stopped_by(inbox) {
-            return Ok(false);
+    /// What a stopped prompt still asks is decided by the stop, in the same way as by a person: the create is the arbiter. With
+    /// what was decided, the inbox that is taken in.
+    pub(super) async fn with_decisions(
+        &self,
+        inbox: Vec<Waiting>,
+    ) -> Result<Vec<Waiting>, StoreError> {
+        if self.head.requests.is_empty() || !self.is_stopped_by(&inbox) {
+            return Ok(inbox);
         }
         let now = self.world.clock.now();
         for request in &self.head.requests {
-            expiry::decide(self.world, &self.key, request, (Verdict::Aborted, "abort"), now).await?;
+            let by = (Verdict::Aborted, "abort");
+            expiry::decide(self.world, &self.key, request, by, now).await?;
         }
-        Ok(true)
+        inbox::look(self.world, &self.key).await
+    }
+
+    /// Commits the end of a prompt whose call was cut off: by its effect the core knows what that means.
+    pub(super) async fn commit_stop(&mut self) -> Result<(), TurnError> {
+        let looked = inbox::look(self.world, &self.key).await;
+        let inbox = looked.map_err(|source| self.error("look at", source))?;
+        let inbox = self.with_decisions(inbox).await;
+        let inbox = inbox.map_err(|source| self.error("decide what was asked in", source))?;
+        if !self.is_stopped_by(&inbox) {
+            // Without it the call would seem to be under way, and be sent again: whoever takes over judges it.
+            return Err(TurnError::ClaimLost { key: self.key.clone() });
+        }
+        self.commit("result", &[inbox::looked(&inbox), Input::TakeIn], &inbox).await
     }
 }

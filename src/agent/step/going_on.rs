@@ -2,7 +2,7 @@
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::{PromptError, PromptState, PromptStop, Source};
-use crate::agent::inbox::{ContinueInput, InboxItem, PromptInput, WhenIdle};
+use crate::agent::inbox::{ContinueInput, InboxBody, InboxItem, PromptInput, WhenIdle};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{ending, landing, taking_in};
 
@@ -30,27 +30,34 @@ pub(super) fn begin(draft: &mut Draft, item: &InboxItem, input: &ContinueInput) 
     if !is_answered {
         return;
     }
-    let rules = &draft.rules;
-    let queues: [(fn(&InboxItem) -> bool, QueueMode); 2] = [
-        (taking_in::is_steer, rules.steering_mode),
-        (taking_in::is_follow_up, rules.follow_up_mode),
-    ];
-    let Some((is_meant, mode)) =
-        queues.into_iter().find(|(is_meant, _)| taking_in::waits(draft, is_meant))
-    else {
+    if !take_queued(draft) {
         let message = ANSWERED.to_owned();
         let error = PromptError { kind: "nothing_to_continue".to_owned(), message };
         ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
-        return;
+    }
+}
+
+/// Steers first, or else follow-ups; whether there were any. After steers no further one is looked for before the answer.
+fn take_queued(draft: &mut Draft) -> bool {
+    let is_follow_up = |item: &InboxItem| matches!(item.body, InboxBody::FollowUp(_));
+    let has_steers = taking_in::waits(draft, taking_in::is_steer);
+    let (is_meant, mode): (fn(&InboxItem) -> bool, _) = if has_steers {
+        (taking_in::is_steer, draft.rules.steering_mode)
+    } else {
+        (is_follow_up, draft.rules.follow_up_mode)
     };
-    let is_steered = mode == rules.steering_mode && taking_in::waits(draft, taking_in::is_steer);
-    while let Some(waiting) = taking_in::take(draft, is_meant) {
-        taking_in::join(draft, &waiting);
+    if let Some(run) = &mut draft.head.prompt {
+        run.is_steered = has_steers;
+    }
+    let mut is_any = false;
+    while let Some(item) = taking_in::take(draft, is_meant) {
+        taking_in::join(draft, &item);
+        is_any = true;
         if mode == QueueMode::OneAtATime {
             break;
         }
     }
-    let _ = is_steered;
+    is_any
 }
 
 /// As it was seen when this was accepted; if a prompt has run since, as that one ended.

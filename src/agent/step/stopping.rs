@@ -79,17 +79,18 @@ pub(super) fn ignore_late(draft: &mut Draft) {
     let to_come: Vec<PromptId> = draft
         .pending
         .iter()
-        .filter_map(|pending| taking_in::prompt_of(&pending.item))
-        .map(|prompt| prompt.prompt_id.clone())
+        .filter_map(|pending| taking_in::begins(&pending.item).cloned())
         .chain(draft.prompt_id())
         .collect();
     let is_late = |item: &InboxItem| {
-        matches!(&item.body, InboxBody::Abort(_)) && !to_come.iter().any(|prompt| names(item, prompt))
+        matches!(&item.body, InboxBody::Abort(_))
+            && !to_come.iter().any(|prompt| names(item, prompt))
     };
     while let Some(item) = taking_in::take_surely(draft, is_late) {
         let InboxBody::Abort(abort) = &item.body else { continue };
         let mut receipt = landing::receipt(draft, &item);
-        let span = draft.head.prompts.iter().find(|span| Some(&span.id) == abort.prompt_id.as_ref());
+        let span =
+            draft.head.prompts.iter().find(|span| Some(&span.id) == abort.prompt_id.as_ref());
         // Its end was committed without a look at the inbox.
         let has_stopped = span.is_some_and(|span| span.state == PromptState::Aborted);
         receipt.outcome = if has_stopped { Outcome::Landed } else { Outcome::Ignored };

@@ -274,7 +274,7 @@ fn refuse_later_things(world: &World, request: &PromptRequest) -> Result<(), Ref
 }
 
 /// The prompt that runs, waits for a person, or has been accepted and not yet taken in.
-async fn busy_with(world: &World, head: &Head) -> Result<Option<PromptId>, Refusal> {
+pub(crate) async fn busy_with(world: &World, head: &Head) -> Result<Option<PromptId>, Refusal> {
     if let Some(run) = &head.prompt {
         return Ok(Some(run.id.clone()));
     }

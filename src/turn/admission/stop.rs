@@ -59,7 +59,8 @@ pub async fn abort(
     let prompt_id = current.filter(|current| named.as_ref().is_none_or(|named| named == current));
     let answer = answer(&input_id, prompt_id.as_ref());
     // Who sends the same request again hears the same, whatever runs by then.
-    let receipt = receipt(world, input_id.clone(), idempotency.admission(&answer));
+    let admission = idempotency.admission(&answer);
+    let receipt = receipt(world, input_id.clone(), admission, prompt_id.clone());
     let mut writes = vec![Write::Create(record::receipt_document(&receipt))];
     if let Some(prompt_id) = &prompt_id {
         writes.push(Write::Create(stop_document(world, prompt_id)));
@@ -115,17 +116,23 @@ fn answer(input_id: &InputId, prompt_id: Option<&PromptId>) -> Answer {
 }
 
 /// What this request came to. A stop has a receipt of its own, under its own name.
-fn receipt(world: &World, input_id: InputId, admission: Admission) -> Receipt {
+fn receipt(
+    world: &World,
+    input_id: InputId,
+    admission: Admission,
+    prompt_id: Option<PromptId>,
+) -> Receipt {
     Receipt {
         input_id,
         accepted_at: world.clock.now(),
         admission,
-        outcome: Outcome::Ignored,
+        outcome: if prompt_id.is_some() { Outcome::Landed } else { Outcome::Ignored },
         turn: 0,
-        prompt_id: None,
+        prompt_id,
         decision: None,
         skipped_calls: Vec::new(),
         ran_calls: Vec::new(),
+        unknown_calls: Vec::new(),
         extra: Extra::new(),
     }
 }
