@@ -11,6 +11,7 @@ mod fixtures;
 mod outcomes;
 mod projecting;
 mod steering;
+mod stops;
 mod stories;
 
 use std::sync::Arc;

@@ -150,6 +150,9 @@ fn what_became(draft: &Draft, index: usize) -> Option<Became> {
                 | None => Became::Unknown,
             }
         }
+        // Of a worker that stopped in its middle; nobody has sent it again.
+        CallStatus::Ready if state.attempts > 0 && !has_come_late(draft, index) => Became::Unknown,
+        CallStatus::Ready if state.attempts > 0 => Became::Ran,
         CallStatus::Ready | CallStatus::Waiting { .. } => Became::Skipped,
     })
 }

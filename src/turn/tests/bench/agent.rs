@@ -82,8 +82,8 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds) and `brew`
-/// (takes long).
+/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` and `study`
+/// (take long).
 pub(super) fn catalog(done: &Done) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -111,6 +111,7 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             tool("wire", Effect::Write, Way::Lossy),
             tool("make", Effect::Write, Way::Lavish),
             tool("brew", Effect::Write, Way::Slow),
+            tool("study", Effect::Read, Way::Slow),
         ],
         response_schema: Some(json!({"type": "object"})),
         revision: "r".to_owned(),
