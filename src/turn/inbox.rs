@@ -9,7 +9,7 @@ use crate::agent::step::{Input, can_land, is_understood, step};
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Freshness, Kind, Partition, Selection, StoreError,
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, ETag, Freshness, Kind, Partition, Selection, StoreError,
     Stored, Write,
 };
 use crate::turn::admission::write::bytes_of;
@@ -24,6 +24,8 @@ const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) item: Arc<InboxItem>,
+    /// The version that was looked at.
+    pub(super) etag: ETag,
     /// Whether it still owes a look by itself.
     pub(super) is_due: bool,
     bytes: usize,
@@ -44,6 +46,7 @@ pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
         if is_understood(&item.body) {
             items.push(Waiting {
                 item: Arc::new(item),
+                etag: stored.etag.clone(),
                 is_due: stored.document.due.is_some(),
                 bytes: stored.document.body.text().len(),
             });
@@ -87,7 +90,8 @@ pub(super) fn hand_over<'a>(
 ) {
     let mut bytes: usize = writes.iter().map(bytes_of).sum();
     for waiting in left_waiting {
-        let write = Write::Replace(record::inbox_document(&waiting.item, None), None);
+        let document = record::inbox_document(&waiting.item, None);
+        let write = Write::Replace(document, Some(waiting.etag.clone()));
         bytes += bytes_of(&write);
         if writes.len() >= BATCH_OPERATIONS_MAX || bytes > BATCH_BYTES_MAX {
             return;
