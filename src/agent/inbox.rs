@@ -80,13 +80,20 @@ pub enum WhenIdle {
     Hold,
 }
 
+impl WhenIdle {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+    fn is_start(&self) -> bool {
+        *self == Self::Start
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptInput {
     pub prompt_id: PromptId,
     pub user: UserId,
     /// What becomes of it when nothing runs.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "WhenIdle::is_start")]
     pub when_idle: WhenIdle,
     /// Absent: begun by the system, adds no user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,24 +1,27 @@
-//! What waits in the inbox: looking at it, and sorting out what lands now.
+//! What waits in the inbox: looking at it, and handing it to the core, which knows what lands.
 
 use std::sync::Arc;
 
-use crate::agent::draft::{Draft, Rules};
-use crate::agent::head::Head;
+use crate::agent::draft::Pending;
 use crate::agent::inbox::InboxItem;
-use crate::agent::step::{Input, can_land, is_understood, step};
-use crate::clock::Timestamp;
+use crate::agent::step::{Input, is_understood};
 use crate::ids::ConversationKey;
 use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, ETag, Freshness, Kind, Partition, Selection, StoreError,
     Stored, Write,
 };
 use crate::turn::admission::write::bytes_of;
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
 use crate::turn::{World, record};
 
 /// Operations that taking in may fill, so that a prepared call still fits.
-const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
+pub(super) const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
 /// Bytes of the same: an item is written as entry and as receipt.
-const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
+pub(super) const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
+
+/// Looks of one commit at an inbox that is changed again and again.
+const LOOKS_MAX: u32 = 5;
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
@@ -58,28 +61,68 @@ pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
     Ok(items)
 }
 
-/// Which items land now, and which wait. At least one lands if any can.
-pub(super) fn sort_out(
-    head: &Head,
-    inbox: Vec<Waiting>,
-    rules: Rules,
-    now: Timestamp,
-) -> (Vec<Arc<InboxItem>>, Vec<Waiting>) {
-    let mut draft = Draft::new(head.clone(), None, rules, now);
-    let (mut landing, mut waiting) = (Vec::new(), Vec::new());
-    let mut bytes = 0;
-    for waits in inbox {
-        let fits = draft.operations() < LANDING_OPERATIONS
-            && (landing.is_empty() || bytes + waits.bytes <= LANDING_BYTES);
-        if fits && can_land(&draft.head, &waits.item) {
-            bytes += waits.bytes;
-            step(&mut draft, &Input::Landed(Arc::clone(&waits.item)));
-            landing.push(waits.item);
-        } else {
-            waiting.push(waits);
+/// The same as the core is told of it.
+pub(super) fn looked(waiting: &[Waiting]) -> Input {
+    let pending = |waits: &Waiting| Pending { item: Arc::clone(&waits.item), bytes: waits.bytes };
+    Input::Looked(waiting.iter().map(pending).collect())
+}
+
+impl Hold<'_> {
+    /// Looks once more, just before a commit is built. `None`: the store did not say. What is known already is committed all
+    /// the same, but nothing new may begin, since a stop could be waiting.
+    pub(super) async fn look(&self) -> Option<Vec<Waiting>> {
+        match look(self.world, &self.key).await {
+            Ok(waiting) => Some(waiting),
+            Err(error) => {
+                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the inbox of {} was not read; what waits there is looked at in the next turn", self.key);
+                None
+            }
         }
     }
-    (landing, waiting)
+
+    /// The same inputs on the inbox as it is now, after its senders have changed what they were made on. What was looked at
+    /// ahead is left out, and decided again.
+    pub(super) async fn look_again(
+        &mut self,
+        inputs: &[Input],
+        looks: u32,
+    ) -> Result<(Vec<Input>, Vec<Waiting>), StoreError> {
+        let done = |input: &&Input| {
+            !matches!(input, Input::Looked(_) | Input::TakeIn | Input::Prepared { .. })
+        };
+        let waiting = if looks < LOOKS_MAX { self.look().await } else { None };
+        let Some(waiting) = waiting else {
+            // What was done is kept; who waits is looked at in the next turn.
+            let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
+            return if done.is_empty() { Err(StoreError::Conflict) } else { Ok((done, Vec::new())) };
+        };
+        let mut again = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            match input {
+                Input::Looked(_) => again.push(looked(&waiting)),
+                Input::Prepared { .. } => {}
+                kept => again.push(kept.clone()),
+            }
+        }
+        if again.iter().any(|input| matches!(input, Input::TakeIn)) {
+            self.prepare(&mut again).await;
+        }
+        Ok((again, waiting))
+    }
+
+    /// Commits what was done, with what has come in meanwhile and the intent of what comes next.
+    pub(super) async fn commit_done(
+        &mut self,
+        name: &'static str,
+        done: Input,
+    ) -> Result<(), TurnError> {
+        let Some(waiting) = self.look().await else {
+            return self.commit(name, &[done], &[]).await;
+        };
+        let mut inputs = vec![looked(&waiting), done, Input::TakeIn];
+        self.prepare(&mut inputs).await;
+        self.commit(name, &inputs, &waiting).await
+    }
 }
 
 /// Takes the `due` from what was looked at and left waiting: the phase that will take it in owes it. What the batch has no
