@@ -10,7 +10,6 @@ use crate::http::owner::Caller;
 use crate::http::problem::Problem;
 use crate::http::prompts::{awaited, sender, wait_of};
 use crate::http::{Asked, Shared, answered, reach};
-use crate::ids::PromptId;
 use crate::turn::admission::go_on::{ContinueRequest, go_on};
 use crate::turn::admission::prompt::Accepted;
 use crate::turn::admission::stop::{AbortRequest, Stopping, abort as stop};
@@ -59,6 +58,5 @@ pub(crate) async fn go_on_from_here(
     let wait = wait_of(&uri)?;
     let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/continue", hash)?;
     let answer = go_on(&api.world, &key, &idempotency, &sender()).await?;
-    let prompt_id = PromptId::of(&idempotency.input_id(&key));
-    awaited(&api, &key, &prompt_id, (answer, wait)).await
+    awaited(&api, &key, (answer, wait)).await
 }

@@ -207,7 +207,7 @@ fn a_stop_comes_before_steers_and_leaves_the_queues_alone() {
 fn a_prompt_that_waits_with_its_stop_begins_and_ends() {
     let Input::Looked(waiting) = prompt("go") else { panic!("a look") };
     let mut draft = draft();
-    let stop = crate::agent::draft::Pending { item: Arc::new(abort("pr_1")), bytes: 100 };
+    let stop = Pending { item: Arc::new(abort("pr_1")), bytes: 100 };
     play(&mut draft, &[Input::Looked([vec![stop], waiting].concat())]);
     ends(&draft, PromptState::Aborted, Outcome::Landed);
 }

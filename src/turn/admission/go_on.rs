@@ -3,11 +3,11 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::agent::head::Head;
 use crate::agent::inbox::{Admission, ContinueInput, InboxBody, InboxItem};
 use crate::agent::message::Message;
 use crate::agent::path::path;
 use crate::agent::projection;
-use crate::agent::head::Head;
 use crate::ids::{ConversationKey, PromptId};
 use crate::turn::World;
 use crate::turn::admission::idempotency::{Idempotency, earlier};
@@ -30,7 +30,7 @@ pub struct ContinueRequest {}
 /// what waits in the queues.
 ///
 /// # Errors
-/// [`Refusal::Busy`] and [`Refusal::Conflict`] with the sources' texts; otherwise as [`Refusal`] says.
+/// [`Refusal::AlreadyProcessing`] and [`Refusal::Conflict`] with the sources' texts; otherwise as [`Refusal`] says.
 pub async fn go_on(
     world: &World,
     key: &ConversationKey,
@@ -45,7 +45,7 @@ pub async fn go_on(
         return repeated(world, key, &before, idempotency, sender).await;
     }
     if let Some(prompt_id) = busy_with(world, &head).await? {
-        return Err(Refusal::AlreadyProcessing { prompt_id, text: BUSY });
+        return Err(Refusal::AlreadyProcessing { prompt_id, said: BUSY });
     }
     let is_answered = is_answered(world, &head).await?;
     if is_answered && !has_queued(world, key).await? {
@@ -81,8 +81,7 @@ async fn is_answered(world: &World, head: &Head) -> Result<bool, Refusal> {
 }
 
 async fn has_queued(world: &World, key: &ConversationKey) -> Result<bool, Refusal> {
-    let is_queued = |item: &InboxItem| {
-        matches!(item.body, InboxBody::Steer(_) | InboxBody::FollowUp(_))
-    };
+    let is_queued =
+        |item: &InboxItem| matches!(item.body, InboxBody::Steer(_) | InboxBody::FollowUp(_));
     Ok(load::inbox(world, key).await?.iter().any(is_queued))
 }

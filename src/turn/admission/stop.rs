@@ -9,7 +9,7 @@ use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::store::Write;
 use crate::telemetry::trace;
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
-use crate::turn::admission::prompt::busy_with;
+use crate::turn::admission::place::busy_with;
 use crate::turn::admission::write::{Written, write_surely};
 use crate::turn::admission::{Answer, Refusal, nudge};
 use crate::turn::stopping::stop_id;
