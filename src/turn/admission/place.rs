@@ -9,8 +9,9 @@ use crate::turn::admission::prompt::{Disposition, Mode, PromptRequest, Sender, W
 use crate::turn::views::load;
 
 /// The sources' (s3 §1.3 and §1.7), which call `mode` otherwise.
-const BUSY: &str = "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion. \
-     (Agent is already processing. Specify streamingBehavior ('steer' or 'followUp') to queue the message. Here that is `mode`.)";
+const BUSY: &str = "Agent is already processing. Specify streamingBehavior ('steer' or 'followUp') to queue the message. \
+     (Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion.) \
+     Here that is `mode`.";
 
 /// What is promised to whoever asked. Where it comes otherwise, since the prompt that it was to join ended before, the
 /// receipt says so.
