@@ -131,6 +131,12 @@ pub struct Run {
     pub rounds: u32,
     /// Whether the first `turn_start` is already in the record.
     pub is_turn_open: bool,
+    /// `seq` of the first entry since the agent began anew for a retry; absent: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retried_from: Option<u64>,
+    /// Whether `agent_end` was told and the next try tells `agent_start`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_between_tries: bool,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,6 +175,13 @@ pub struct Parent {
     pub entry_id: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+}
+
+impl Run {
+    /// `seq` of the first entry since the newest `agent_start`.
+    pub fn agent_from(&self) -> u64 {
+        self.retried_from.unwrap_or(self.from_seq)
+    }
 }
 
 /// What clients are told of a conversation's state; derived, never stored apart.

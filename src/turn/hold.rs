@@ -175,6 +175,7 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
+            retry: settings.retry.unwrap_or_default(),
             writes_notices: self.world.herald.is_some(),
         }
     }

@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls};
+use crate::agent::step::{CallResult, calls, retrying};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -44,12 +44,8 @@ pub(super) fn close_turn(draft: &mut Draft) {
     } else {
         return;
     };
-    let entry = draft.speak(MessageEntry {
-        message: Message::Assistant(own_words(said, draft)),
-        revision: None,
-        call: None,
-        started_at: None,
-    });
+    let message = Message::Assistant(own_words(said, draft));
+    let entry = draft.speak(MessageEntry::plain(message));
     draft.tell(EventBody::PromptOutput(OutputRef {
         seq: entry.base.seq,
         block: Some(0),
@@ -87,7 +83,14 @@ pub(super) fn end(
         span.stop_reason = Some(stop_reason);
         span.to_seq = Some(entry.base.seq);
     }
-    draft.tell(EventBody::AgentEnd(AgentEnd { from_seq: run.from_seq, to_seq: entry.base.seq }));
+    if !run.is_between_tries {
+        draft.tell(EventBody::AgentEnd(AgentEnd {
+            from_seq: run.agent_from(),
+            to_seq: entry.base.seq,
+            will_retry: false,
+        }));
+    }
+    retrying::give_up(draft, error.map(|error| error.message.as_str()));
     let data = json!({"promptId": run.id, "state": state, "stopReason": stop_reason, "error": error.map(|error| &error.kind)});
     match state {
         PromptState::Failed => {

@@ -95,6 +95,8 @@ fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
         model: prompt.model.clone(),
         rounds: 0,
         is_turn_open: true,
+        retried_from: None,
+        is_between_tries: false,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
         last_turn: None,
@@ -131,7 +133,7 @@ fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
             timestamp: draft.now,
             extra: Extra::new(),
         });
-        draft.speak(MessageEntry { message, revision: None, call: None, started_at: None });
+        draft.speak(MessageEntry::plain(message));
     }
 }
 
