@@ -92,7 +92,8 @@ pub struct Head {
     pub metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// Inbox items that were looked at and left waiting: whoever frees the conversation owes them a look.
+    /// Inbox items that were looked at and left waiting, and will begin something: whoever frees the conversation owes them
+    /// a look. What is held for the next prompt is not counted.
     #[serde(default)]
     pub waiting: u32,
     /// When something is owed; absent: nothing is.
@@ -129,14 +130,18 @@ pub struct Run {
     pub model: Option<String>,
     /// Model answers so far.
     pub rounds: u32,
+    /// `seq` at which the agent run began that this prompt is part of: prompts that follow one another without a pause are
+    /// one run, and a retry begins a new one. Absent: with this prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_from_seq: Option<u64>,
     /// Whether the first `turn_start` is already in the record.
     pub is_turn_open: bool,
-    /// `seq` of the first entry since the agent began anew for a retry; absent: it has not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retried_from: Option<u64>,
-    /// Whether `agent_end` was told and the next try tells `agent_start`.
+    /// Whether a failed answer has ended the run, which its next try begins anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_between_tries: bool,
+    /// Whether a steer has been taken in since the last answer or result: one at a time means no other until then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_steered: bool,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,9 +183,9 @@ pub struct Parent {
 }
 
 impl Run {
-    /// `seq` of the first entry since the newest `agent_start`.
+    /// `seq` of the first entry of the agent run that the prompt is part of.
     pub fn agent_from(&self) -> u64 {
-        self.retried_from.unwrap_or(self.from_seq)
+        self.run_from_seq.unwrap_or(self.from_seq)
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn begin(draft: &mut Draft, failed: &Entry, wait: Duration) {
         message: failed.base.seq,
     }));
     if let Some(run) = &mut draft.head.prompt {
-        run.retried_from = Some(failed.base.seq + 1);
+        run.run_from_seq = Some(failed.base.seq + 1);
         run.is_between_tries = true;
     }
     let not_before = Some(draft.now.plus(wait));

@@ -150,6 +150,24 @@ fn what_fails_for_good_is_not_tried_again() {
 }
 
 #[test]
+fn a_steer_during_the_wait_begins_the_agent_anew_and_does_not_shorten_it() {
+    let mut draft = draft();
+    play(&mut draft, &[prompt("go"), failing("par")]);
+    let body = json!({"promptId": "pr_2", "user": "default", "input": "also", "visible": true, "source": "user"});
+    let told = play(&mut draft, &[looked(&[item("in_2", json!({"steer": body}))])]);
+    assert_eq!(
+        told,
+        ["agent_start", "turn_start", "message_start user:also", "message_end user:also"]
+    );
+    assert_eq!(draft.head.owed_at(NOW), Some(Timestamp(NOW.0 + 2_000)));
+    let told = play(&mut draft, &[answer(&["both"])]);
+    assert_eq!(
+        told[..3],
+        ["message_start assistant:both", "message_end assistant:both", "auto_retry_end 1 None"]
+    );
+}
+
+#[test]
 fn what_waits_is_stored_whole() {
     let mut draft = draft();
     play(&mut draft, &[prompt("go"), failing("par")]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, header};
 use regex::Regex;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 
 /// `Please retry after 86400 seconds`, `try again in 44ms`, `try again in 6m0s`: ends where the number begins.
 static ASKED: LazyLock<Option<Regex>> =
@@ -42,10 +42,9 @@ pub(super) fn asked(headers: &HeaderMap, message: &str, now: Timestamp) -> Optio
     let there = date(headers, &header::DATE).unwrap_or(now);
     let moment = date(headers, &header::RETRY_AFTER).map(|moment| there.until(moment));
     let reset = || {
-        let seconds = number("x-ratelimit-reset")?;
-        let elapsed =
-            if seconds < EPOCH_MIN { 0.0 } else { Duration::from_millis(there.0).as_secs_f64() };
-        Duration::try_from_secs_f64((seconds - elapsed).max(0.0)).ok()
+        let given = number("x-ratelimit-reset")?;
+        let span = Duration::try_from_secs_f64(given).ok()?;
+        Some(if given < EPOCH_MIN { span } else { there.until(Timestamp(millis(span))) })
     };
     ms.max(seconds).max(moment).or_else(reset).or_else(|| in_text(message))
 }
