@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::embedded::EmbeddedLive;
 pub use self::memory::MemoryLive;
 pub use self::shared::SharedLive;
+pub(crate) use self::under_way::UnderWay;
 use crate::agent::content::Block;
 use crate::agent::event::AnswerEvent;
 use crate::agent::raw::RawJson;
@@ -63,6 +64,9 @@ pub struct LiveAnswer {
     pub turn: u64,
     /// Whether `turn_start` is new too; a prompt's first turn has begun with its input.
     pub begins_turn: bool,
+    /// Whether `agent_start` is new too, because the answer is a retry.
+    #[serde(default)]
+    pub begins_agent: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -29,6 +29,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::ids::{ArtifactId, EffectId};
 use bytes::Bytes;
 use sha2::Digest as _;
+use tokio_util::sync::CancellationToken;
 
 /// A time-out above it is a mistake in the agent file.
 pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);
@@ -129,6 +130,9 @@ pub struct ToolContext {
     pub workspace: Arc<BTreeMap<String, WorkspaceFile>>,
     /// The attempt is over at this time; its future is dropped then.
     pub deadline: Timestamp,
+    /// Cancelled when the prompt is stopped. A call of a write has a moment left then, to come to an end that it knows of;
+    /// others are dropped at once.
+    pub stop: CancellationToken,
     /// Told of progress: a partial result.
     pub progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
     pub traceparent: Option<String>,
@@ -183,6 +187,6 @@ pub trait RunTool: Send + Sync + fmt::Debug {
     /// Whether a person must agree to this call.
     fn ask(&self, arguments: &Arguments) -> Option<Ask>;
 
-    /// Dropped at the deadline. A panic is caught by the caller and counts as a lost answer for a write.
+    /// Dropped at the deadline, and some time after a stop. A panic is caught by the caller and counts as a lost answer for a write.
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome;
 }

@@ -18,7 +18,9 @@ pub mod recount;
 mod reduce;
 mod spans;
 mod spending;
+pub mod stopping;
 pub mod sweep;
+mod telling;
 pub mod views;
 
 use std::fmt;
@@ -39,6 +41,7 @@ use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 
 pub use memory::EntryMemory;
+pub use stopping::Stops;
 
 /// Everything a turn touches.
 #[derive(Clone, Debug)]
@@ -51,6 +54,7 @@ pub struct World {
     pub agents: Arc<Catalog>,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub entries: Arc<EntryMemory>,
+    pub stops: Stops,
     /// Carries notices; without one none are written.
     pub herald: Option<Arc<dyn notify::Herald>>,
     pub clock: Arc<dyn Clock>,
@@ -80,7 +84,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 36] = [
+pub const BOUNDARIES: [&str; 38] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -115,6 +119,8 @@ pub const BOUNDARIES: [&str; 36] = [
     "admission.input-kept",
     "admission.artifact-kept",
     "admission.patch",
+    "admission.edit",
+    "admission.clear",
     "admission.delete",
     "admission.purged",
 ];

@@ -119,6 +119,12 @@ pub struct AbortInput {
 pub struct ContinueInput {
     pub prompt_id: PromptId,
     pub user: UserId,
+    /// Whether the conversation ended with an answer: then it goes on with what waits in the queues.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_answered: bool,
+    /// Of the conversation as this was accepted: in a later one something has run since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
 }
 
 /// The outcome of a tool whose worker lost its claim while it ran: known, so it is kept.
@@ -169,6 +175,9 @@ pub struct Receipt {
     pub skipped_calls: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ran_calls: Vec<String>,
+    /// Calls that a stop cut off: whether they happened is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_calls: Vec<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }

@@ -3,8 +3,10 @@
 mod answer;
 mod calls;
 mod ending;
+mod going_on;
 mod landing;
 mod retrying;
+mod stopping;
 mod taking_in;
 
 use std::collections::BTreeMap;

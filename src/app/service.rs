@@ -36,7 +36,7 @@ use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
-use crate::turn::{EntryMemory, Limits, NoProbe, Probe, World, recount};
+use crate::turn::{EntryMemory, Limits, NoProbe, Probe, Stops, World, recount};
 
 /// Where the service works.
 #[derive(Clone, Debug)]
@@ -169,6 +169,7 @@ impl App {
             agents: Arc::new(loaded.catalog),
             extensions: self.extensions,
             entries: Arc::new(EntryMemory::default()),
+            stops: Stops::default(),
             herald: herald(settings, &clock, links)?,
             clock,
             worker,

@@ -15,7 +15,7 @@ use crate::queue;
 use crate::settings::Settings;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::{EntryMemory, Limits, NoProbe, World, sweep};
+use crate::turn::{EntryMemory, Limits, NoProbe, Stops, World, sweep};
 
 /// A running `dev` answers at once.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,6 +55,7 @@ pub(super) async fn rebuild(
         agents: Arc::new(Catalog::default()),
         extensions: Vec::new(),
         entries: Arc::new(EntryMemory::default()),
+        stops: Stops::default(),
         herald: None,
         clock: tools.clock,
         ids: tools.ids,

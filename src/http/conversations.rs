@@ -11,7 +11,8 @@ use crate::http::idempotency::idempotency;
 use crate::http::lists::{Params, page};
 use crate::http::owner::Caller;
 use crate::http::problem::Problem;
-use crate::http::{Shared, answered, json, precondition, reach};
+use crate::http::prompts::wait_of;
+use crate::http::{Shared, answered, json, precondition, reach, wait};
 use crate::ids::{UserId, is_plain};
 use crate::store::HeadQuery;
 use crate::turn::admission::conversation::{NewConversation, create_conversation};
@@ -86,10 +87,13 @@ pub(crate) async fn list(
     Ok(page(&items, found.continuation.as_deref(), (&uri, &binding)))
 }
 
-/// A conversation as it is now.
+/// A conversation as it is now, or when nothing runs in it any more.
 #[utoipa::path(
     get, path = "/conversations/{id}", tag = "conversations",
-    params(("id" = String, Path)),
+    params(
+        ("id" = String, Path),
+        ("wait" = Option<u32>, Query, description = "seconds, at most 60; ends when it leaves `running`"),
+    ),
     responses((status = 200, body = ConversationView, headers(("ETag" = String))))
 )]
 pub(crate) async fn read(
@@ -98,8 +102,12 @@ pub(crate) async fn read(
     Path(id): Path<String>,
     OriginalUri(uri): OriginalUri,
 ) -> Answered {
+    let wait = wait_of(&uri)?;
     let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let (view, head) = current_view(&api.world, &key).await?;
+    let (view, head) = match wait {
+        Some(wait) => wait::conversation(&api.world, &key, wait).await?,
+        None => current_view(&api.world, &key).await?,
+    };
     let mut response = json(StatusCode::OK, &view);
     if let Ok(etag) = HeaderValue::from_str(&etag_of(&head)) {
         response.headers_mut().insert(ETAG, etag);

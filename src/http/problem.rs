@@ -177,8 +177,11 @@ impl Problem {
             Refusal::Conflict { retry_after: Some(span), .. } => {
                 Self::new(CONFLICT, detail).retry_after(span.as_secs())
             }
-            Refusal::AlreadyProcessing { prompt_id } => {
+            Refusal::AlreadyProcessing { prompt_id, .. } => {
                 Self::new(ALREADY_PROCESSING, detail).with_member("promptId", json!(prompt_id))
+            }
+            Refusal::Landed { input, .. } => {
+                Self::new(CONFLICT, detail).with_member("input", input.value())
             }
             Refusal::AlreadyDecided(approval) => {
                 let approval = approval.value();

@@ -1,16 +1,18 @@
-//! Waiting: for a prompt to leave `running`, told by who works on it here, or seen by looking again and again.
+//! Waiting: for a prompt or a conversation to leave `running`, told by who works on it here, or seen by looking again and
+//! again.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::agent::entry::PromptState;
-use crate::agent::head::Head;
+use crate::agent::head::{Head, State};
 use crate::agent::view::PromptView;
 use crate::ids::{ConversationKey, PromptId};
-use crate::live::{Interest, LiveEvent};
+use crate::live::{Interest, LiveEvent, LiveReader};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
+use crate::turn::views::conversation::{ConversationView, current_view};
 use crate::turn::views::{load, prompts};
 
 /// The prompt as it is when it no longer runs, or when the time is over.
@@ -26,18 +28,40 @@ pub(crate) async fn prompt(
     let (head, _) = load::head(world, key).await?;
     let mut view = prompts::prompt(world, &head, id).await?;
     while view.state == PromptState::Running && Instant::now() < ends_at {
-        let look_at = ends_at.min(Instant::now() + world.live.look_every());
-        // Deltas say nothing about the end: only a commit, or the time, is worth a look.
-        let _ = tokio::time::timeout_at(look_at, async {
-            while !matches!(reader.next().await, LiveEvent::Committed { .. } | LiveEvent::Gone) {}
-        })
-        .await;
+        commit(world, &mut *reader, ends_at).await;
         let (head, _) = load::head(world, key).await?;
         if may_have_ended(&head, id) {
             view = prompts::prompt(world, &head, id).await?;
         }
     }
     Ok(view)
+}
+
+/// The conversation as it is when nothing runs in it any more, or when the time is over.
+pub(crate) async fn conversation(
+    world: &World,
+    key: &ConversationKey,
+    wait: Duration,
+) -> Result<(ConversationView, Head), Refusal> {
+    let ends_at = Instant::now() + wait;
+    let (_, mut reader) = world.live.subscribe(key);
+    let _attention = world.live.attend(key, Interest::Commits);
+    loop {
+        let (view, head) = current_view(world, key).await?;
+        if view.state != State::Running || Instant::now() >= ends_at {
+            return Ok((view, head));
+        }
+        commit(world, &mut *reader, ends_at).await;
+    }
+}
+
+/// Until something was committed, or it is time to look. Deltas say nothing about the end.
+async fn commit(world: &World, reader: &mut dyn LiveReader, ends_at: Instant) {
+    let look_at = ends_at.min(Instant::now() + world.live.look_every());
+    let _ = tokio::time::timeout_at(look_at, async {
+        while !matches!(reader.next().await, LiveEvent::Committed { .. } | LiveEvent::Gone) {}
+    })
+    .await;
 }
 
 /// Whether it is worth reading the entries: a look while it certainly runs reads the head alone.

@@ -10,8 +10,8 @@ use crate::agent::raw::Extra;
 const BLOCKS_MAX: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct UnderWay {
-    pub(super) answer: LiveAnswer,
+pub(crate) struct UnderWay {
+    pub(crate) answer: LiveAnswer,
     parts: Vec<Part>,
 }
 
@@ -34,11 +34,11 @@ impl std::fmt::Debug for Part {
 }
 
 impl UnderWay {
-    pub(super) fn new(answer: LiveAnswer) -> Self {
+    pub(crate) fn new(answer: LiveAnswer) -> Self {
         Self { answer, parts: Vec::new() }
     }
 
-    pub(super) fn take_in(&mut self, event: &AnswerEvent) {
+    pub(crate) fn take_in(&mut self, event: &AnswerEvent) {
         match event {
             AnswerEvent::TextStart { content_index } => {
                 self.set(*content_index, Part::Text(String::new()));
@@ -86,12 +86,12 @@ impl UnderWay {
     }
 
     /// What leads there from the beginning, in as few events as can be.
-    pub(super) fn events(&self) -> Vec<AnswerEvent> {
+    pub(crate) fn events(&self) -> Vec<AnswerEvent> {
         let parts = self.parts.iter().enumerate();
         parts.flat_map(|(content_index, part)| part.events(content_index)).collect()
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot {
             answer: self.answer.clone(),
             content: self.parts.iter().map(Part::block).collect(),

@@ -107,8 +107,8 @@ pub trait Tool: Send + Sync + 'static {
         None
     }
 
-    /// Dropped at the deadline and when the person stops the prompt. Fence what must happen once with
-    /// [`CallContext::effect_id`].
+    /// Dropped at the deadline and when the prompt is stopped; a write is told before, see [`CallContext::cancelled`]. Fence
+    /// what must happen once with [`CallContext::effect_id`].
     fn call(
         &self,
         args: Self::Args,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::agent::content::joined_text;
 use crate::agent::message::WorkspaceFile;
@@ -121,6 +122,7 @@ impl Desk {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             workspace: Arc::new(self.files.clone()),
             deadline: self.clock.now().plus(Duration::from_mins(1)),
+            stop: CancellationToken::new(),
             progress: Arc::new(move |partial| told.lock().unwrap().push(partial.clone())),
             traceparent: None,
         }

@@ -5,13 +5,17 @@ pub mod artifact;
 pub mod conversation;
 pub mod decide;
 pub mod delete;
+pub mod go_on;
 mod held_key;
 pub mod idempotency;
 pub mod import;
 pub mod input;
 pub mod patch;
+mod place;
 pub mod prompt;
 pub mod queued;
+pub mod stop;
+pub mod waiting;
 pub mod write;
 
 use std::time::Duration;
@@ -82,8 +86,12 @@ pub enum Refusal {
     Invalid(Vec<Fault>),
     #[error("{detail}")]
     Conflict { detail: String, retry_after: Option<Duration> },
-    #[error("prompt {prompt_id} has not ended: wait for it, or decide what it asks")]
-    AlreadyProcessing { prompt_id: PromptId },
+    /// In the sources' words: what they say differs with what was asked.
+    #[error("{said}")]
+    AlreadyProcessing { prompt_id: PromptId, said: &'static str },
+    /// What was to be changed waits no longer: the input as it is now.
+    #[error("{detail}: it waits no longer, so it cannot be changed or taken back")]
+    Landed { detail: String, input: RawJson },
     /// The settled approval.
     #[error("it was decided otherwise before")]
     AlreadyDecided(RawJson),

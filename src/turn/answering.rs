@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::agent::event::AnswerEvent;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path;
 use crate::agent::phase::Phase;
@@ -14,26 +13,17 @@ use crate::agent::usage::Usage;
 use crate::agents::Agent;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EntryId, PromptId};
-use crate::live::{Live, LiveAnswer, LiveEvent};
-use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
+use crate::live::LiveAnswer;
+use crate::model::{Answer, Failure, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::turn::delivery::TurnError;
 use crate::turn::faults::{self, NO_MODEL};
 use crate::turn::hold::Hold;
 use crate::turn::spans::Asking;
+use crate::turn::stopping;
+use crate::turn::telling::Telling;
 
-/// Tells readers of this instance what the answer is made of.
-struct Broadcast<'a> {
-    live: &'a dyn Live,
-    key: &'a ConversationKey,
-    message_id: EntryId,
-}
-
-impl Listener for Broadcast<'_> {
-    fn hear(&self, event: AnswerEvent) {
-        self.live
-            .publish(self.key, LiveEvent::Delta { message_id: self.message_id.clone(), event });
-    }
-}
+/// The source's (s3 §5.7).
+const STOPPED: &str = "Request was aborted";
 
 impl Hold<'_> {
     /// Asks the model and commits its answer, with the intent of the first call.
@@ -43,13 +33,20 @@ impl Hold<'_> {
         let (answer, revision) = self.ask_model().await?;
         self.world.probe.reached("model.after").await;
         log_answer(&answer, &self.key);
-        if matches!(answer.failure, Some(Failure::Final | Failure::Overflow)) {
-            self.fault = faults::of_answer(&answer);
-        }
+        let fault = faults::of_answer(&answer);
+        let (asked, attempt) = (self.prompt_id(), self.attempt());
         self.answers_taken += 1;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
-        self.commit_done("answer", Input::Answered(Box::new(answered))).await
+        self.commit_done("answer", Input::Answered(Box::new(answered))).await?;
+        if self.attempt() > attempt {
+            if let Some(metrics) = self.world.telemetry.metrics() {
+                metrics.retry("model");
+            }
+        } else if self.prompt_id() != asked {
+            self.fault = fault;
+        }
+        Ok(())
     }
 
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {
@@ -77,14 +74,14 @@ impl Hold<'_> {
         let begins_turn = run.as_ref().is_some_and(|run| !run.is_turn_open);
         let live_answer = LiveAnswer {
             epoch: self.epoch,
-            message_id: message_id.clone(),
+            message_id,
             prompt_id: run.as_ref().map_or_else(|| PromptId::new(""), |run| run.id.clone()),
             turn: self.head.turn + u64::from(begins_turn),
             begins_turn,
+            begins_agent: run.as_ref().is_some_and(|run| run.is_between_tries),
         };
-        world.live.publish(&self.key, LiveEvent::AnswerStarted(live_answer));
         let key = self.key.clone();
-        let listener = Broadcast { live: &*world.live, key: &key, message_id: message_id.clone() };
+        let telling = Telling::begin(&*world.live, &key, live_answer);
         let traceparent = run.and_then(|run| run.traceparent);
         let asking = Asking::begin(self, &record, self.attempt());
         let traceparent = asking.span.traceparent().or(traceparent);
@@ -95,10 +92,10 @@ impl Hold<'_> {
         let request =
             ModelRequest { session_id: &session, traceparent: traceparent.as_deref(), ..request };
         asking.ask(&request);
-        let answer = asking.span.run(Box::pin(self.listen(&record, request, &listener))).await;
+        let answer = asking.span.run(Box::pin(self.listen(&record, request, &telling))).await;
         asking.end(answer.as_ref());
         if answer.is_err() {
-            world.live.publish(&key, LiveEvent::Reset { message_id });
+            telling.reset();
         }
         Ok((answer?, agent.revision.clone()))
     }
@@ -122,16 +119,18 @@ impl Hold<'_> {
         }
     }
 
-    /// Waits for the answer, renewing the claim; a turn that would outlast the host's patience fails instead.
+    /// Waits for the answer, renewing the claim. A stop cuts it where it is; a turn that would outlast the host's patience
+    /// fails instead.
     async fn listen(
         &mut self,
         record: &ModelRecord,
         request: ModelRequest<'_>,
-        listener: &Broadcast<'_>,
+        telling: &Telling<'_>,
     ) -> Result<Answer, TurnError> {
         let world = self.world;
+        let mut stopped = std::pin::pin!(stopping::comes(world, &self.key, self.prompt_id()));
         let left = self.turn_ends.saturating_sub(world.clock.monotonic());
-        let mut answering = std::pin::pin!(world.model.answer(request, listener));
+        let mut answering = std::pin::pin!(world.model.answer(request, telling));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
         tokio::select! {
             biased;
@@ -141,6 +140,7 @@ impl Hold<'_> {
                 let reply = Reply { error: Some("timeout".to_owned()), ..Reply::default() };
                 Ok(Answer { reply, ..failed(&record.id, text) })
             }
+            () = &mut stopped => Ok(cut(record, telling)),
             error = self.keep() => Err(error),
         }
     }
@@ -204,6 +204,19 @@ fn failed(model: &str, reason: String) -> Answer {
         failure: Some(Failure::Final),
         reply: Reply::default(),
     }
+}
+
+/// What the record has of a call that was stopped. What it cost is not known: who hangs up is told no usage.
+fn cut(record: &ModelRecord, telling: &Telling<'_>) -> Answer {
+    let unmade = failed(&record.id, STOPPED.to_owned());
+    let message = AssistantMessage {
+        content: telling.cut(),
+        api: record.api.clone(),
+        provider: record.provider.clone(),
+        stop_reason: StopReason::Aborted,
+        ..unmade.message
+    };
+    Answer { message, failure: None, reply: Reply::default() }
 }
 
 fn log_answer(answer: &Answer, key: &ConversationKey) {

@@ -1,7 +1,10 @@
 //! Performing a tool call: the run under a renewed claim, and the commit of its result.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
 
 use crate::agent::content::ToolCall;
 use crate::agent::entry::{CallRef, Entry};
@@ -10,6 +13,7 @@ use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
 use crate::agent::path::path;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, Settings};
 use crate::agent::step::{CallResult, Input};
 use crate::artifacts::Shelf;
@@ -26,13 +30,25 @@ use crate::turn::gate::active_tool;
 use crate::turn::hold::Hold;
 use crate::turn::record;
 use crate::turn::spans::Calling;
+use crate::turn::stopping::{self, GRACE};
+
+/// What became of a call that was performed.
+pub(super) enum Performed {
+    Over(ToolOutcome),
+    /// The prompt was stopped, and the call did not come to an end by itself.
+    Stopped,
+}
 
 impl Hold<'_> {
     /// Runs a started call and commits its result, with the intent of the next.
     pub(super) async fn call(&mut self, index: usize) -> Result<(), TurnError> {
-        let outcome = self.run_call(index).await?;
+        let performed = self.run_call(index).await?;
         self.world.probe.reached("tool.after").await;
         self.has_run_tools = true;
+        let outcome = match performed {
+            Performed::Over(outcome) => outcome,
+            Performed::Stopped => return self.commit_stop().await,
+        };
         let input = match outcome {
             ToolOutcome::Returned(result) => {
                 Input::Returned { index, result: Box::new(recorded(result)) }
@@ -54,9 +70,9 @@ impl Hold<'_> {
         committed
     }
 
-    async fn run_call(&mut self, index: usize) -> Result<ToolOutcome, TurnError> {
+    async fn run_call(&mut self, index: usize) -> Result<Performed, TurnError> {
         let world = self.world;
-        let lost = |text: &str| ToolOutcome::Failed(text.to_owned());
+        let lost = |text: &str| Performed::Over(ToolOutcome::Failed(text.to_owned()));
         let Some(call) = self.open_call(index).cloned() else {
             return Ok(lost("This call is not in the record."));
         };
@@ -79,7 +95,7 @@ impl Hold<'_> {
         };
         let arguments = match validate::validate(tool.definition(), &call.arguments) {
             Ok(arguments) => arguments,
-            Err(text) => return Ok(ToolOutcome::Failed(text)),
+            Err(text) => return Ok(Performed::Over(ToolOutcome::Failed(text))),
         };
         let calling = Calling::begin(self, &call, &arguments, (&effect_id, attempt));
         let context = self.context(&call, effect_id, attempt).await?;
@@ -90,17 +106,38 @@ impl Hold<'_> {
         let context = ToolContext { deadline, traceparent, ..context };
         world.probe.reached("tool.before").await;
         let read_on = self.read_on(&settings);
-        // While the claim is kept; a lost one cancels the call.
-        let running = async {
-            tokio::select! {
-                biased;
-                outcome = run::run(&*tool, arguments, context, read_on) => Ok(outcome),
-                error = self.keep() => Err(error),
-            }
-        };
-        let outcome = calling.span.run(Box::pin(running)).await;
-        calling.end(outcome.as_ref());
-        outcome
+        let stop = context.stop.clone();
+        let call = Box::pin(run::run(&*tool, arguments, context, read_on));
+        let performing = self.perform(call, tool.definition().effect, stop);
+        let performed = calling.span.run(Box::pin(performing)).await;
+        calling.end(performed.as_ref());
+        performed
+    }
+
+    /// While the claim is kept; a lost one cancels the call. A stop cancels what may run again, and gives a write a moment to
+    /// come to an end that it knows of.
+    async fn perform(
+        &mut self,
+        mut call: Pin<Box<dyn Future<Output = ToolOutcome> + Send + '_>>,
+        effect: Effect,
+        stop: CancellationToken,
+    ) -> Result<Performed, TurnError> {
+        let mut stopped = std::pin::pin!(stopping::comes(self.world, &self.key, self.prompt_id()));
+        tokio::select! {
+            biased;
+            outcome = &mut call => return Ok(Performed::Over(outcome)),
+            () = &mut stopped => stop.cancel(),
+            error = self.keep() => return Err(error),
+        }
+        if effect != Effect::Write {
+            return Ok(Performed::Stopped);
+        }
+        tokio::select! {
+            biased;
+            outcome = &mut call => Ok(Performed::Over(outcome)),
+            () = tokio::time::sleep(GRACE) => Ok(Performed::Stopped),
+            error = self.keep() => Err(error),
+        }
     }
 
     async fn context(
@@ -131,6 +168,7 @@ impl Hold<'_> {
             clock: Arc::clone(&self.world.clock),
             workspace: Arc::new(workspace(&path)),
             deadline: self.until,
+            stop: CancellationToken::new(),
             progress: Arc::new(move |partial: &ToolResult| {
                 let partial_result = RawJson::of(&serde_json::json!({
                     "content": partial.content,

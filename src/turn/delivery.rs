@@ -128,6 +128,8 @@ async fn work(
         if has_expired { inbox::look(hold.world, &hold.key).await } else { inbox::in_order(inbox) };
     hold.world.probe.reached("inbox.after").await;
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
+    let inbox = hold.with_decisions(inbox).await;
+    let inbox = inbox.map_err(|source| hold.error("decide what was asked in", source))?;
     let tried = hold.try_out(&[inbox::looked(&inbox), Input::TakeIn]);
     let landed = |item: &InboxItem| tried.receipts.iter().any(|it| it.input_id == item.input_id);
     let is_due =
@@ -160,7 +162,8 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     let now = hold.world.clock.now();
     hold.load_answer().await?;
     let mut inputs = Vec::new();
-    if hold.head.claims >= CLAIMS_MAX {
+    let is_stopped = hold.is_stopped_by(&inbox);
+    if hold.head.claims >= CLAIMS_MAX && !is_stopped {
         // The end of the prompt is a commit of its own: what would land now lands in the next round.
         let reason = format!("{CLAIMS_MAX} workers tried this step and none came to its end.");
         inputs.extend([inbox::looked(&inbox), Input::Poisoned { reason }]);
@@ -173,8 +176,11 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
             span.set("turnwheel.recovered", true);
             count(hold, Metrics::recovered);
         }
-        // A write that was under way when its worker stopped: nobody knows whether it happened.
-        inputs.extend(lost_writes(&hold.head, now));
+        // A write that was under way when its worker stopped: nobody knows whether it happened. Where the prompt is stopped,
+        // nobody is asked.
+        if !is_stopped {
+            inputs.extend(lost_writes(&hold.head, now));
+        }
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         hold.prepare(&mut inputs).await;
         let is_plain = inputs.len() == 2 && !is_news && hold.is_settled;

@@ -1,10 +1,11 @@
-//! A request that nobody decided in time is decided by the clock, in the same way as by a person: the create is the arbiter.
+//! A request that nobody decided in time is decided by the clock, and that of a stopped prompt by the stop, in the same way
+//! as by a person: the create is the arbiter.
 
 use crate::agent::head::Head;
 use crate::agent::inbox::{Admission, InboxBody, InboxItem};
-use crate::agent::request::{Decision, Verdict};
+use crate::agent::request::{Decision, Request, Verdict};
 use crate::clock::Timestamp;
-use crate::ids::{InputId, RequestId};
+use crate::ids::{ConversationKey, InputId, RequestId};
 use crate::store::{Partition, StoreError, Write};
 use crate::turn::{World, record};
 
@@ -23,35 +24,45 @@ pub(super) async fn decide_expired(
     head: &Head,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let key = head.key();
+    let expired = |request: &&Request| request.expires_at.is_some_and(|time| time <= now);
     let mut is_any = false;
-    for request in
-        head.requests.iter().filter(|request| request.expires_at.is_some_and(|time| time <= now))
-    {
+    for request in head.requests.iter().filter(expired) {
         is_any = true;
-        let decision = Decision {
-            request_id: request.id.clone(),
-            verdict: Verdict::Expired,
-            reason: None,
-            value: None,
-            decided_by: "expiry".to_owned(),
-            decided_at: now,
-        };
-        let item = InboxItem {
-            input_id: decision_id(&request.id),
-            accepted_at: now,
-            admission: Admission::default(),
-            traceparent: None,
-            body: InboxBody::Decision(decision),
-        };
-        let write = Write::Create(record::inbox_document(&item, Some(now)));
-        world.probe.reached("expiry.before").await;
-        match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-            // Somebody was quicker, or the clock had spoken before.
-            Ok(_) | Err(StoreError::Conflict) => {}
-            Err(error) => return Err(error),
-        }
-        world.probe.reached("expiry.after").await;
+        decide(world, &head.key(), request, (Verdict::Expired, "expiry"), now).await?;
     }
     Ok(is_any)
+}
+
+/// Decides in nobody's name, unless somebody was quicker.
+pub(super) async fn decide(
+    world: &World,
+    key: &ConversationKey,
+    request: &Request,
+    (verdict, decided_by): (Verdict, &str),
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let decision = Decision {
+        request_id: request.id.clone(),
+        verdict,
+        reason: None,
+        value: None,
+        decided_by: decided_by.to_owned(),
+        decided_at: now,
+    };
+    let item = InboxItem {
+        input_id: decision_id(&request.id),
+        accepted_at: now,
+        admission: Admission::default(),
+        traceparent: None,
+        body: InboxBody::Decision(decision),
+    };
+    let write = Write::Create(record::inbox_document(&item, Some(now)));
+    world.probe.reached("expiry.before").await;
+    match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+        // Somebody was quicker, or this was said before.
+        Ok(_) | Err(StoreError::Conflict) => {}
+        Err(error) => return Err(error),
+    }
+    world.probe.reached("expiry.after").await;
+    Ok(())
 }

@@ -16,7 +16,8 @@ use crate::telemetry::fault::Fault;
 use crate::telemetry::meter;
 use crate::telemetry::metrics::ModelCall;
 use crate::telemetry::trace::{self, Role, Span};
-use crate::tools::{Arguments, ToolOutcome};
+use crate::tools::Arguments;
+use crate::turn::calling::Performed;
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::{Nudge, World, faults};
@@ -236,12 +237,6 @@ impl<'w> Asking<'w> {
             took: self.world.clock.monotonic().saturating_sub(self.began),
         };
         metrics.model_call(call, fault.as_ref());
-        if matches!(
-            answer,
-            Ok(Answer { failure: Some(crate::model::Failure::Retryable { .. }), .. })
-        ) {
-            metrics.retry("model");
-        }
     }
 
     fn heard(&self, answer: &Answer) {
@@ -313,9 +308,10 @@ impl<'w> Calling<'w> {
         }
     }
 
-    pub(super) fn end(&self, outcome: Result<&ToolOutcome, &TurnError>) {
-        let fault: Option<Fault> = match outcome {
-            Ok(outcome) => {
+    pub(super) fn end(&self, performed: Result<&Performed, &TurnError>) {
+        let fault: Option<Fault> = match performed {
+            Ok(Performed::Stopped) => None,
+            Ok(Performed::Over(outcome)) => {
                 if self.world.telemetry.captures_content() && self.span.is_recording() {
                     content::put_outcome(&self.span, outcome);
                 }

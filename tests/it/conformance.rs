@@ -48,6 +48,9 @@ cases! {
     l06_an_unknown_tool_is_a_result_that_the_model_reads "L06";
     l07_arguments_that_do_not_fit_are_a_result_that_the_model_reads "L07";
     l16_an_error_in_the_middle_of_an_answer_ends_the_run "L16";
+    l17_a_stop_while_text_streams_keeps_what_was_said "L17";
+    l18_going_on_from_a_message_that_nobody_has_answered "L18";
+    l19_what_is_refused_is_refused_in_the_sources_words "L19";
     l22_an_extension_changes_what_the_model_is_sent_and_not_the_record "L22";
     l23_a_call_that_fails_before_any_event_ends_the_run "L23";
     l26_an_extension_blocks_calls_with_its_reason_or_without "L26";

@@ -25,7 +25,7 @@ use turnwheel::turn::admission::idempotency::Idempotency;
 use turnwheel::turn::admission::prompt::{
     FirstPromptRequest, Sender, WhenBusy, begin_conversation,
 };
-use turnwheel::turn::{EntryMemory, Limits, NoProbe, World, delivery};
+use turnwheel::turn::{EntryMemory, Limits, NoProbe, Stops, World, delivery};
 
 use crate::support::tools::Echo;
 
@@ -88,6 +88,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         agents: Arc::new(agents),
         extensions: Vec::new(),
         entries: Arc::new(EntryMemory::default()),
+        stops: Stops::default(),
         herald: None,
         clock,
         worker: WorkerId::new(ids.fresh()),

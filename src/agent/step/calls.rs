@@ -14,7 +14,7 @@ use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, Request, RequestKind};
-use crate::agent::step::{Asked, CallResult, Gate, Start, ending};
+use crate::agent::step::{Asked, CallResult, Gate, Start, ending, stopping};
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
@@ -206,10 +206,8 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
         extra: Extra::new(),
     };
     let entry = draft.append(EntryBody::Message(MessageEntry {
-        message: Message::ToolResult(message),
-        revision: None,
         call: Some(named.call),
-        started_at: None,
+        ..MessageEntry::plain(Message::ToolResult(message))
     }));
     if let Some(call) = draft.call_mut(index) {
         call.status = CallStatus::Done { result: entry.base.seq };
@@ -243,6 +241,7 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
     }
 }
 
+/// A stop that is coming asks nobody: the prompt ends, so the model is told.
 pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expires_at: Timestamp) {
     let Some(CallStatus::Started { on_unknown, effect, fingerprint, .. }) =
         draft.calls().get(index).map(|call| call.status.clone())
@@ -250,9 +249,10 @@ pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expire
         return;
     };
     let Some(named) = named(draft, index) else { return };
+    let on_unknown = if stopping::is_coming(draft) { OnUnknown::Tell } else { on_unknown };
     match on_unknown {
         OnUnknown::Tell => {
-            block_equal(draft, fingerprint, TOLD.to_owned());
+            block_told(draft, index, fingerprint);
             settle(draft, index, &CallResult::error(format!("{UNKNOWN_OUTCOME} ({reason})")));
         }
         OnUnknown::Ask => {
@@ -274,6 +274,25 @@ pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expire
             }
         }
     }
+}
+
+/// Nobody will say what became of this call, but it may still say so itself: its effect id stands in the place of a request.
+pub(super) fn block_told(draft: &mut Draft, index: usize, fingerprint: String) {
+    let why = effect_id(draft, index).map_or_else(|| TOLD.to_owned(), |effect| effect.to_string());
+    block_equal(draft, fingerprint, why);
+}
+
+/// Whether a call of the open answer is one whose outcome nobody knows.
+pub(super) fn is_in_doubt(draft: &Draft, index: usize) -> bool {
+    let Some(effect) = effect_id(draft, index) else { return false };
+    draft.head.unknown_writes.values().any(|why| why == effect.as_str())
+}
+
+/// Of a call of the open answer.
+pub(super) fn effect_id(draft: &Draft, index: usize) -> Option<EffectId> {
+    let Phase::Calls { answer, .. } = draft.head.phase else { return None };
+    let head = &draft.head;
+    Some(EffectId::of_call(&head.conversation_id, &head.incarnation, answer, index))
 }
 
 /// From now on a call with the same arguments is not started.

@@ -2,7 +2,7 @@
 
 use crate::agent::content::Block;
 use crate::agent::draft::Draft;
-use crate::agent::entry::{DecisionEntry, EntryBody, PromptEntry};
+use crate::agent::entry::{CallRef, Custom, DecisionEntry, EntryBody, PromptEntry};
 use crate::agent::event::{Empty, EventBody, RequestRef};
 use crate::agent::head::{PROMPTS_KEPT, PromptSpan, Run};
 use crate::agent::inbox::{InboxBody, InboxItem, LateResult, Outcome, PromptInput, Receipt};
@@ -10,6 +10,7 @@ use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::{CallResult, calls, taking_in};
+use crate::ids::EffectId;
 
 /// The receipt of what lands now.
 pub(super) fn receipt(draft: &Draft, item: &InboxItem) -> Receipt {
@@ -23,6 +24,7 @@ pub(super) fn receipt(draft: &Draft, item: &InboxItem) -> Receipt {
         decision: None,
         skipped_calls: Vec::new(),
         ran_calls: Vec::new(),
+        unknown_calls: Vec::new(),
         extra: Extra::new(),
     }
 }
@@ -67,6 +69,7 @@ pub(super) fn begin(
         rounds: 0,
         run_from_seq,
         is_turn_open: true,
+        is_between_tries: false,
         is_steered: false,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
@@ -104,7 +107,7 @@ pub(super) fn begin(
 }
 
 /// `false`: nobody asked for it any more.
-fn decide(draft: &mut Draft, decision: &Decision) -> bool {
+pub(super) fn decide(draft: &mut Draft, decision: &Decision) -> bool {
     let Some(position) =
         draft.head.requests.iter().position(|request| request.id == decision.request_id)
     else {
@@ -162,9 +165,10 @@ fn decide_outcome(draft: &mut Draft, index: usize, request: &Request, decision: 
         draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
     } else {
         // Nobody said what became of it: an equal call could pay a second time.
+        let effect = calls::effect_id(draft, index);
         for open in draft.head.unknown_writes.values_mut() {
             if open == request.id.as_str() {
-                calls::TOLD.clone_into(open);
+                *open = effect.as_ref().map_or_else(|| calls::TOLD.to_owned(), ToString::to_string);
             }
         }
     }
@@ -211,6 +215,25 @@ fn told(value: Option<&RawJson>) -> CallResult {
 
 /// The outcome of a call that a stopped worker left behind: better than anything a person could say.
 fn accept_late(draft: &mut Draft, late: &LateResult) -> bool {
+    settle_late(draft, late) || keep_late(draft, late)
+}
+
+/// The prompt went on without it. Now that the outcome is known it is kept, and an equal call may be made again.
+fn keep_late(draft: &mut Draft, late: &LateResult) -> bool {
+    let head = &mut draft.head;
+    let CallRef { answer, index } = late.call;
+    let effect = EffectId::of_call(&head.conversation_id, &head.incarnation, answer, index);
+    let before = head.unknown_writes.len();
+    head.unknown_writes.retain(|_, why| why != effect.as_str());
+    if head.unknown_writes.len() == before {
+        return false;
+    }
+    let data = Some(RawJson::of(late));
+    draft.append(EntryBody::Custom(Custom { custom_type: "late-result".to_owned(), data }));
+    true
+}
+
+fn settle_late(draft: &mut Draft, late: &LateResult) -> bool {
     let Phase::Calls { answer, calls } = &draft.head.phase else { return false };
     let Some(call) = calls.get(late.call.index).filter(|_| *answer == late.call.answer) else {
         return false;

@@ -4,12 +4,14 @@ use crate::agent::content::Block;
 use crate::agent::draft::{Draft, Pending};
 use crate::agent::entry::{MessageEntry, PromptState, PromptStop};
 use crate::agent::event::{Empty, EventBody};
+use crate::agent::head::Run;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
 use crate::agent::message::{Message, UserMessage};
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::QueueMode;
-use crate::agent::step::{CallResult, calls, ending, landing};
+use crate::agent::step::{CallResult, calls, ending, going_on, landing, stopping};
+use crate::ids::PromptId;
 
 /// What the model reads of a call that a steer came before.
 const SKIPPED: &str = "Skipped due to queued user message.";
@@ -22,8 +24,10 @@ pub fn is_understood(body: &InboxBody) -> bool {
         | InboxBody::Steer(_)
         | InboxBody::FollowUp(_)
         | InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
         | InboxBody::LateResult(_) => true,
-        InboxBody::Abort(_) | InboxBody::Continue(_) | InboxBody::Command(_) => false,
+        InboxBody::Command(_) => false,
     }
 }
 
@@ -33,30 +37,54 @@ pub(super) fn look(draft: &mut Draft, pending: &[Pending]) {
     count_waiting(draft);
 }
 
-/// What can land now does, as far as one commit has room for it.
+/// What can land now does, as far as one commit has room for it. A stop comes before everything else.
 pub(super) fn take_in(draft: &mut Draft) {
     if draft.head.phase == Phase::Deleted {
         return;
     }
-    while let Some(item) =
-        take(draft, |item| matches!(item.body, InboxBody::Decision(_) | InboxBody::LateResult(_)))
-    {
-        landing::settle(draft, &item);
+    if stopping::is_coming(draft) {
+        stopping::stop(draft);
     }
+    settle_all(draft);
     if draft.head.prompt.is_none() && draft.head.phase == Phase::Idle {
-        let is_first = |item: &InboxItem| prompt_of(item).is_some() && item.starts_when_idle();
+        let is_first = |item: &InboxItem| begins(item).is_some() && item.starts_when_idle();
         if let Some(item) = take(draft, is_first) {
             begin(draft, &item, None);
         }
     }
+    if stopping::is_coming(draft) {
+        stopping::stop(draft);
+    }
+    stopping::ignore_late(draft);
     skip_calls(draft);
     steer(draft);
+}
+
+/// Decisions, and results that came late.
+pub(super) fn settle_all(draft: &mut Draft) {
+    let is_meant =
+        |item: &InboxItem| matches!(item.body, InboxBody::Decision(_) | InboxBody::LateResult(_));
+    while let Some(item) = take(draft, is_meant) {
+        landing::settle(draft, &item);
+    }
+}
+
+/// The prompt that an item begins when nothing runs.
+pub(super) fn begins(item: &InboxItem) -> Option<&PromptId> {
+    if let InboxBody::Continue(input) = &item.body {
+        return Some(&input.prompt_id);
+    }
+    prompt_of(item).map(|prompt| &prompt.prompt_id)
 }
 
 /// The loop would stop here: steers go on with the prompt, follow-ups begin the next in the same run, and without either it
 /// stops.
 pub(super) fn stop(draft: &mut Draft) {
     if !ending::is_used_up(draft) && waits(draft, is_steer) {
+        if stopping::is_coming(draft) {
+            stopping::stop(draft);
+            return;
+        }
         draft.head.phase = Phase::Model { attempt: 1, not_before: None };
         steer(draft);
         return;
@@ -67,8 +95,7 @@ pub(super) fn stop(draft: &mut Draft) {
         ending::end(draft, PromptState::Completed, PromptStop::End, None);
         return;
     };
-    let run_from_seq =
-        draft.head.prompt.as_ref().map(|run| run.run_from_seq.unwrap_or(run.from_seq));
+    let run_from_seq = draft.head.prompt.as_ref().map(Run::agent_from);
     ending::end_prompt(draft, PromptState::Completed, PromptStop::End, None);
     begin(draft, &item, run_from_seq);
     if draft.rules.follow_up_mode == QueueMode::All && matches!(item.body, InboxBody::FollowUp(_)) {
@@ -137,6 +164,10 @@ pub(super) fn note_batch(draft: &mut Draft) {
 }
 
 fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
+    if let InboxBody::Continue(input) = &item.body {
+        going_on::begin(draft, item, input);
+        return;
+    }
     let Some(prompt) = prompt_of(item) else { return };
     landing::begin(draft, item, prompt, run_from_seq);
     let mut receipt = landing::receipt(draft, item);
@@ -145,7 +176,7 @@ fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
 }
 
 /// The item's words become part of the prompt that runs.
-fn join(draft: &mut Draft, item: &InboxItem) {
+pub(super) fn join(draft: &mut Draft, item: &InboxItem) {
     let Some(prompt) = prompt_of(item) else { return };
     open_turn(draft);
     speak_input(draft, prompt);
@@ -161,7 +192,11 @@ fn join(draft: &mut Draft, item: &InboxItem) {
 pub(super) fn open_turn(draft: &mut Draft) {
     let Some(run) = &mut draft.head.prompt else { return };
     if !std::mem::replace(&mut run.is_turn_open, true) {
+        let begins_agent = std::mem::take(&mut run.is_between_tries);
         draft.head.turn += 1;
+        if begins_agent {
+            draft.tell(EventBody::AgentStart(Empty {}));
+        }
         draft.tell(EventBody::TurnStart(Empty {}));
     }
 }
@@ -169,10 +204,10 @@ pub(super) fn open_turn(draft: &mut Draft) {
 pub(super) fn speak_input(draft: &mut Draft, prompt: &PromptInput) {
     let Some(content) = prompt.input.clone() else { return };
     let message = Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
-    draft.speak(MessageEntry { message, revision: None, call: None, started_at: None });
+    draft.speak(MessageEntry::plain(message));
 }
 
-fn is_steer(item: &InboxItem) -> bool {
+pub(super) fn is_steer(item: &InboxItem) -> bool {
     matches!(item.body, InboxBody::Steer(_))
 }
 
@@ -189,12 +224,12 @@ fn prompt_of(item: &InboxItem) -> Option<&PromptInput> {
     }
 }
 
-fn waits(draft: &Draft, is_meant: impl Fn(&InboxItem) -> bool) -> bool {
+pub(super) fn waits(draft: &Draft, is_meant: impl Fn(&InboxItem) -> bool) -> bool {
     draft.pending.iter().any(|pending| is_meant(&pending.item))
 }
 
 /// The oldest of its kind, if this commit still has room for it. There is room for one always.
-fn take(
+pub(super) fn take(
     draft: &mut Draft,
     is_meant: impl Fn(&InboxItem) -> bool,
 ) -> Option<std::sync::Arc<InboxItem>> {
@@ -207,6 +242,18 @@ fn take(
     }
     draft.taken_in_bytes += bytes;
     let pending = draft.pending.remove(position);
+    count_waiting(draft);
+    Some(pending.item)
+}
+
+/// The same of what is worth any room, and needs hardly any.
+pub(super) fn take_surely(
+    draft: &mut Draft,
+    is_meant: impl Fn(&InboxItem) -> bool,
+) -> Option<std::sync::Arc<InboxItem>> {
+    let position = draft.pending.iter().position(|pending| is_meant(&pending.item))?;
+    let pending = draft.pending.remove(position);
+    draft.taken_in_bytes += pending.bytes;
     count_waiting(draft);
     Some(pending.item)
 }

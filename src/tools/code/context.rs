@@ -39,11 +39,8 @@ impl fmt::Debug for CallContext {
 impl CallContext {
     pub(super) fn new(context: ToolContext) -> Self {
         let files = Files::new(Arc::clone(&context.workspace));
-        Self {
-            context,
-            made: Arc::new(Mutex::new(Made { files, outputs: Vec::new() })),
-            over: CancellationToken::new(),
-        }
+        let over = context.stop.child_token();
+        Self { context, made: Arc::new(Mutex::new(Made { files, outputs: Vec::new() })), over }
     }
 
     pub(super) fn over(&self) -> CancellationToken {
@@ -105,13 +102,14 @@ impl CallContext {
         self.context.clock.now().until(self.context.deadline)
     }
 
-    /// Whether the call is over: stopped, past its deadline, or answered. Only work that the tool moved to another task or
-    /// thread ever sees it; the call itself is simply dropped.
+    /// Whether the call is over: stopped, past its deadline, or answered. The call of a write sees it when the prompt is
+    /// stopped, and has two seconds to answer what became of it; otherwise the call is simply dropped, and only work that the
+    /// tool moved to another task or thread sees it.
     pub fn is_cancelled(&self) -> bool {
         self.over.is_cancelled()
     }
 
-    /// Completes when the call is over.
+    /// Completes when the call is over, as [`Self::is_cancelled`] says.
     pub async fn cancelled(&self) {
         self.over.cancelled().await;
     }

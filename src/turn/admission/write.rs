@@ -101,6 +101,7 @@ pub(crate) fn receipt_document(
         decision: None,
         skipped_calls: Vec::new(),
         ran_calls: Vec::new(),
+        unknown_calls: Vec::new(),
         extra: crate::agent::raw::Extra::new(),
     };
     record::receipt_document(&receipt)

@@ -41,7 +41,9 @@ use crate::turn::admission::prompt::{
 };
 use crate::turn::admission::{Answer, Owner, Refusal};
 use crate::turn::record::{self, EventsBody};
-use crate::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery, recount, sweep};
+use crate::turn::{
+    EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, delivery, recount, sweep,
+};
 
 pub(super) struct Bench {
     /// What workers write to; the memory store unless a test brings another.
@@ -117,6 +119,7 @@ impl Bench {
             agents: self.agents.clone(),
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
+            stops: Stops::default(),
             herald: None,
             clock: Arc::new(RuntimeClock { ahead: Duration::from_millis(ahead), ..self.clock }),
             worker: WorkerId::new(self.ids.fresh()),

@@ -71,7 +71,7 @@ async fn what_only_a_later_version_understands_is_left_for_it() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     let partition = Partition::Conversation(Bench::key());
-    let body: InboxBody = serde_json::from_value(json!({"abort": {}})).unwrap();
+    let body: InboxBody = serde_json::from_value(json!({"command": {"name": "later"}})).unwrap();
     let item = InboxItem {
         input_id: InputId::new("later"),
         accepted_at: crate::clock::Timestamp(1),

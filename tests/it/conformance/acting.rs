@@ -14,7 +14,7 @@ pub(super) struct Played {
     /// Everything told while it happened, up to the end of the last run.
     pub(super) live: Vec<Frame>,
     /// What was refused, in order.
-    pub(super) errors: Vec<Value>,
+    pub(super) errors: Vec<String>,
 }
 
 /// Plays them all and waits for the end of what they began.
@@ -48,7 +48,7 @@ struct Actor<'a> {
     stage: &'a Stage,
     stream: Stream,
     live: Vec<Frame>,
-    errors: Vec<Value>,
+    errors: Vec<String>,
     /// Whether a run has begun whose end was not yet heard.
     is_running: bool,
 }
@@ -76,7 +76,7 @@ impl Actor<'_> {
             (Ok(()), None) => self.is_running |= begins,
             (Err(error), Some(index)) => {
                 assert_eq!(*index, json!(self.errors.len()), "errors come in order");
-                self.errors.push(json!(error));
+                self.errors.push(error);
             }
             (outcome, _) => panic!("{action}: {outcome:?}"),
         }

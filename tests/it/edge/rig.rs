@@ -32,7 +32,7 @@ use turnwheel::tools::{
     Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
 };
 use turnwheel::turn::admission::Owner;
-use turnwheel::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery};
+use turnwheel::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, delivery};
 
 /// Pays. Over 100 a person is asked; `slowly` it waits to be let go.
 #[derive(Debug)]
@@ -225,6 +225,7 @@ impl Rig {
             }),
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
+            stops: Stops::default(),
             herald: None,
             clock: Arc::clone(&clock) as _,
             ids,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 use turnwheel::agent::content::joined_text;
 use turnwheel::agent::raw::RawJson;
 use turnwheel::agents::{ToolSet, load};
@@ -79,6 +80,7 @@ impl Bench {
             shelf: Shelf { key, incarnation: "i1".to_owned() },
             artifacts: Arc::clone(&self.kept) as _,
             deadline: clock.now().plus(self.time),
+            stop: CancellationToken::new(),
             clock: Arc::new(clock),
             workspace: Arc::new(BTreeMap::new()),
             progress: Arc::new(|_| {}),

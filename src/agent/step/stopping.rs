@@ -1,0 +1,222 @@
+//! A stop: the prompt that it names ends where it stands, and its receipt says what had already happened.
+
+use crate::agent::draft::Draft;
+use crate::agent::entry::{CallRef, PromptState, PromptStop};
+use crate::agent::inbox::{InboxBody, InboxItem, Outcome};
+use crate::agent::message::StopReason;
+use crate::agent::phase::{CallStatus, Phase, WaitsFor};
+use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
+use crate::agent::step::{
+    Answered, CallResult, Setback, answer, calls, ending, landing, taking_in,
+};
+use crate::ids::{PromptId, RequestId};
+
+/// What the model reads of a call that a stop came before.
+pub(super) const ABORTED: &str = "Operation aborted";
+
+/// What the record has in the place of an answer that was never asked for.
+const NOT_ASKED: &str = "Request was aborted";
+
+/// Of the answer whose calls are open: the provider's ids.
+#[derive(Default)]
+struct Batch {
+    ran: Vec<String>,
+    skipped: Vec<String>,
+    unknown: Vec<String>,
+}
+
+/// Whether the prompt that runs is to be stopped.
+pub(super) fn is_coming(draft: &Draft) -> bool {
+    let Some(run) = &draft.head.prompt else { return false };
+    draft.pending.iter().any(|pending| names(&pending.item, &run.id))
+}
+
+fn names(item: &InboxItem, prompt: &PromptId) -> bool {
+    matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == Some(prompt))
+}
+
+/// Ends the prompt that runs; what waits in the queues stays there.
+pub(super) fn stop(draft: &mut Draft) {
+    let batch = batch(draft);
+    land(draft, Outcome::Landed, &batch);
+    // The turn must not run on into another answer when its last call is settled.
+    let rules = draft.rules.clone();
+    draft.rules.rounds_max = None;
+    draft.rules.hard_rounds_max = u32::MAX;
+    taking_in::settle_all(draft);
+    decide_all(draft);
+    match &draft.head.phase {
+        Phase::Calls { .. } => end_calls(draft),
+        Phase::Model { .. } => end_turn(draft),
+        Phase::Idle | Phase::Summary { .. } | Phase::Deleted => {}
+    }
+    draft.rules = rules;
+    ending::end(draft, PromptState::Aborted, PromptStop::Aborted, None);
+}
+
+/// The stops of a prompt that ends get their receipts: of one that was stopped, or that they came too late.
+pub(super) fn settle(draft: &mut Draft, state: PromptState) {
+    let is_stopped = state == PromptState::Aborted;
+    let outcome = if is_stopped { Outcome::Landed } else { Outcome::Ignored };
+    land(draft, outcome, &Batch::default());
+}
+
+fn land(draft: &mut Draft, outcome: Outcome, batch: &Batch) {
+    let Some(prompt) = draft.prompt_id() else { return };
+    while let Some(item) = taking_in::take_surely(draft, |item| names(item, &prompt)) {
+        let mut receipt = landing::receipt(draft, &item);
+        receipt.outcome = outcome;
+        receipt.prompt_id = Some(prompt.clone());
+        receipt.ran_calls.clone_from(&batch.ran);
+        receipt.skipped_calls.clone_from(&batch.skipped);
+        receipt.unknown_calls.clone_from(&batch.unknown);
+        draft.receipts.push(receipt);
+    }
+}
+
+/// Stops of prompts that neither run nor wait came too late.
+pub(super) fn ignore_late(draft: &mut Draft) {
+    let to_come: Vec<PromptId> = draft
+        .pending
+        .iter()
+        .filter_map(|pending| taking_in::begins(&pending.item).cloned())
+        .chain(draft.prompt_id())
+        .collect();
+    let is_late = |item: &InboxItem| {
+        matches!(&item.body, InboxBody::Abort(_))
+            && !to_come.iter().any(|prompt| names(item, prompt))
+    };
+    while let Some(item) = taking_in::take_surely(draft, is_late) {
+        let InboxBody::Abort(abort) = &item.body else { continue };
+        let mut receipt = landing::receipt(draft, &item);
+        let span =
+            draft.head.prompts.iter().find(|span| Some(&span.id) == abort.prompt_id.as_ref());
+        // Its end was committed without a look at the inbox.
+        let has_stopped = span.is_some_and(|span| span.state == PromptState::Aborted);
+        receipt.outcome = if has_stopped { Outcome::Landed } else { Outcome::Ignored };
+        receipt.prompt_id.clone_from(&abort.prompt_id);
+        draft.receipts.push(receipt);
+    }
+}
+
+fn batch(draft: &Draft) -> Batch {
+    let mut batch = Batch::default();
+    let Some(answer) = draft.open_answer() else { return batch };
+    for (index, call) in answer.tool_calls().enumerate() {
+        let list = match what_became(draft, index) {
+            Some(Became::Ran) => &mut batch.ran,
+            Some(Became::Skipped) => &mut batch.skipped,
+            Some(Became::Unknown) => &mut batch.unknown,
+            None => continue,
+        };
+        list.push(call.id.clone());
+    }
+    batch
+}
+
+enum Became {
+    Ran,
+    Skipped,
+    Unknown,
+}
+
+/// Of a call of the open answer, with what waits to be taken in; `None`: it was refused before, whatever came after.
+fn what_became(draft: &Draft, index: usize) -> Option<Became> {
+    let state = draft.calls().get(index)?;
+    Some(match &state.status {
+        CallStatus::Done { .. } if state.attempts == 0 => return None,
+        CallStatus::Done { .. } if calls::is_in_doubt(draft, index) => Became::Unknown,
+        CallStatus::Done { .. } => Became::Ran,
+        CallStatus::Started { .. } if has_come_late(draft, index) => Became::Ran,
+        CallStatus::Started { .. } => Became::Unknown,
+        CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
+            let is_outcome = |request: &Request| {
+                request.id == *request_id && request.kind == RequestKind::Outcome
+            };
+            if !draft.head.requests.iter().any(is_outcome) {
+                return Some(Became::Skipped);
+            }
+            match said_of(draft, request_id) {
+                _ if has_come_late(draft, index) => Became::Ran,
+                Some(Verdict::Happened) => Became::Ran,
+                Some(Verdict::DidNotHappen | Verdict::Again) => Became::Skipped,
+                Some(
+                    Verdict::Approve
+                    | Verdict::Reject
+                    | Verdict::Answer
+                    | Verdict::Expired
+                    | Verdict::Aborted,
+                )
+                | None => Became::Unknown,
+            }
+        }
+        // Of a worker that stopped in its middle; nobody has sent it again.
+        CallStatus::Ready if state.attempts > 0 && !has_come_late(draft, index) => Became::Unknown,
+        CallStatus::Ready if state.attempts > 0 => Became::Ran,
+        CallStatus::Ready | CallStatus::Waiting { .. } => Became::Skipped,
+    })
+}
+
+/// What a decision that waits to be taken in says.
+fn said_of(draft: &Draft, id: &RequestId) -> Option<Verdict> {
+    draft.pending.iter().find_map(|pending| match &pending.item.body {
+        InboxBody::Decision(decision) if decision.request_id == *id => Some(decision.verdict),
+        _ => None,
+    })
+}
+
+/// Whether a stopped worker's result of the call waits to be taken in.
+fn has_come_late(draft: &Draft, index: usize) -> bool {
+    let Phase::Calls { answer, .. } = draft.head.phase else { return false };
+    let call = CallRef { answer, index };
+    let is_it =
+        |item: &InboxItem| matches!(&item.body, InboxBody::LateResult(late) if late.call == call);
+    draft.pending.iter().any(|pending| is_it(&pending.item))
+}
+
+/// Whoever stops a prompt has decided what it asked. Accepted decisions have landed before.
+fn decide_all(draft: &mut Draft) {
+    while let Some(request) = draft.head.requests.first() {
+        let decision = Decision {
+            request_id: request.id.clone(),
+            verdict: Verdict::Aborted,
+            reason: None,
+            value: None,
+            decided_by: "abort".to_owned(),
+            decided_at: draft.now,
+        };
+        if !landing::decide(draft, &decision) {
+            return;
+        }
+    }
+}
+
+fn end_calls(draft: &mut Draft) {
+    for index in 0..draft.calls().len() {
+        let Some(call) = draft.calls().get(index).filter(|call| !call.is_done()).cloned() else {
+            continue;
+        };
+        if let CallStatus::Started { effect: Effect::Write, fingerprint, .. } = call.status {
+            calls::block_told(draft, index, fingerprint);
+            let text = format!("{} (The prompt was stopped.)", calls::UNKNOWN_OUTCOME);
+            calls::settle(draft, index, &CallResult::error(text));
+        } else if call.attempts > 0 || call.is_asked {
+            calls::settle(draft, index, &CallResult::error(ABORTED));
+        } else {
+            calls::refuse(draft, index, &CallResult::error(ABORTED));
+        }
+    }
+}
+
+/// A turn that is open ends as one whose answer was cut before its first word.
+fn end_turn(draft: &mut Draft) {
+    if !draft.head.prompt.as_ref().is_some_and(|run| run.is_turn_open) {
+        return;
+    }
+    let mut message = ending::own_words(String::new(), draft);
+    message.content = Vec::new();
+    message.stop_reason = StopReason::Aborted;
+    message.error_message = Some(NOT_ASKED.to_owned());
+    let (revision, started_at) = (String::new(), draft.now);
+    answer::accept(draft, &Answered { message, revision, started_at, setback: Setback::Final });
+}

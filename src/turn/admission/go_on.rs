@@ -1,0 +1,87 @@
+//! Going on without a new input: a prompt of its own, from where the conversation stands.
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::agent::head::Head;
+use crate::agent::inbox::{Admission, ContinueInput, InboxBody, InboxItem};
+use crate::agent::message::Message;
+use crate::agent::path::path;
+use crate::agent::projection;
+use crate::ids::{ConversationKey, PromptId};
+use crate::turn::World;
+use crate::turn::admission::idempotency::{Idempotency, earlier};
+use crate::turn::admission::place::{Place, busy_with};
+use crate::turn::admission::prompt::{Disposition, Mode, Sender, accepted, keep, repeated};
+use crate::turn::admission::{Answer, Refusal};
+use crate::turn::views::load;
+
+/// The sources' (s3 §1.5).
+const BUSY: &str = "Agent is already processing. Wait for completion before continuing.";
+const EMPTY: &str = "No messages to continue from";
+const ANSWERED: &str = "Cannot continue from message role: assistant";
+
+/// Has no members.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ContinueRequest {}
+
+/// Keeps what goes on with the conversation: from an input or results that nobody has answered, or from an answer with
+/// what waits in the queues.
+///
+/// # Errors
+/// [`Refusal::AlreadyProcessing`] and [`Refusal::Conflict`] with the sources' texts; otherwise as [`Refusal`] says.
+pub async fn go_on(
+    world: &World,
+    key: &ConversationKey,
+    idempotency: &Idempotency,
+    sender: &Sender,
+) -> Result<Answer, Refusal> {
+    let input_id = idempotency.input_id(key);
+    let (head, before) =
+        tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
+    let (head, _) = head?;
+    if let Some(before) = before? {
+        return repeated(world, key, &before, idempotency, sender).await;
+    }
+    if let Some(prompt_id) = busy_with(world, &head).await? {
+        return Err(Refusal::AlreadyProcessing { prompt_id, said: BUSY });
+    }
+    let is_answered = is_answered(world, &head).await?;
+    if is_answered && !has_queued(world, key).await? {
+        return Err(Refusal::Conflict { detail: ANSWERED.to_owned(), retry_after: None });
+    }
+    let prompt_id = PromptId::of(&input_id);
+    let item = InboxItem {
+        input_id,
+        accepted_at: world.clock.now(),
+        admission: Admission::default(),
+        traceparent: sender.traceparent.clone(),
+        body: InboxBody::Continue(ContinueInput {
+            prompt_id,
+            user: head.user.clone(),
+            is_answered,
+            turn: Some(head.turn),
+        }),
+    };
+    let place = Place { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
+    let answer = accepted(key, &item, place);
+    keep(world, key, item, None, (answer, idempotency, sender)).await
+}
+
+/// Whether the last message that the model would read is its own. Failed answers are none: going on is trying again.
+async fn is_answered(world: &World, head: &Head) -> Result<bool, Refusal> {
+    let entries = load::all_entries(world, head).await?;
+    let path = path(&entries, head.leaf_id.as_ref());
+    let messages = projection::convert(projection::messages(&path));
+    match messages.last().map(AsRef::as_ref) {
+        None => Err(Refusal::Conflict { detail: EMPTY.to_owned(), retry_after: None }),
+        Some(last) => Ok(matches!(last, Message::Assistant(_))),
+    }
+}
+
+async fn has_queued(world: &World, key: &ConversationKey) -> Result<bool, Refusal> {
+    let is_queued =
+        |item: &InboxItem| matches!(item.body, InboxBody::Steer(_) | InboxBody::FollowUp(_));
+    Ok(load::inbox(world, key).await?.iter().any(is_queued))
+}

@@ -1,0 +1,150 @@
+//! Stopping a prompt: accepted in its name, so that a stop that comes late never ends the next one.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::inbox::{AbortInput, Admission, InboxBody, InboxItem, Outcome, Receipt};
+use crate::agent::raw::{Extra, RawJson};
+use crate::ids::{ConversationKey, InputId, PromptId};
+use crate::store::Write;
+use crate::telemetry::trace;
+use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
+use crate::turn::admission::place::busy_with;
+use crate::turn::admission::write::{Written, write_surely};
+use crate::turn::admission::{Answer, Refusal, nudge};
+use crate::turn::stopping::stop_id;
+use crate::turn::views::load;
+use crate::turn::{World, record};
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AbortRequest {
+    /// The prompt that is to end; absent: the one that runs or waits now. Another one's id changes nothing.
+    #[schema(value_type = Option<String>)]
+    pub prompt_id: Option<PromptId>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Stopping {
+    /// Under it the receipt says what had already happened.
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    /// The prompt that ends; absent when nothing ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub prompt_id: Option<PromptId>,
+}
+
+/// Keeps a stop for the prompt that has not ended; when there is none, or another one is named, a receipt says that nothing
+/// was stopped.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn abort(
+    world: &World,
+    key: &ConversationKey,
+    request: AbortRequest,
+    idempotency: &Idempotency,
+) -> Result<Answer, Refusal> {
+    let input_id = idempotency.input_id(key);
+    let (head, before) =
+        tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
+    let (head, _) = head?;
+    if let Some(before) = before? {
+        return repeated(world, key, &before, idempotency).await;
+    }
+    let current = busy_with(world, &head).await?;
+    let named = request.prompt_id;
+    let prompt_id = current.filter(|current| named.as_ref().is_none_or(|named| named == current));
+    let answer = answer(&input_id, prompt_id.as_ref());
+    // Who sends the same request again hears the same, whatever runs by then.
+    let admission = idempotency.admission(&answer);
+    let receipt = receipt(world, input_id.clone(), admission, prompt_id.clone());
+    let mut writes = vec![Write::Create(record::receipt_document(&receipt))];
+    if let Some(prompt_id) = &prompt_id {
+        writes.push(Write::Create(stop_document(world, prompt_id)));
+    }
+    world.probe.reached("admission.accept").await;
+    if let Written::Lost = write_surely(world, key, writes).await? {
+        if let Some(found) = earlier(world, key, input_id.as_str()).await? {
+            let replayed = repeated(world, key, &found, idempotency).await?;
+            return Ok(replayed);
+        }
+        // Somebody stops the same prompt: that one stop is enough.
+        let writes = vec![Write::Create(record::receipt_document(&receipt))];
+        if let Written::Lost = write_surely(world, key, writes).await? {
+            let found = earlier(world, key, input_id.as_str()).await?;
+            found.ok_or_else(Refusal::contended)?;
+        }
+    }
+    world.probe.reached("admission.accepted").await;
+    if prompt_id.is_some() {
+        ring(world, key).await;
+    }
+    Ok(answer)
+}
+
+/// Whoever performs something here stops at once; a prompt at rest is ended by the delivery that is rung for.
+async fn ring(world: &World, key: &ConversationKey) {
+    world.stops.tell(key);
+    nudge(world, key, trace::traceparent().as_deref()).await;
+}
+
+async fn repeated(
+    world: &World,
+    key: &ConversationKey,
+    before: &Earlier,
+    idempotency: &Idempotency,
+) -> Result<Answer, Refusal> {
+    let answer = before.replay(idempotency)?;
+    // The first bell may be what was lost.
+    ring(world, key).await;
+    Ok(answer)
+}
+
+fn answer(input_id: &InputId, prompt_id: Option<&PromptId>) -> Answer {
+    let input_id = prompt_id.map_or_else(|| input_id.clone(), stop_id);
+    let body = Stopping { input_id, prompt_id: prompt_id.cloned() };
+    Answer {
+        status: 202,
+        body: Some(RawJson::of(&body)),
+        location: None,
+        etag: None,
+        is_replayed: false,
+    }
+}
+
+/// What this request came to. A stop has a receipt of its own, under its own name.
+fn receipt(
+    world: &World,
+    input_id: InputId,
+    admission: Admission,
+    prompt_id: Option<PromptId>,
+) -> Receipt {
+    Receipt {
+        input_id,
+        accepted_at: world.clock.now(),
+        admission,
+        outcome: if prompt_id.is_some() { Outcome::Landed } else { Outcome::Ignored },
+        turn: 0,
+        prompt_id,
+        decision: None,
+        skipped_calls: Vec::new(),
+        ran_calls: Vec::new(),
+        unknown_calls: Vec::new(),
+        extra: Extra::new(),
+    }
+}
+
+fn stop_document(world: &World, prompt_id: &PromptId) -> crate::store::Document {
+    let now = world.clock.now();
+    let item = InboxItem {
+        input_id: stop_id(prompt_id),
+        accepted_at: now,
+        admission: Admission::default(),
+        traceparent: trace::traceparent(),
+        body: InboxBody::Abort(AbortInput { prompt_id: Some(prompt_id.clone()) }),
+    };
+    record::inbox_document(&item, Some(now))
+}
