@@ -16,8 +16,6 @@ use tokio::sync::watch;
 use tokio_util::sync::DropGuard;
 
 use crate::agent::content::Content;
-use crate::agent::entry::Source;
-use crate::agent::inbox::WhenIdle;
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, Settings, ThinkingLevel};
 use crate::agent::view::PromptView;
@@ -28,8 +26,11 @@ use crate::tools::RunTool;
 use crate::tools::code::{Tool, code_tool};
 use crate::turn::World;
 use crate::turn::admission::decide::{Decider, Said, decide};
+use crate::turn::admission::go_on::go_on;
 use crate::turn::admission::idempotency::{Idempotency, canonical_hash};
-use crate::turn::admission::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::turn::admission::prompt::{Mode, PromptRequest};
+use crate::turn::admission::stop::{AbortRequest, abort};
+use crate::turn::admission::waiting::clear_all;
 use crate::turn::admission::{Owner, Refusal};
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::{conversation, load, prompts};
@@ -79,10 +80,8 @@ pub struct Agent {
 /// Why an agent did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    #[error(
-        "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion."
-    )]
-    Busy,
+    #[error("{0}")]
+    Busy(&'static str),
     #[error("No model configured: {0}")]
     NoModel(String),
     /// A tool or a setting is wrong: every mistake, each a sentence.
@@ -98,11 +97,15 @@ pub enum AgentError {
 impl From<Refusal> for AgentError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::AlreadyProcessing { .. } => Self::Busy,
+            Refusal::AlreadyProcessing { said, .. } => Self::Busy(said),
             other => Self::Refused(other),
         }
     }
 }
+
+/// The sources' words (s3 §1.3, §1.5).
+const BUSY_PROMPT: &str = "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion.";
+const BUSY_CONTINUE: &str = "Agent is already processing. Wait for completion before continuing.";
 
 /// What is going on, as far as subscribers have been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,13 +215,79 @@ impl Agent {
     }
 
     async fn queue(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
-        let request = PromptRequest {
-            input: Some(input),
-            mode: Some(mode),
-            when_idle: Some(WhenIdle::Hold),
-            ..PromptRequest::default()
+        self.inner.begin_anew().await?;
+        self.inner.keep(setup::held(mode, Some(input))).await.map(|_| ())
+    }
+
+    /// Goes on from where the conversation stands: from an input or a result that nobody has answered, or from an answer
+    /// with what is queued.
+    ///
+    /// # Errors
+    /// [`AgentError::Busy`] while a prompt runs; [`AgentError::Refused`]: there is nothing to go on from.
+    pub async fn continue_(&self) -> Result<PromptView, AgentError> {
+        self.occupy(BUSY_CONTINUE)?;
+        let inner = &self.inner;
+        let began = async {
+            inner.begin_anew().await?;
+            let (world, key, name) = (inner.world(), inner.key.borrow().clone(), inner.fresh());
+            go_on(&world, &key, &name, &setup::sender()).await?;
+            Ok(PromptId::of(&name.input_id(&key)))
         };
-        self.keep(request).await.map(|_| ())
+        let id = self.or_idle(began.await)?;
+        self.wait().await;
+        self.view(&id).await
+    }
+
+    /// Ends what runs; the answer so far stays on record, and nothing new begins. Harmless when nothing runs.
+    ///
+    /// # Errors
+    /// It was not kept.
+    pub async fn abort(&self) -> Result<(), AgentError> {
+        let (world, key) = (self.inner.world(), self.inner.key.borrow().clone());
+        abort(&world, &key, AbortRequest::default(), &self.inner.fresh()).await?;
+        Ok(())
+    }
+
+    /// Takes back what was queued to steer with.
+    ///
+    /// # Errors
+    /// The record did not answer.
+    pub async fn clear_steering_queue(&self) -> Result<(), AgentError> {
+        self.clear(Some(Mode::Steer)).await
+    }
+
+    /// Takes back what was queued to follow.
+    ///
+    /// # Errors
+    /// The record did not answer.
+    pub async fn clear_follow_up_queue(&self) -> Result<(), AgentError> {
+        self.clear(Some(Mode::FollowUp)).await
+    }
+
+    /// # Errors
+    /// The record did not answer.
+    pub async fn clear_all_queues(&self) -> Result<(), AgentError> {
+        self.clear(None).await
+    }
+
+    async fn clear(&self, queue: Option<Mode>) -> Result<(), AgentError> {
+        let (world, key) = (self.inner.world(), self.inner.key.borrow().clone());
+        clear_all(&world, &key, queue).await?;
+        Ok(())
+    }
+
+    /// Forgets what was said and what is queued; what the agent is set to stays.
+    ///
+    /// # Errors
+    /// [`AgentError::Busy`] while a prompt runs.
+    pub async fn reset(&self) -> Result<(), AgentError> {
+        if *self.inner.activity.borrow() != Activity::Idle {
+            return Err(AgentError::Busy(BUSY_PROMPT));
+        }
+        self.clear_all_queues().await?;
+        *lock(&self.inner.seen) = Seen::default();
+        *lock(&self.inner.is_rewritten) = true;
+        Ok(())
     }
 
     /// Resolves at once when nothing runs. A prompt that waits for a person does not run.
@@ -359,37 +428,34 @@ impl Agent {
 
     /// Keeps a prompt, and says that something runs.
     async fn accept(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
-        let mut was_idle = false;
-        self.inner.activity.send_if_modified(|activity| {
-            was_idle = *activity == Activity::Idle;
-            if was_idle {
-                *activity = Activity::Running;
-            }
-            was_idle
-        });
-        if !was_idle {
-            return Err(AgentError::Busy);
-        }
-        let accepted = self.keep(request).await;
-        if accepted.is_err() {
-            self.inner.activity.send_replace(Activity::Idle);
-        }
-        accepted
+        self.occupy(BUSY_PROMPT)?;
+        let kept = async {
+            let model = lock(&self.inner.config).settings.model.clone();
+            let named = model.as_deref().unwrap_or("normal");
+            self.inner.world.model.record(named).map_err(AgentError::NoModel)?;
+            self.inner.begin_anew().await?;
+            self.inner.keep(request).await
+        };
+        self.or_idle(kept.await)
     }
 
-    async fn keep(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
-        let inner = &self.inner;
-        inner.begin_anew().await?;
-        let world = inner.world();
-        let model = lock(&inner.config).settings.model.clone();
-        let named = model.as_deref().unwrap_or("normal");
-        world.model.record(named).map_err(AgentError::NoModel)?;
-        let key = inner.key.borrow().clone();
-        let sender =
-            Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse };
-        let request_id = inner.fresh();
-        accept_prompt(&world, &key, request, &request_id, &sender).await?;
-        Ok(PromptId::of(&request_id.input_id(&key)))
+    /// From here something runs.
+    fn occupy(&self, said: &'static str) -> Result<(), AgentError> {
+        let is_mine = self.inner.activity.send_if_modified(|activity| {
+            let is_idle = *activity == Activity::Idle;
+            if is_idle {
+                *activity = Activity::Running;
+            }
+            is_idle
+        });
+        if is_mine { Ok(()) } else { Err(AgentError::Busy(said)) }
+    }
+
+    fn or_idle<T>(&self, begun: Result<T, AgentError>) -> Result<T, AgentError> {
+        if begun.is_err() {
+            self.inner.activity.send_replace(Activity::Idle);
+        }
+        begun
     }
 
     async fn wait(&self) {

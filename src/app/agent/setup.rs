@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::content::Content;
+use crate::agent::entry::Source;
+use crate::agent::inbox::{InboxBody, WhenIdle};
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agents::{self, Catalog};
@@ -18,7 +21,7 @@ use crate::app::service::{StartError, io};
 use crate::artifacts::EmbeddedArtifacts;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
-use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
+use crate::ids::{ConversationKey, Ids, PromptId, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
 use crate::settings::{self, Settings};
@@ -28,8 +31,10 @@ use crate::telemetry::Telemetry;
 use crate::tools::sha256_hex;
 use crate::turn::admission::Owner;
 use crate::turn::admission::conversation::{NewConversation, create_conversation};
+use crate::turn::admission::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
+use crate::turn::admission::waiting::clear_all;
 use crate::turn::views::load;
-use crate::turn::{EntryMemory, Limits, NoProbe, World, record, recount};
+use crate::turn::{EntryMemory, Limits, NoProbe, Stops, World, record, recount};
 
 /// The only agent there is.
 const NAME: &str = "agent";
@@ -54,6 +59,20 @@ pub(super) fn catalog(config: &Config) -> Catalog {
         broken: BTreeMap::new(),
         default_agent: None,
     }
+}
+
+/// What waits for the next run, when none is under way.
+pub(super) fn held(mode: Mode, input: Option<Content>) -> PromptRequest {
+    PromptRequest {
+        input,
+        mode: Some(mode),
+        when_idle: Some(WhenIdle::Hold),
+        ..PromptRequest::default()
+    }
+}
+
+pub(super) fn sender() -> Sender {
+    Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse }
 }
 
 fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
@@ -104,6 +123,7 @@ impl Agent {
             clock,
             ids,
             probe: Arc::new(NoProbe),
+            stops: Stops::default(),
             limits: Limits::default(),
             telemetry: Telemetry::default(),
         };
@@ -169,16 +189,36 @@ impl Inner {
         Ok(())
     }
 
-    /// Another conversation, when the messages were changed since the last began.
+    /// Another conversation, when the messages were changed since the last began. What waits goes with it.
     pub(super) async fn begin_anew(&self) -> Result<(), AgentError> {
-        if std::mem::take(&mut *lock(&self.is_rewritten)) {
-            let id = self.world.ids.fresh();
-            if let Err(error) = self.begin(&id).await {
-                *lock(&self.is_rewritten) = true;
-                return Err(error);
-            }
+        if !std::mem::take(&mut *lock(&self.is_rewritten)) {
+            return Ok(());
         }
+        let before = self.key.borrow().clone();
+        let id = self.world.ids.fresh();
+        if let Err(error) = self.begin(&id).await {
+            *lock(&self.is_rewritten) = true;
+            return Err(error);
+        }
+        for item in load::inbox(&self.world, &before).await? {
+            let (mode, waiting) = match item.body {
+                InboxBody::Steer(waiting) => (Mode::Steer, waiting),
+                InboxBody::FollowUp(waiting) => (Mode::FollowUp, waiting),
+                _ => continue,
+            };
+            self.keep(held(mode, waiting.input)).await?;
+        }
+        clear_all(&self.world, &before, None).await?;
         Ok(())
+    }
+
+    /// Keeps a request in the conversation that is followed.
+    pub(super) async fn keep(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
+        let world = self.world();
+        let key = self.key.borrow().clone();
+        let name = self.fresh();
+        accept_prompt(&world, &key, request, &name, &sender()).await?;
+        Ok(PromptId::of(&name.input_id(&key)))
     }
 
     /// What a folder holds from before: its messages; and behind which event to listen.

@@ -200,7 +200,7 @@ async fn who_asks_while_it_runs_is_told_so_and_steers_are_taken_in() {
         tokio::task::yield_now().await;
     }
     assert!(agent.state().await.is_streaming);
-    assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy)));
+    assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
     agent.steer("stop, do this").await.unwrap();
     model.gate.add_permits(8);
     running.await.unwrap().unwrap();
@@ -302,4 +302,49 @@ async fn an_agent_that_is_made_again_goes_on_where_it_was() {
     assert_eq!(messages(&agent.state().await), ["user:a", "assistant:1"]);
     agent.prompt("b").await.unwrap();
     assert_eq!(model.requests()[1], ["user:a", "assistant:1", "user:b"]);
+}
+
+#[tokio::test]
+async fn a_stop_ends_what_runs_and_going_on_tries_again() {
+    let model = Played::new(&[json!("never"), json!("done")]);
+    model.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let agent = agent_of(&model).await;
+    agent.abort().await.unwrap();
+    let nothing = agent.continue_().await.unwrap_err().to_string();
+    assert_eq!(nothing, "No messages to continue from");
+    let running = tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.prompt("go").await }
+    });
+    while model.requests().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let busy = agent.continue_().await.unwrap_err().to_string();
+    assert_eq!(busy, "Agent is already processing. Wait for completion before continuing.");
+    agent.abort().await.unwrap();
+    let prompt = running.await.unwrap().unwrap();
+    assert_eq!(prompt.state, crate::agent::entry::PromptState::Aborted);
+    assert_eq!(agent.state().await.error.as_deref(), Some("Request was aborted"));
+    model.gate.add_permits(8);
+    agent.continue_().await.unwrap();
+    assert_eq!(messages(&agent.state().await).last().unwrap(), "assistant:done");
+    let answered = agent.continue_().await.unwrap_err().to_string();
+    assert_eq!(answered, "Cannot continue from message role: assistant");
+}
+
+#[tokio::test]
+async fn what_is_queued_can_be_taken_back_and_goes_along_when_messages_are_replaced() {
+    let model = Played::new(&[json!("1"), json!("2"), json!("3")]);
+    let agent = agent_of(&model).await;
+    agent.steer("never").await.unwrap();
+    agent.clear_steering_queue().await.unwrap();
+    agent.follow_up("later").await.unwrap();
+    agent.clear_messages();
+    agent.prompt("go").await.unwrap();
+    let all = ["user:go", "assistant:1", "user:later", "assistant:2"];
+    assert_eq!(messages(&agent.state().await), all);
+    agent.steer("never").await.unwrap();
+    agent.reset().await.unwrap();
+    agent.prompt("again").await.unwrap();
+    assert_eq!(messages(&agent.state().await), ["user:again", "assistant:3"]);
 }
