@@ -130,8 +130,7 @@ pub(crate) async fn clear_all(
         Some("followUp") => Some(Mode::FollowUp),
         Some(_) => {
             let detail = "`mode` is steer or followUp; without it both queues are cleared";
-            return Err(Problem::bad_request(detail)
-                .with_faults(vec![Fault::at("?mode", detail)]));
+            return Err(Problem::bad_request(detail).with_faults(vec![Fault::at("?mode", detail)]));
         }
     };
     let items = waiting::clear_all(&api.world, &key, queue).await?;

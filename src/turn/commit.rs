@@ -10,7 +10,8 @@ use crate::ids::{CommitId, InputId};
 use crate::live::LiveEvent;
 use crate::queue;
 use crate::store::{
-    ETag, Freshness, HEAD_ID, Kind, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write, events_id,
+    ETag, Freshness, HEAD_ID, Kind, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write,
+    events_id,
 };
 use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
@@ -78,8 +79,7 @@ impl Hold<'_> {
                 Ok(Verdict::Stale) => {
                     looks += 1;
                     let again = self.look_again(inputs, looks).await;
-                    let (again, waiting) =
-                        again.map_err(|source| self.error("commit", source))?;
+                    let (again, waiting) = again.map_err(|source| self.error("commit", source))?;
                     (less, seen) = (Some(again), Some(waiting));
                 }
                 Err(StoreError::TooLarge(what)) => match reduced(inputs, &what) {

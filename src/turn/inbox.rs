@@ -94,16 +94,17 @@ impl Hold<'_> {
         let Some(waiting) = waiting else {
             // What was done is kept; who waits is looked at in the next turn.
             let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
-            return if done.is_empty() { Err(StoreError::Conflict) } else { Ok((done, Vec::new())) };
+            return if done.is_empty() {
+                Err(StoreError::Conflict)
+            } else {
+                Ok((done, Vec::new()))
+            };
         };
-        let mut again = Vec::with_capacity(inputs.len());
-        for input in inputs {
-            match input {
-                Input::Looked(_) => again.push(looked(&waiting)),
-                Input::Prepared { .. } => {}
-                kept => again.push(kept.clone()),
-            }
-        }
+        let anew = |input: &Input| {
+            if matches!(input, Input::Looked(_)) { looked(&waiting) } else { input.clone() }
+        };
+        let is_decided = |input: &&Input| !matches!(input, Input::Prepared { .. });
+        let mut again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
             self.prepare(&mut again).await;
         }

@@ -109,9 +109,12 @@ pub fn writes(
         };
         writes.push(Write::Create(document(events_id(first.n), Kind::Events, &body, None)));
     }
-    writes.extend(draft.receipts.iter().map(|receipt| {
-        Write::Replace(receipt_document(receipt), version(&receipt.input_id))
-    }));
+    writes.extend(
+        draft
+            .receipts
+            .iter()
+            .map(|receipt| Write::Replace(receipt_document(receipt), version(&receipt.input_id))),
+    );
     writes.extend(
         draft.notices.iter().map(|notice| Write::Create(notice_document(notice, Some(notice.at)))),
     );

@@ -103,11 +103,7 @@ pub(crate) enum Found {
 
 /// # Errors
 /// [`Refusal::NotFound`] and the store's.
-pub(crate) async fn find(
-    world: &World,
-    key: &ConversationKey,
-    id: &str,
-) -> Result<Found, Refusal> {
+pub(crate) async fn find(world: &World, key: &ConversationKey, id: &str) -> Result<Found, Refusal> {
     const NO_INPUT: Refusal = Refusal::NotFound("input");
     if !is_plain(id) {
         return Err(NO_INPUT);

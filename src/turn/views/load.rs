@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
+use crate::agent::content::Content;
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
-use crate::agent::content::Content;
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::phase::Phase;
 use crate::ids::{ConversationKey, PromptId, UserId};

@@ -29,9 +29,9 @@ pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptV
     }
     let key = head.key();
     match earlier(world, &key, &input_id).await? {
-        Some(Earlier::Waiting(item)) => load::coming(&item)
-            .map(|coming| waiting_view(world, head, coming))
-            .ok_or(NO_PROMPT),
+        Some(Earlier::Waiting(item)) => {
+            load::coming(&item).map(|coming| waiting_view(world, head, coming)).ok_or(NO_PROMPT)
+        }
         Some(Earlier::Settled(receipt)) if receipt.outcome == Outcome::Cleared => {
             is_promised(&receipt, id).then(|| cleared_view(world, head, id)).ok_or(NO_PROMPT)
         }
@@ -132,9 +132,8 @@ pub async fn prompts(
         .filter(|entry| matches!(entry.body, EntryBody::Prompt(_)))
         .filter_map(|entry| entry.base.prompt_id.as_ref())
         .collect();
-    let waiting: Vec<Coming<'_>> = load::to_come(head, &inbox)
-        .filter(|coming| !begun.contains(&coming.prompt_id))
-        .collect();
+    let waiting: Vec<Coming<'_>> =
+        load::to_come(head, &inbox).filter(|coming| !begun.contains(&coming.prompt_id)).collect();
     let is_waiting_for_person = head.state() == State::WaitingForApproval
         && seen_state(head, &pending(world, head).await?) == State::WaitingForApproval;
     let has_schema = has_schema(world, head);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use turnwheel::clock::Clock as _;
 use turnwheel::queue::{self, Queue as _};
 
 use super::rig::Rig;
@@ -11,7 +10,8 @@ use super::rig::Rig;
 const PROMPTS: &str = "/api/conversations/c/prompts";
 const INBOX: &str = "/api/conversations/c/inbox";
 /// Two calls in one answer: the first waits to be let go.
-const TWO_CALLS: &str = r#"use pay with {"slowly": true} and use pay with {"amount": 1} then say paid"#;
+const TWO_CALLS: &str =
+    r#"use pay with {"slowly": true} and use pay with {"amount": 1} then say paid"#;
 
 impl Rig {
     async fn queue(&self, mode: &str, text: &str) -> Value {
@@ -50,7 +50,11 @@ impl Rig {
 
     async fn events(&self) -> Vec<String> {
         let told = self.get("/api/conversations/c/events?follow=false").send().await.is(200);
-        told.text.lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned).collect()
+        told.text
+            .lines()
+            .filter_map(|line| line.strip_prefix("event: "))
+            .map(str::to_owned)
+            .collect()
     }
 
     async fn input(&self, accepted: &Value) -> Value {
@@ -222,7 +226,10 @@ async fn follow_ups_taken_together_share_the_first_ones_prompt() {
 #[tokio::test]
 async fn steers_land_one_at_a_time_or_all_at_once() {
     for (mode, expected) in [
-        ("one-at-a-time", vec!["user: say one", "assistant: one", "user: say two", "assistant: two"]),
+        (
+            "one-at-a-time",
+            vec!["user: say one", "assistant: one", "user: say two", "assistant: two"],
+        ),
         ("all", vec!["user: say one", "user: say two", "assistant: two"]),
     ] {
         let rig = Rig::new();
