@@ -100,6 +100,7 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
         usage: Usage::default(),
         result: None,
         error: None,
+        retry: None,
     }
 }
 
