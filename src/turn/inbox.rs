@@ -104,14 +104,11 @@ impl Hold<'_> {
                 Ok((done, Vec::new()))
             };
         };
-        let mut again = Vec::with_capacity(inputs.len());
-        for input in inputs {
-            match input {
-                Input::Looked(_) => again.push(looked(&waiting)),
-                Input::Prepared { .. } => {}
-                kept => again.push(kept.clone()),
-            }
-        }
+        let anew = |input: &Input| {
+            if matches!(input, Input::Looked(_)) { looked(&waiting) } else { input.clone() }
+        };
+        let is_decided = |input: &&Input| !matches!(input, Input::Prepared { .. });
+        let mut again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
             self.prepare(&mut again).await;
         }

@@ -123,6 +123,7 @@ mod tests {
             prompt_id: PromptId::new("p"),
             turn: 1,
             begins_turn: false,
+            begins_agent: false,
         };
         let telling = Telling::begin(&live, &key, answer);
         let start = |content_index| AnswerEvent::TextStart { content_index };

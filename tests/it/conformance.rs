@@ -47,6 +47,9 @@ cases! {
     l05_a_failing_tool_is_a_result_that_the_model_reads "L05";
     l06_an_unknown_tool_is_a_result_that_the_model_reads "L06";
     l07_arguments_that_do_not_fit_are_a_result_that_the_model_reads "L07";
+    l09_a_steer_during_a_call_skips_the_others_of_its_batch "L09";
+    l10_a_steer_that_waited_joins_the_first_turn "L10";
+    l13_two_follow_ups_are_two_more_turns "L13";
     l16_an_error_in_the_middle_of_an_answer_ends_the_run "L16";
     l17_a_stop_while_text_streams_keeps_what_was_said "L17";
     l18_going_on_from_a_message_that_nobody_has_answered "L18";

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use turnwheel::clock::Clock as _;
 use turnwheel::queue::{self, Queue as _};
 
 use super::rig::Rig;
