@@ -6,6 +6,7 @@ mod azure;
 mod case;
 mod compare;
 mod hooks;
+mod in_process;
 mod loops;
 mod notation;
 mod stage;
@@ -24,7 +25,10 @@ async fn play(case: &Case) {
         "azure" if case.given("messages").is_array() => Box::pin(azure::history(case)).await,
         "azure" => Box::pin(azure::streams(case)).await,
         "approvals" => Box::pin(approvals::play(case)).await,
-        _ => Box::pin(loops::play(case)).await,
+        _ => {
+            Box::pin(loops::play(case)).await;
+            Box::pin(in_process::play(case)).await;
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::stage::{CONVERSATION, Stage};
 use crate::support::stream::{Frame, Stream};
 
 /// What a case gives to wait before anything runs, and the mode in which it is sent.
-const QUEUED_BEFORE: [(&str, &str); 2] =
+pub(super) const QUEUED_BEFORE: [(&str, &str); 2] =
     [("steering_queue_before_run", "steer"), ("follow_up_queue_before_run", "followUp")];
 
 /// What came of the actions.
@@ -40,7 +40,7 @@ pub(super) async fn play(case: &Case, stage: &Stage, stream: Stream) -> Played {
 }
 
 /// The call in whose middle the action happens.
-fn during_call(action: &Value) -> Option<&str> {
+pub(super) fn during_call(action: &Value) -> Option<&str> {
     let call = action["when"].as_str()?.strip_prefix("while tool call ")?;
     Some(call.strip_suffix(" is executing").unwrap_or(call))
 }

@@ -5,11 +5,29 @@ use std::borrow::Cow;
 use async_trait::async_trait;
 use turnwheel::App;
 use turnwheel::agent::message::Message;
+use turnwheel::app::AgentBuilder;
 use turnwheel::extensions::{Block, CallAhead, Extension};
 
 use super::case::Case;
 
-pub(super) fn with_hooks(app: App, case: &Case) -> App {
+/// What hooks are registered with.
+pub(super) trait Hooked {
+    fn extension(self, extension: impl Extension + 'static) -> Self;
+}
+
+impl Hooked for App {
+    fn extension(self, extension: impl Extension + 'static) -> Self {
+        Self::extension(self, extension)
+    }
+}
+
+impl Hooked for AgentBuilder {
+    fn extension(self, extension: impl Extension + 'static) -> Self {
+        Self::extension(self, extension)
+    }
+}
+
+pub(super) fn with_hooks<A: Hooked>(app: A, case: &Case) -> A {
     let hooks = case.given("hooks");
     let app = match hooks["context"].as_str() {
         None => app,

@@ -69,7 +69,7 @@ async fn ends_as_expected(stage: &Stage, expected: &Value) {
 
 /// In the order that holds here: calls run one after the other unless a setting says otherwise, and an answer that failed
 /// before its first event is a message and a turn like any other.
-fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
+pub(super) fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
     let mut events = expected["events"].as_array().unwrap().clone();
     if case.is_of_today() {
         events = in_sequence(&events);
@@ -95,7 +95,7 @@ fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
 }
 
 /// What the origin's stream function throws is here a refused request, and its text says so.
-fn as_thrown(case: &Case) -> Value {
+pub(super) fn as_thrown(case: &Case) -> Value {
     let mut expected = case.expected().clone();
     let script = case.given("model_script").as_array().unwrap();
     if script.iter().any(Value::is_string) {
@@ -111,14 +111,14 @@ fn as_thrown(case: &Case) -> Value {
 }
 
 /// `["echo", {"value": "x"}]` as the tools here write it down.
-fn run(run: &Value) -> Value {
+pub(super) fn run(run: &Value) -> Value {
     let name = run[0].as_str().unwrap();
     let value = run[1]["value"].as_str().or(run[1].as_str());
     Value::from(value.map_or_else(|| name.to_owned(), |value| format!("{name} {value}")))
 }
 
 /// `user: o1` as a message.
-fn history(case: &Case) -> Vec<Value> {
+pub(super) fn history(case: &Case) -> Vec<Value> {
     let lines = case.given("history").as_array().cloned().unwrap_or_default();
     lines.iter().map(|line| remembered(line.as_str().unwrap())).collect()
 }
