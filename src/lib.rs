@@ -26,3 +26,8 @@ pub mod turn;
 pub use app::{Agent, App};
 pub use tools::ToolResult;
 pub use tools::code::{Approval, CallContext as ToolContext, Tool, ToolError};
+
+/// The code of that page is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/rust.md")]
+struct RustPage;

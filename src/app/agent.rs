@@ -3,8 +3,10 @@
 mod builder;
 mod driver;
 mod event;
+mod setters;
 mod setup;
 mod state;
+mod subscription;
 
 #[cfg(test)]
 mod tests;
@@ -13,17 +15,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::watch;
-use tokio_util::sync::DropGuard;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::content::Content;
-use crate::agent::message::Message;
-use crate::agent::settings::{QueueMode, Settings, ThinkingLevel};
+use crate::agent::settings::Settings;
 use crate::agent::view::PromptView;
 use crate::agents::Catalog;
 use crate::app::service::StartError;
 use crate::ids::{ConversationKey, PromptId};
 use crate::tools::RunTool;
-use crate::tools::code::{Tool, code_tool};
 use crate::turn::World;
 use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::go_on::go_on;
@@ -38,6 +38,7 @@ use crate::turn::views::{conversation, load, prompts};
 pub use builder::AgentBuilder;
 pub use event::AgentEvent;
 pub use state::AgentState;
+pub use subscription::Subscription;
 
 use state::Seen;
 
@@ -65,7 +66,7 @@ use state::Seen;
 /// });
 /// let prompt = agent.prompt("Hello!").await?;
 /// assert_eq!(prompt.output.len(), 1);
-/// assert_eq!(agent.state().await.messages.len(), 2);
+/// assert_eq!(agent.state().messages.len(), 2);
 /// told.unsubscribe();
 /// # Ok(())
 /// # }
@@ -73,8 +74,8 @@ use state::Seen;
 #[derive(Clone)]
 pub struct Agent {
     inner: Arc<Inner>,
-    /// The tasks end with the last handle.
-    _ends: Arc<DropGuard>,
+    /// They end with the last handle.
+    _tasks: Arc<[AbortOnDropHandle<()>; 2]>,
 }
 
 /// Why an agent did not do what it was asked.
@@ -96,10 +97,10 @@ pub enum AgentError {
 
 impl From<Refusal> for AgentError {
     fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::AlreadyProcessing { said, .. } => Self::Busy(said),
-            other => Self::Refused(other),
+        if let Refusal::AlreadyProcessing { said, .. } = refusal {
+            return Self::Busy(said);
         }
+        Self::Refused(refusal)
     }
 }
 
@@ -114,6 +115,31 @@ enum Activity {
     Running,
     /// A person is asked.
     Waiting,
+}
+
+impl Activity {
+    /// What the event says of it, if anything.
+    fn after(event: &AgentEvent) -> Option<Self> {
+        match event {
+            AgentEvent::AgentSettled => Some(Self::Idle),
+            AgentEvent::Other { name, .. } => match name.as_str() {
+                "prompt.approval-requested" => Some(Self::Waiting),
+                "prompt.approval-settled" => Some(Self::Running),
+                _ => None,
+            },
+            AgentEvent::AgentStart
+            | AgentEvent::AgentEnd { .. }
+            | AgentEvent::TurnStart
+            | AgentEvent::TurnEnd { .. }
+            | AgentEvent::MessageStart { .. }
+            | AgentEvent::MessageUpdate { .. }
+            | AgentEvent::MessageReset { .. }
+            | AgentEvent::MessageEnd { .. }
+            | AgentEvent::ToolExecutionStart { .. }
+            | AgentEvent::ToolExecutionUpdate { .. }
+            | AgentEvent::ToolExecutionEnd { .. } => None,
+        }
+    }
 }
 
 /// What the next run is made with.
@@ -140,31 +166,6 @@ struct Inner {
     listeners: Mutex<Vec<(u64, Listener)>>,
     /// What the agent was made in, when nobody named a folder.
     _folder: Option<tempfile::TempDir>,
-}
-
-/// A subscriber's place; dropped, the subscriber is told no more.
-#[must_use = "dropped, nothing is told any more"]
-pub struct Subscription {
-    inner: Arc<Inner>,
-    number: u64,
-}
-
-impl Subscription {
-    pub fn unsubscribe(self) {
-        drop(self);
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        lock(&self.inner.listeners).retain(|(number, _)| *number != self.number);
-    }
-}
-
-impl fmt::Debug for Subscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("number", &self.number).finish_non_exhaustive()
-    }
 }
 
 impl fmt::Debug for Agent {
@@ -307,7 +308,7 @@ impl Agent {
     }
 
     /// As of the events that subscribers have been told.
-    pub async fn state(&self) -> AgentState {
+    pub fn state(&self) -> AgentState {
         let key = self.inner.key.borrow().clone();
         let activity = *self.inner.activity.borrow();
         let stream_message = match activity {
@@ -329,68 +330,6 @@ impl Agent {
             pending_tool_calls: seen.pending_tool_calls,
             error: seen.error,
         }
-    }
-
-    /// From the next answer on.
-    pub fn set_system_prompt(&self, text: impl Into<String>) {
-        self.change(|config| config.system_prompt = text.into());
-    }
-
-    /// From the next answer on. A model that is not there is told by the next prompt.
-    pub fn set_model(&self, id: impl Into<String>) {
-        self.change(|config| config.settings.model = Some(id.into()));
-    }
-
-    /// From the next answer on.
-    pub fn set_thinking_level(&self, level: ThinkingLevel) {
-        self.change(|config| config.settings.thinking_level = Some(level));
-    }
-
-    pub fn set_steering_mode(&self, mode: QueueMode) {
-        self.change(|config| config.settings.steering_mode = Some(mode));
-    }
-
-    pub fn set_follow_up_mode(&self, mode: QueueMode) {
-        self.change(|config| config.settings.follow_up_mode = Some(mode));
-    }
-
-    pub fn steering_mode(&self) -> QueueMode {
-        lock(&self.inner.config).settings.steering_mode.unwrap_or_default()
-    }
-
-    pub fn follow_up_mode(&self) -> QueueMode {
-        lock(&self.inner.config).settings.follow_up_mode.unwrap_or_default()
-    }
-
-    /// Instead of the tools so far. See [`Agent::add_tool`] for the others.
-    pub fn clear_tools(&self) {
-        self.change(|config| config.tools.clear());
-    }
-
-    /// Offered from the next answer on; in the place of one of the same name.
-    ///
-    /// # Errors
-    /// The tool is written wrongly.
-    pub fn add_tool<T: Tool>(&self, tool: T) -> Result<(), AgentError> {
-        let tool = code_tool(tool).map_err(|mistake| AgentError::Mistakes(vec![mistake]))?;
-        self.change(|config| {
-            config.tools.retain(|known| known.definition().name != tool.definition().name);
-            config.tools.push(tool);
-        });
-        Ok(())
-    }
-
-    /// What was said is this from now on. A run under way goes on with what it knows.
-    pub fn replace_messages(&self, messages: Vec<Message>) {
-        self.rewrite(|all| *all = messages);
-    }
-
-    pub fn append_message(&self, message: Message) {
-        self.rewrite(|all| all.push(message));
-    }
-
-    pub fn clear_messages(&self) {
-        self.rewrite(Vec::clear);
     }
 
     /// What a person is asked.
@@ -469,18 +408,6 @@ impl Agent {
         let (head, _) = load::head(&world, &key).await?;
         Ok(prompts::prompt(&world, &head, id).await?)
     }
-
-    fn change(&self, change: impl FnOnce(&mut Config)) {
-        let mut config = lock(&self.inner.config);
-        change(&mut config);
-        let catalog = setup::catalog(&config);
-        *self.inner.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
-    }
-
-    fn rewrite(&self, change: impl FnOnce(&mut Vec<Message>)) {
-        change(&mut lock(&self.inner.seen).messages);
-        *lock(&self.inner.is_rewritten) = true;
-    }
 }
 
 impl Inner {
@@ -507,16 +434,8 @@ impl Inner {
         for listener in listeners {
             listener(event);
         }
-        let activity = match event {
-            AgentEvent::AgentSettled => Activity::Idle,
-            AgentEvent::Other { name, .. } if name == "prompt.approval-requested" => {
-                Activity::Waiting
-            }
-            AgentEvent::Other { name, .. } if name == "prompt.approval-settled" => {
-                Activity::Running
-            }
-            _ => return,
-        };
-        self.activity.send_replace(activity);
+        if let Some(activity) = Activity::after(event) {
+            self.activity.send_replace(activity);
+        }
     }
 }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::app::agent::{AgentEvent, Inner};
 use crate::http::events::{Feed, Frame, Until};
 use crate::queue;
@@ -16,12 +14,8 @@ const SWEEP_EVERY: Duration = Duration::from_mins(1);
 /// A bell that was heard is hidden for longer than a turn takes.
 const HIDE: Duration = Duration::from_mins(10);
 
-/// Turns the wheel for every bell until `stop`.
-pub(super) async fn drive(inner: Arc<Inner>, stop: CancellationToken) {
-    let _ = stop.run_until_cancelled(listen(&inner)).await;
-}
-
-async fn listen(inner: &Inner) {
+/// Turns the wheel for every bell.
+pub(super) async fn turn(inner: Arc<Inner>) {
     let mut arrivals = inner.world.queue.arrivals(queue::TURNS);
     loop {
         if let Some(arrivals) = &mut arrivals {
@@ -50,12 +44,8 @@ async fn listen(inner: &Inner) {
     }
 }
 
-/// Tells the events of the conversation that is followed, behind the one of that number, until `stop`.
-pub(super) async fn tell(inner: Arc<Inner>, after: u64, stop: CancellationToken) {
-    let _ = stop.run_until_cancelled(follow(&inner, after)).await;
-}
-
-async fn follow(inner: &Inner, mut after: u64) {
+/// Tells the events of the conversation that is followed, behind the one of that number.
+pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
     let mut followed = inner.key.subscribe();
     loop {
         let key = followed.borrow_and_update().clone();

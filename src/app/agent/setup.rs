@@ -1,10 +1,11 @@
 //! What an agent is made of: the engine's ports over a folder, and a conversation.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
@@ -21,6 +22,7 @@ use crate::app::service::{StartError, io};
 use crate::artifacts::EmbeddedArtifacts;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
+use crate::extensions::Extension;
 use crate::ids::{ConversationKey, Ids, PromptId, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
@@ -80,6 +82,39 @@ fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
     model_of(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
 }
 
+/// The engine over a folder.
+async fn world(
+    data: &Path,
+    model: Arc<dyn Model>,
+    agents: Arc<Catalog>,
+    extensions: Vec<Arc<dyn Extension>>,
+) -> Result<World, AgentError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let ids: Arc<dyn Ids> = Arc::new(SystemIds);
+    Ok(World {
+        store: Arc::new(EmbeddedStore::open(data).map_err(StartError::from)?),
+        queue: Arc::new(embedded_queue(data, &clock, &ids).await?),
+        artifacts: Arc::new(
+            EmbeddedArtifacts::open(&data.join("artifacts"))
+                .await
+                .map_err(io("open the artifacts"))?,
+        ),
+        live: Arc::new(EmbeddedLive::default()),
+        model,
+        agents,
+        extensions,
+        entries: Arc::new(EntryMemory::default()),
+        herald: None,
+        worker: WorkerId::new(ids.fresh()),
+        clock,
+        ids,
+        probe: Arc::new(NoProbe),
+        stops: Stops::default(),
+        limits: Limits::default(),
+        telemetry: Telemetry::default(),
+    })
+}
+
 impl Agent {
     pub(super) async fn start(builder: AgentBuilder) -> Result<Self, AgentError> {
         if !builder.mistakes.is_empty() {
@@ -89,44 +124,19 @@ impl Agent {
             Some(models) => models,
             None => model_from_environment()?,
         };
-        let (folder, data) = match builder.data {
-            Some(data) => (None, data),
-            None => {
-                let folder = tempfile::tempdir().map_err(io("make a folder"))?;
-                let data = folder.path().to_owned();
-                (Some(folder), data)
-            }
+        let folder = match builder.data {
+            Some(_) => None,
+            None => Some(tempfile::tempdir().map_err(io("make a folder"))?),
         };
+        let own = folder.as_ref().map(|folder| folder.path().to_owned());
+        let data = builder.data.or(own).unwrap_or_default();
         let config = Config {
             system_prompt: builder.system_prompt,
             settings: builder.settings,
             tools: builder.tools,
         };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let catalog = Arc::new(catalog(&config));
-        let world = World {
-            store: Arc::new(EmbeddedStore::open(&data).map_err(StartError::from)?),
-            queue: Arc::new(embedded_queue(&data, &clock, &ids).await?),
-            artifacts: Arc::new(
-                EmbeddedArtifacts::open(&data.join("artifacts"))
-                    .await
-                    .map_err(io("open the artifacts"))?,
-            ),
-            live: Arc::new(EmbeddedLive::default()),
-            model: models,
-            agents: Arc::clone(&catalog),
-            extensions: builder.extensions,
-            entries: Arc::new(EntryMemory::default()),
-            herald: None,
-            worker: WorkerId::new(ids.fresh()),
-            clock,
-            ids,
-            probe: Arc::new(NoProbe),
-            stops: Stops::default(),
-            limits: Limits::default(),
-            telemetry: Telemetry::default(),
-        };
+        let world = world(&data, models, Arc::clone(&catalog), builder.extensions).await?;
         let owner = Owner { tenant: TenantId::new("default"), user: UserId::new("default") };
         let found = newest(&world, &owner).await?;
         let id = builder.session_id.unwrap_or_else(|| world.ids.fresh());
@@ -152,11 +162,18 @@ impl Agent {
             inner.remember().await?
         };
         recount::start_up(&inner.world).await.map_err(io("read what is owed"))?;
-        let stop = CancellationToken::new();
-        tokio::spawn(driver::drive(Arc::clone(&inner), stop.clone()));
-        tokio::spawn(driver::tell(Arc::clone(&inner), after, stop.clone()));
-        Ok(Self { inner, _ends: Arc::new(stop.drop_guard()) })
+        let turning = start(driver::turn(Arc::clone(&inner)));
+        let telling = start(driver::tell(Arc::clone(&inner), after));
+        Ok(Self { inner, _tasks: Arc::new([turning, telling]) })
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ends with the agent; what it was at stands in the folder and is taken up again"
+)]
+fn start(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(work))
 }
 
 /// The conversation that was begun last in this folder.
@@ -204,7 +221,12 @@ impl Inner {
             let (mode, waiting) = match item.body {
                 InboxBody::Steer(waiting) => (Mode::Steer, waiting),
                 InboxBody::FollowUp(waiting) => (Mode::FollowUp, waiting),
-                _ => continue,
+                InboxBody::Prompt(_)
+                | InboxBody::Decision(_)
+                | InboxBody::Abort(_)
+                | InboxBody::Continue(_)
+                | InboxBody::LateResult(_)
+                | InboxBody::Command(_) => continue,
             };
             self.keep(held(mode, waiting.input)).await?;
         }

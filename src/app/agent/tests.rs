@@ -11,11 +11,12 @@ use tokio::sync::Semaphore;
 
 use super::*;
 use crate::agent::event::AnswerEvent;
-use crate::agent::message::{AssistantMessage, StopReason};
+use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::request::Effect;
+use crate::agent::settings::ThinkingLevel;
 use crate::model::{Answer, Failure, Listener as Hearing, Model, ModelRecord, ModelRequest, Reply};
 use crate::tools::ToolResult;
-use crate::tools::code::{Approval, CallContext, ToolError};
+use crate::tools::code::{Approval, CallContext, Tool, ToolError};
 
 /// Plays its answers one after the other and notes what it was sent.
 #[derive(Debug)]
@@ -63,7 +64,9 @@ impl Model for Played {
         let (content, stop) = match &play {
             Value::String(text) => (json!([{"type": "text", "text": text}]), "stop"),
             Value::Array(calls) => (Value::Array(calls.clone()), "toolUse"),
-            _ => (json!([]), "error"),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
+                (json!([]), "error")
+            }
         };
         listener.hear(AnswerEvent::TextStart { content_index: 0 });
         let message: AssistantMessage = serde_json::from_str(
@@ -124,7 +127,7 @@ impl Tool for Echo {
 async fn agent_of(model: &Arc<Played>) -> Agent {
     Agent::builder()
         .system_prompt("Be brief.")
-        .models(model.clone())
+        .models(Arc::clone(model) as Arc<dyn Model>)
         .tool(Echo::default())
         .start()
         .await
@@ -134,7 +137,7 @@ async fn agent_of(model: &Arc<Played>) -> Agent {
 /// The names of what is told.
 fn names(agent: &Agent) -> (Arc<Mutex<Vec<String>>>, Subscription) {
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let kept = told.clone();
+    let kept = Arc::clone(&told);
     let subscription = agent.subscribe(move |event| {
         let event = serde_json::to_value(event).unwrap();
         lock(&kept).push(event["type"].as_str().unwrap_or("?").to_owned());
@@ -179,7 +182,7 @@ async fn a_prompt_is_answered_with_tools_and_everything_is_told_in_order() {
             "agent_settled",
         ]
     );
-    let state = agent.state().await;
+    let state = agent.state();
     assert_eq!(messages(&state), ["user:go", "assistant:", "toolResult:echo:x", "assistant:done"]);
     assert!(!state.is_streaming && state.pending_tool_calls.is_empty() && state.error.is_none());
     subscription.unsubscribe();
@@ -199,7 +202,7 @@ async fn who_asks_while_it_runs_is_told_so_and_steers_are_taken_in() {
     while model.requests().is_empty() {
         tokio::task::yield_now().await;
     }
-    assert!(agent.state().await.is_streaming);
+    assert!(agent.state().is_streaming);
     assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
     agent.steer("stop, do this").await.unwrap();
     model.gate.add_permits(8);
@@ -225,7 +228,7 @@ async fn what_is_queued_before_a_run_joins_it() {
     assert!(model.requests().is_empty());
     agent.prompt("go").await.unwrap();
     assert_eq!(
-        messages(&agent.state().await),
+        messages(&agent.state()),
         ["user:go", "user:extra", "assistant:r1", "user:f1", "assistant:r2"]
     );
 }
@@ -240,12 +243,12 @@ async fn what_is_set_counts_from_the_next_answer_on() {
     agent.set_thinking_level(ThinkingLevel::High);
     agent.prompt("b").await.unwrap();
     assert_eq!(*lock(&model.systems), ["Be brief.", "Be long."]);
-    let state = agent.state().await;
+    let state = agent.state();
     assert_eq!((state.tools.len(), state.thinking_level), (0, ThinkingLevel::High));
     agent.set_model("missing");
     let refused = agent.prompt("c").await.unwrap_err().to_string();
     assert_eq!(refused, "No model configured: set TURNWHEEL_MODEL");
-    assert!(!agent.state().await.is_streaming);
+    assert!(!agent.state().is_streaming);
 }
 
 #[tokio::test]
@@ -253,13 +256,13 @@ async fn messages_can_be_replaced_and_the_next_prompt_knows_them_only() {
     let model = Played::new(&[json!("1"), json!("2")]);
     let agent = agent_of(&model).await;
     agent.prompt("a").await.unwrap();
-    let state = agent.state().await;
+    let state = agent.state();
     let first = state.messages.first().unwrap().clone();
     agent.clear_messages();
     agent.append_message(first);
     agent.prompt("b").await.unwrap();
     assert_eq!(model.requests()[1], ["user:a", "user:b"]);
-    assert_eq!(messages(&agent.state().await), ["user:a", "user:b", "assistant:2"]);
+    assert_eq!(messages(&agent.state()), ["user:a", "user:b", "assistant:2"]);
 }
 
 #[tokio::test]
@@ -271,7 +274,7 @@ async fn a_person_is_asked_and_the_run_goes_on_with_the_decision() {
     let approval = agent.approvals().await.unwrap().remove(0);
     let said = Said { decision: "approve".to_owned(), reason: None, value: None };
     agent.decide(approval.id.as_str(), said).await.unwrap();
-    assert_eq!(messages(&agent.state().await)[2..], ["toolResult:echo:secret", "assistant:done"]);
+    assert_eq!(messages(&agent.state())[2..], ["toolResult:echo:secret", "assistant:done"]);
 }
 
 #[tokio::test]
@@ -280,14 +283,15 @@ async fn a_failed_answer_is_no_error_of_the_call_but_the_states() {
     let agent = agent_of(&model).await;
     let prompt = agent.prompt("go").await.unwrap();
     assert_eq!(prompt.state, crate::agent::entry::PromptState::Failed);
-    assert_eq!(agent.state().await.error.as_deref(), Some("bad key"));
+    assert_eq!(agent.state().error.as_deref(), Some("bad key"));
 }
 
 #[tokio::test]
 async fn an_agent_that_is_made_again_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let model = Played::new(&[json!("1"), json!("2")]);
-    let made = || Agent::builder().models(model.clone()).data(folder.path()).start();
+    let made =
+        || Agent::builder().models(Arc::clone(model) as Arc<dyn Model>).data(folder.path()).start();
     let agent = made().await.unwrap();
     agent.prompt("a").await.unwrap();
     drop(agent);
@@ -299,7 +303,7 @@ async fn an_agent_that_is_made_again_goes_on_where_it_was() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(messages(&agent.state().await), ["user:a", "assistant:1"]);
+    assert_eq!(messages(&agent.state()), ["user:a", "assistant:1"]);
     agent.prompt("b").await.unwrap();
     assert_eq!(model.requests()[1], ["user:a", "assistant:1", "user:b"]);
 }
@@ -324,10 +328,10 @@ async fn a_stop_ends_what_runs_and_going_on_tries_again() {
     agent.abort().await.unwrap();
     let prompt = running.await.unwrap().unwrap();
     assert_eq!(prompt.state, crate::agent::entry::PromptState::Aborted);
-    assert_eq!(agent.state().await.error.as_deref(), Some("Request was aborted"));
+    assert_eq!(agent.state().error.as_deref(), Some("Request was aborted"));
     model.gate.add_permits(8);
     agent.continue_().await.unwrap();
-    assert_eq!(messages(&agent.state().await).last().unwrap(), "assistant:done");
+    assert_eq!(messages(&agent.state()).last().unwrap(), "assistant:done");
     let answered = agent.continue_().await.unwrap_err().to_string();
     assert_eq!(answered, "Cannot continue from message role: assistant");
 }
@@ -342,9 +346,9 @@ async fn what_is_queued_can_be_taken_back_and_goes_along_when_messages_are_repla
     agent.clear_messages();
     agent.prompt("go").await.unwrap();
     let all = ["user:go", "assistant:1", "user:later", "assistant:2"];
-    assert_eq!(messages(&agent.state().await), all);
+    assert_eq!(messages(&agent.state()), all);
     agent.steer("never").await.unwrap();
     agent.reset().await.unwrap();
     agent.prompt("again").await.unwrap();
-    assert_eq!(messages(&agent.state().await), ["user:again", "assistant:3"]);
+    assert_eq!(messages(&agent.state()), ["user:again", "assistant:3"]);
 }

@@ -78,7 +78,7 @@ pub(super) async fn play(case: &Case) {
     );
     let requests: Vec<Value> = stage.model.requests().iter().map(notation::request).collect();
     assert_same(&format!("{id}: requests in process"), &requests, &list("model_requests"));
-    let state = stage.agent.state().await;
+    let state = stage.agent.state();
     let messages: Vec<Value> = state
         .messages
         .iter()

@@ -1,0 +1,31 @@
+//! A subscriber's place among the listeners of an agent.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::app::agent::{Inner, lock};
+
+/// A subscriber's place; dropped, the subscriber is told no more.
+#[must_use = "dropped, nothing is told any more"]
+pub struct Subscription {
+    pub(super) inner: Arc<Inner>,
+    pub(super) number: u64,
+}
+
+impl Subscription {
+    pub fn unsubscribe(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        lock(&self.inner.listeners).retain(|(number, _)| *number != self.number);
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("number", &self.number).finish_non_exhaustive()
+    }
+}
