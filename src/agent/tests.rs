@@ -39,7 +39,7 @@ pub(super) fn head() -> Head {
 }
 
 pub(super) fn rules() -> Rules {
-    Rules { rounds_max: Some(25), hard_rounds_max: 200, writes_notices: false }
+    Rules { rounds_max: Some(25), hard_rounds_max: 200, calls_at_once: 1, writes_notices: false }
 }
 
 pub(super) fn draft() -> Draft {
@@ -134,7 +134,7 @@ pub(super) fn gate(index: usize, effect: Effect, ask: Option<&str>) -> Input {
 }
 
 pub(super) fn refused(index: usize, text: &str) -> Input {
-    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned() } }
+    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned(), terminate: false } }
 }
 
 pub(super) fn returned(index: usize, text: &str) -> Input {

@@ -13,7 +13,10 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
     match inputs {
         // What was looked at ahead is looked at again by the next commit.
         [
-            first @ (Input::Answered(_) | Input::Returned { .. } | Input::OutcomeUnknown { .. }),
+            first @ (Input::Answered(_)
+            | Input::Returned { .. }
+            | Input::Placing
+            | Input::OutcomeUnknown { .. }),
             _,
             ..,
         ] => Some(vec![first.clone()]),
@@ -48,6 +51,7 @@ fn plain(result: &CallResult) -> CallResult {
         details: None,
         structured: None,
         is_error: result.is_error,
+        terminate: result.terminate,
         outputs: Vec::new(),
         workspace: result.workspace.clone(),
     }
