@@ -5,6 +5,7 @@ mod calls;
 mod ending;
 mod landing;
 mod results;
+mod retrying;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
 pub use landing::{can_land, is_understood};
+pub use retrying::{Setback, wait_after};
 
 /// Deliveries of the same step without progress before its prompt is given up.
 pub const CLAIMS_MAX: u32 = 5;
@@ -54,6 +56,8 @@ pub struct Answered {
     /// Of the agent file that was in force.
     pub revision: String,
     pub started_at: Timestamp,
+    /// What a failure means; of no meaning to an answer that has not failed.
+    pub setback: Setback,
 }
 
 /// What stands between a call and its start.

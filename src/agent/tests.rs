@@ -23,7 +23,7 @@ use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::message::AssistantMessage;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::{Decision, Effect, Verdict};
-use crate::agent::step::{Answered, Asked, CallResult, Gate, Input, Start, step};
+use crate::agent::step::{Answered, Asked, CallResult, Gate, Input, Setback, Start, step};
 use crate::clock::Timestamp;
 use crate::ids::RequestId;
 
@@ -110,7 +110,13 @@ pub(super) fn answer_with(blocks: &[serde_json::Value], stop: &str) -> Input {
         .to_string(),
     )
     .unwrap();
-    Input::Answered(Box::new(Answered { message, revision: "r1".to_owned(), started_at: NOW }))
+    let setback = Setback::Final;
+    Input::Answered(Box::new(Answered {
+        message,
+        revision: "r1".to_owned(),
+        started_at: NOW,
+        setback,
+    }))
 }
 
 pub(super) fn gate(index: usize, effect: Effect, ask: Option<&str>) -> Input {

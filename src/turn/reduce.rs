@@ -2,7 +2,7 @@
 
 use crate::agent::content::Block;
 use crate::agent::message::StopReason;
-use crate::agent::step::{Answered, CallResult, Input};
+use crate::agent::step::{Answered, CallResult, Input, Setback};
 
 /// The same step with less in it, told in words; `None`: there is nothing left to leave out.
 pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
@@ -64,6 +64,7 @@ fn failed(answered: &Answered, what: &str) -> Answered {
     failed.message.stop_reason = StopReason::Error;
     failed.message.error_message =
         Some(format!("The answer is larger than one commit can hold: {what}."));
+    failed.setback = Setback::Final;
     failed
 }
 
