@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
-    CallRef, Entry, EntryBody, MessageEntry, Output, OutputEntry, PromptError, PromptState, PromptStop,
+    CallRef, Entry, EntryBody, MessageEntry, Output, OutputEntry, PromptError, PromptState,
+    PromptStop,
 };
 use crate::agent::head::{Head, State};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};

@@ -72,8 +72,13 @@ impl<'w> Hold<'w> {
         let Some(call) = self.open_call(index).cloned() else {
             return failed("This call is not in the record.");
         };
-        let Some((CallStatus::Started { effect_id, .. }, attempt)) =
-            self.head.phase.batch().calls.get(index).map(|call| (call.status.clone(), call.attempts))
+        let Some((CallStatus::Started { effect_id, .. }, attempt)) = self
+            .head
+            .phase
+            .batch()
+            .calls
+            .get(index)
+            .map(|call| (call.status.clone(), call.attempts))
         else {
             return failed("This call was not started.");
         };

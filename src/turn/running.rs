@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
@@ -50,11 +51,14 @@ impl<'w> Calls<'w> {
         self.ended.push((index, ended));
     }
 
-    /// Until one has ended; at once when none runs.
+    /// Until one has ended, with all that have ended by then; at once when none runs.
     async fn wait(&mut self) {
         if self.ended.is_empty()
             && let Some(ended) = self.work.next().await
         {
+            self.end(ended);
+        }
+        while let Some(Some(ended)) = self.work.next().now_or_never() {
             self.end(ended);
         }
     }

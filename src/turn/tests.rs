@@ -17,6 +17,7 @@ mod prices;
 mod recovery;
 mod simulation;
 mod telling;
+mod together;
 mod turns;
 mod waiting;
 mod week;

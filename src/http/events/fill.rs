@@ -161,9 +161,10 @@ impl Filler {
     /// What the sources call a tool's result: what the model reads, and details for programs.
     fn result(&self, seq: u64) -> Value {
         let result = self.entries.get(&seq).and_then(|entry| entry.body.result());
-        result.map_or(Value::Null, |result| {
-            json!({"content": result.content, "details": result.details})
-        })
+        result.map_or(
+            Value::Null,
+            |result| json!({"content": result.content, "details": result.details}),
+        )
     }
 
     /// The item as it was at the time of the event.
