@@ -49,9 +49,7 @@ impl Hold<'_> {
         self.answers_taken += 1;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
-        let mut inputs = vec![Input::Answered(Box::new(answered))];
-        self.prepare(&mut inputs).await;
-        self.commit("answer", &inputs, &[]).await
+        self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await
     }
 
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {

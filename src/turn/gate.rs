@@ -7,7 +7,7 @@ use crate::agent::draft::Draft;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, Settings};
-use crate::agent::step::{Asked, Gate, Input, Start, step};
+use crate::agent::step::{Asked, Gate, Input, Start, gives_way, step};
 use crate::agents::Agent;
 use crate::extensions::CallAhead;
 use crate::store::BATCH_OPERATIONS_MAX;
@@ -26,7 +26,8 @@ impl Hold<'_> {
         let mut passed_over = None;
         while draft.operations() < PREPARED_OPERATIONS {
             let Some(index) = draft.batch().next(passed_over) else { return };
-            let Some(gate) = self.gate(&draft, index).await else {
+            let gate = if gives_way(&draft, index) { None } else { self.gate(&draft, index).await };
+            let Some(gate) = gate else {
                 // Without a gate it stays ready: the next turn, which has its whole time, starts it.
                 passed_over = Some(index);
                 continue;

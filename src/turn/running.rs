@@ -143,12 +143,11 @@ impl<'w> Hold<'w> {
 
     async fn commit_ended(&mut self, calls: &mut Calls<'w>) -> Result<(), TurnError> {
         let ended = calls.take_ended();
-        let mut inputs: Vec<Input> = ended.iter().map(|(_, input)| input.clone()).collect();
-        if inputs.is_empty() {
-            inputs.push(Input::Placing);
+        let mut done: Vec<Input> = ended.iter().map(|(_, input)| input.clone()).collect();
+        if done.is_empty() {
+            done.push(Input::Placing);
         }
-        calls.beside(self.prepare(&mut inputs)).await;
-        let committed = calls.beside(self.commit("result", &inputs, &[])).await;
+        let committed = calls.beside(self.commit_done("result", done)).await;
         let is_open = |index: usize| {
             self.head.phase.batch().calls.get(index).is_some_and(|call| call.is_started())
         };

@@ -1,7 +1,7 @@
 //! Calls that run at once: ends as they come, results in source order, whatever happens in between.
 
 use super::*;
-use crate::agent::entry::{Entry, EntryBody, Output, PromptState, WidgetOutput};
+use crate::agent::entry::{Entry, Output, PromptState, WidgetOutput};
 use crate::agent::head::State;
 use crate::agent::message::Message;
 use crate::agent::phase::{CallStatus, Phase};

@@ -13,10 +13,12 @@ use super::bench::{Bench, Counting, PauseProbe, Script, call, text};
 use super::checks::faults;
 use super::economy::{bells, turn};
 use crate::agent::content::joined_text;
+use crate::agent::entry::PromptState;
 use crate::agent::event::EventBody;
 use crate::agent::head::State;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
+use crate::extensions::{Block, CallAhead, Extension};
 use crate::queue::{self, Queue as _};
 use crate::turn::delivery::{TurnError, handle};
 use crate::turn::{NoProbe, Probe, World};
@@ -31,7 +33,12 @@ fn three_naps(results: usize, _said: &str) -> Vec<Value> {
     if results == 0 { naps(&[30, 10, 20]) } else { vec![text("done")] }
 }
 
-async fn stage(most: u32, script: Script) -> (Bench, World, Arc<Counting>) {
+/// Over before the claim has to be renewed.
+pub(super) fn three_short_naps(results: usize, _said: &str) -> Vec<Value> {
+    if results == 0 { naps(&[3, 1, 2]) } else { vec![text("done")] }
+}
+
+pub(super) async fn stage(most: u32, script: Script) -> (Bench, World, Arc<Counting>) {
     let mut bench = Bench::with(1, script);
     bench.run_calls_at_once(most);
     let counting = Counting::before(bench.store.clone());
@@ -72,10 +79,13 @@ async fn three_calls_cost_four_commits_and_take_as_long_as_the_longest() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 4 entry, events
+    select inbox
     write head, entry, events
-    write head
+    select inbox
     write head, entry, events
+    select inbox
     write head, 3 entry, events
     ");
     assert_eq!(began.elapsed().as_secs(), 30);
@@ -96,7 +106,9 @@ async fn what_ends_at_the_same_time_shares_a_commit() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 5 entry, events
+    select inbox
     write head, 4 entry, events
     ");
     assert_eq!(order(&bench).await.1, ["c0", "c1", "c2", "c3"]);
@@ -109,8 +121,11 @@ async fn no_more_run_than_may_and_the_next_starts_in_the_commit_of_a_result() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 3 entry, events
+    select inbox
     write head, 4 entry, events
+    select inbox
     write head, 2 entry, events
     ");
     assert_eq!(began.elapsed().as_secs(), 10, "two and two");
@@ -341,6 +356,30 @@ async fn a_worker_that_dies_anywhere_while_calls_run_loses_nothing_and_pays_once
     ] {
         assert!(boundaries.contains(needed), "{needed} was never reached: {boundaries:?}");
     }
+}
+
+#[derive(Debug)]
+struct Ends;
+
+#[async_trait]
+impl Extension for Ends {
+    fn name(&self) -> &'static str {
+        "ends"
+    }
+
+    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Option<Block> {
+        Some(Block { reason: Some("That is all.".to_owned()), terminate: true })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_an_extension_blocks_may_end_the_prompt() {
+    let (bench, mut world, counting) = stage(8, of_each_effect).await;
+    world.extensions = vec![Arc::new(Ends)];
+    turn(&bench, &world, &counting).await;
+    assert_eq!(texts(&bench).await, ["That is all."; 4]);
+    assert_eq!(bench.head().await.unwrap().prompts[0].state, PromptState::Completed);
+    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "the model was not asked again");
 }
 
 fn pays_three_times(results: usize, _said: &str) -> Vec<Value> {
