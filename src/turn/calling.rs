@@ -182,9 +182,9 @@ impl<'w> Hold<'w> {
         let mut kept: Vec<&ToolReturned> = self
             .kept
             .iter()
-            .filter_map(|entry| match &entry.body {
-                EntryBody::ToolReturned(returned) => Some(returned),
-                _ => None,
+            .filter_map(|entry| {
+                let EntryBody::ToolReturned(returned) = &entry.body else { return None };
+                Some(returned)
             })
             .filter(|returned| returned.call.index < index)
             .collect();

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
-use crate::agent::phase::Phase;
+use crate::agent::phase::{CallState, Phase};
 use crate::agent::step::Input;
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
@@ -149,7 +149,7 @@ impl<'w> Hold<'w> {
         }
         let committed = calls.beside(self.commit_done("result", done)).await;
         let is_open = |index: usize| {
-            self.head.phase.batch().calls.get(index).is_some_and(|call| call.is_started())
+            self.head.phase.batch().calls.get(index).is_some_and(CallState::is_started)
         };
         // One commit may not have had room for all of them.
         calls.ended.extend(ended.into_iter().filter(|(index, _)| is_open(*index)));

@@ -140,10 +140,8 @@ fn put_back(draft: &mut Draft, index: usize, seq: u64, bytes: u64) {
 
 fn append(draft: &mut Draft, call: CallRef, message: ToolResultMessage) -> Arc<Entry> {
     let entry = draft.append(EntryBody::Message(MessageEntry {
-        message: Message::ToolResult(message),
-        revision: None,
         call: Some(call),
-        started_at: None,
+        ..MessageEntry::plain(Message::ToolResult(message))
     }));
     set_done(draft, call.index, entry.base.seq, None);
     entry
