@@ -96,20 +96,20 @@ fn steer(draft: &mut Draft) {
 
 /// Whether a call is left as it is because a steer waits, which skips it when those that run have ended.
 pub fn gives_way(draft: &Draft, index: usize) -> bool {
-    let is_untouched = draft.calls().get(index).is_some_and(|call| call.attempts == 0);
     draft.rules.steering_skips_tools
-        && is_untouched
+        && draft.calls().get(index).is_some_and(is_untouched)
         && draft.batch().is_running()
         && waits(draft, is_steer)
+}
+
+/// Nobody has started it, or agreed to it: what a person has agreed to is done.
+fn is_untouched(call: &CallState) -> bool {
+    call.status == CallStatus::Ready && call.attempts == 0 && call.approved.is_none()
 }
 
 /// Calls that nobody has started give way to a steer; each is announced and answered all the same.
 fn skip_calls(draft: &mut Draft) {
     let open: Vec<usize> = indices(draft, |call| !call.is_done());
-    // What a person has agreed to is done.
-    let is_untouched = |call: &CallState| {
-        call.status == CallStatus::Ready && call.attempts == 0 && call.approved.is_none()
-    };
     let is_in_the_way = !open.is_empty() && open.len() == indices(draft, is_untouched).len();
     if !draft.rules.steering_skips_tools || !is_in_the_way || !waits(draft, is_steer) {
         return;

@@ -38,7 +38,7 @@ use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::admission::prompt::{
-    FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
+    FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
 use crate::turn::admission::{Answer, Owner, Refusal};
 use crate::turn::record::{self, EventsBody};
@@ -215,6 +215,16 @@ impl Bench {
             ..PromptRequest::default()
         };
         accept_prompt(world, key, request, &idempotency(said), &sender()).await
+    }
+
+    /// Joins the prompt that runs.
+    pub(super) async fn steer(&self, world: &World, said: &str) -> Result<Answer, Refusal> {
+        let request = PromptRequest {
+            input: Some(Content::Text(said.to_owned())),
+            mode: Some(Mode::Steer),
+            ..PromptRequest::default()
+        };
+        accept_prompt(world, &Self::key(), request, &idempotency(said), &sender()).await
     }
 
     /// Takes what is on the queue, one delivery each; a crash leaves its message to come back.

@@ -20,6 +20,7 @@ use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::extensions::{Block, CallAhead, Extension};
 use crate::queue::{self, Queue as _};
+use crate::store::{Kind, Partition};
 use crate::turn::delivery::{TurnError, handle};
 use crate::turn::{NoProbe, Probe, World};
 
@@ -278,6 +279,34 @@ async fn a_call_whose_time_no_longer_fits_starts_in_the_next_delivery() {
     assert_eq!(bells(&bench).await, 1);
     turn(&bench, &world, &counting).await;
     assert_eq!(order(&bench).await.0, ["c1", "c0", "c2"]);
+}
+
+fn three_equal_naps(results: usize, _said: &str) -> Vec<Value> {
+    if results == 0 { naps(&[10, 20, 5]) } else { vec![text("done")] }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_steer_skips_what_has_not_started_and_lands_when_the_last_has_ended() {
+    let (bench, world, _) = stage(2, three_equal_naps).await;
+    let nudge = Bench::nudge();
+    let (handled, ()) = tokio::join!(handle(&world, &nudge), async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        bench.steer(&world, "stop that").await.unwrap();
+    });
+    handled.unwrap();
+    let skipped = "Skipped due to queued user message.";
+    assert_eq!(texts(&bench).await, ["10", "20", skipped]);
+    let entries = bench.entries().await;
+    let last = entries.iter().rev().find_map(|entry| entry.body.message());
+    assert_eq!(last.unwrap().role(), "user", "it stands right behind the results");
+    let partition = Partition::Conversation(Bench::key());
+    let documents = bench.store.documents(&partition);
+    let receipts = documents.iter().filter(|stored| stored.document.kind == Kind::Receipt);
+    let told = receipts.map(|stored| stored.document.body.value());
+    let told = told.filter(|receipt| !receipt["skippedCalls"].is_null()).collect::<Vec<_>>();
+    let [receipt] = told.as_slice() else { panic!("{told:#?}") };
+    assert_eq!(receipt["ranCalls"], json!(["c0", "c1"]));
+    assert_eq!(receipt["skippedCalls"], json!(["c2"]));
 }
 
 /// Stops its worker at the boundary of that number, for good.
