@@ -19,6 +19,7 @@ mod retrying;
 mod simulation;
 mod stops;
 mod telling;
+mod together;
 mod turns;
 mod waiting;
 mod week;

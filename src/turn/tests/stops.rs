@@ -254,7 +254,7 @@ async fn a_write_that_ends_within_its_grace_has_its_result() {
     bench.ask(&worker).await;
     let nudge = Bench::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
-        tokio::time::sleep(Duration::from_millis(199_000)).await;
+        tokio::time::sleep(Duration::from_secs(199)).await;
         stop(&worker).await;
     });
     handled.unwrap();
