@@ -146,6 +146,7 @@ impl Hold<'_> {
                 );
             }),
             traceparent: run.and_then(|run| run.traceparent.clone()),
+            schedules: Some(Arc::new(self.world.clone())),
         })
     }
 

@@ -15,6 +15,7 @@ mod invariants;
 mod lost_answers;
 mod prices;
 mod recovery;
+mod schedules;
 mod simulation;
 mod telling;
 mod turns;

@@ -4,6 +4,7 @@ pub mod approvals;
 pub mod conversation;
 pub mod load;
 pub mod prompts;
+pub mod schedules;
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -23,11 +23,16 @@ pub(in crate::turn::tests) type Done = Arc<Mutex<BTreeMap<String, u32>>>;
 /// How long a person has to answer a gated call.
 pub(in crate::turn::tests) const GATE_EXPIRES: Duration = Duration::from_mins(30);
 
+/// The same for a `patient` call.
+pub(in crate::turn::tests) const PATIENCE: Duration = Duration::from_hours(30 * 24);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
     /// A person is asked first.
     Gated,
+    /// The same, and may take thirty days.
+    Patient,
     /// Its answer gets lost, half of the time.
     Lossy,
     /// Makes more widgets than a commit holds.
@@ -50,11 +55,16 @@ impl RunTool for CountingTool {
     }
 
     fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
-        (self.way == Way::Gated).then(|| Ask {
+        let expires_after = match self.way {
+            Way::Gated => GATE_EXPIRES,
+            Way::Patient => PATIENCE,
+            Way::Plain | Way::Lossy | Way::Lavish | Way::Slow => return None,
+        };
+        Some(Ask {
             reason: "Gated".to_owned(),
             approvers: vec!["owner".to_owned()],
             not_requester: false,
-            expires_after: GATE_EXPIRES,
+            expires_after,
         })
     }
 
@@ -82,8 +92,8 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds) and `brew`
-/// (takes long).
+/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew`
+/// (takes long) and the built-in `schedule`.
 pub(super) fn catalog(done: &Done) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -98,20 +108,23 @@ pub(super) fn catalog(done: &Done) -> Catalog {
         };
         Arc::new(CountingTool { definition, way, done: Arc::clone(done) })
     };
+    let mut tools = vec![
+        tool("look", Effect::Read, Way::Plain),
+        tool("pay", Effect::Write, Way::Plain),
+        tool("gated", Effect::Write, Way::Gated),
+        tool("patient", Effect::Write, Way::Patient),
+        tool("put", Effect::Idempotent, Way::Plain),
+        tool("wire", Effect::Write, Way::Lossy),
+        tool("make", Effect::Write, Way::Lavish),
+        tool("brew", Effect::Write, Way::Slow),
+    ];
+    tools.extend(crate::tools::schedule::builtin());
     let agent = Agent {
         name: "clerk".to_owned(),
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".to_owned(),
-        tools: vec![
-            tool("look", Effect::Read, Way::Plain),
-            tool("pay", Effect::Write, Way::Plain),
-            tool("gated", Effect::Write, Way::Gated),
-            tool("put", Effect::Idempotent, Way::Plain),
-            tool("wire", Effect::Write, Way::Lossy),
-            tool("make", Effect::Write, Way::Lavish),
-            tool("brew", Effect::Write, Way::Slow),
-        ],
+        tools,
         response_schema: Some(json!({"type": "object"})),
         revision: "r".to_owned(),
     };
