@@ -10,7 +10,8 @@ use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
 use turnwheel::agent::path::path;
 use turnwheel::agent::projection;
-use turnwheel::agent::step::{Answered, Input, step};
+use turnwheel::agent::settings::QueueMode;
+use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
 
 fn main() {
@@ -81,9 +82,23 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     let head: Option<Head> = serde_json::from_value(head).ok();
     let message = serde_json::from_str(&message.to_string()).ok();
     let (Some(head), Some(message)) = (head, message) else { return };
-    let answered = Answered { message, revision: "r".to_owned(), started_at: Timestamp(0) };
+    let answered = Answered {
+        message,
+        revision: "r".to_owned(),
+        started_at: Timestamp(0),
+        setback: Setback::default(),
+    };
     let input = Input::Answered(Box::new(answered));
-    let rules = Rules { rounds_max: None, hard_rounds_max: 200, writes_notices: false };
+    let rules = Rules {
+        rounds_max: None,
+        hard_rounds_max: 200,
+        steering_mode: QueueMode::OneAtATime,
+        follow_up_mode: QueueMode::OneAtATime,
+        steering_skips_tools: true,
+        taken_in_operations_max: 60,
+        taken_in_bytes_max: 500_000,
+        writes_notices: false,
+    };
     bencher.bench(|| {
         let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));
         step(&mut draft, black_box(&input));

@@ -142,6 +142,13 @@ pub fn is_plain(text: &str) -> bool {
 pub trait Ids: Send + Sync + fmt::Debug {
     /// 128 bits that sort by time, as 32 hex digits.
     fn fresh(&self) -> String;
+
+    /// From 0 to below 1, each as likely as the other: the last digits of a fresh id, which no time is in.
+    fn chance(&self) -> f64 {
+        let id = self.fresh();
+        let digits = id.get(id.len().saturating_sub(8)..).unwrap_or_default();
+        f64::from(u32::from_str_radix(digits, 16).unwrap_or_default()) / (f64::from(u32::MAX) + 1.0)
+    }
 }
 
 /// Version 7 UUIDs without hyphens.
@@ -202,6 +209,13 @@ mod tests {
                 assert!(seen.insert(id), "{number} met an earlier id");
             }
         }
+    }
+
+    #[test]
+    fn chance_is_a_share_and_differs() {
+        let drawn: Vec<f64> = (0..100).map(|_| SystemIds.chance()).collect();
+        assert!(drawn.iter().all(|share| (0.0..1.0).contains(share)), "{drawn:?}");
+        assert!(drawn.iter().any(|share| *share > 0.5) && drawn.iter().any(|share| *share < 0.5));
     }
 
     #[test]

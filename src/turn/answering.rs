@@ -9,7 +9,7 @@ use crate::agent::phase::Phase;
 use crate::agent::projection;
 use crate::agent::raw::Extra;
 use crate::agent::settings::Settings;
-use crate::agent::step::{Answered, Input};
+use crate::agent::step::{Answered, Input, Setback};
 use crate::agent::usage::Usage;
 use crate::agents::Agent;
 use crate::clock::Timestamp;
@@ -47,10 +47,9 @@ impl Hold<'_> {
             self.fault = faults::of_answer(&answer);
         }
         self.answers_taken += 1;
-        let answered = Answered { message: answer.message, revision, started_at };
-        let mut inputs = vec![Input::Answered(Box::new(answered))];
-        self.prepare(&mut inputs).await;
-        self.commit("answer", &inputs, &[]).await
+        let setback = self.setback(answer.failure.as_ref());
+        let answered = Answered { message: answer.message, revision, started_at, setback };
+        self.commit_done("answer", Input::Answered(Box::new(answered))).await
     }
 
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {
@@ -102,6 +101,17 @@ impl Hold<'_> {
             world.live.publish(&key, LiveEvent::Reset { message_id });
         }
         Ok((answer?, agent.revision.clone()))
+    }
+
+    /// What the core is told of a failure, with the chance that it has none of by itself.
+    fn setback(&self, failure: Option<&Failure>) -> Setback {
+        match failure {
+            Some(Failure::Retryable { after }) => {
+                Setback::Passing { after: *after, chance: self.world.ids.chance() }
+            }
+            Some(Failure::Overflow) => Setback::Overflow,
+            Some(Failure::Final) | None => Setback::Final,
+        }
     }
 
     /// Which try of the same answer this is.

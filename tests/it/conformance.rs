@@ -1,5 +1,6 @@
 //! The conformance cases, played through the whole service: HTTP in front, a fake Responses endpoint behind.
 
+mod acting;
 mod approvals;
 mod azure;
 mod case;

@@ -5,6 +5,7 @@ pub(crate) mod azurite;
 #[path = "../support/cosmos_emulator.rs"]
 pub(crate) mod cosmos_emulator;
 pub(crate) mod fake_model;
+pub(crate) mod gate;
 pub(crate) mod normal;
 pub(crate) mod process;
 pub(crate) mod service;

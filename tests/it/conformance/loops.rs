@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::acting::{self, Played};
 use super::case::Case;
 use super::compare::assert_same;
 use super::notation::{self, in_sequence, is_live_only};
@@ -14,11 +15,8 @@ pub(super) async fn play(case: &Case) {
     let plays = Play::script(case.given("model_script"));
     let needs = Needs { messages: history(case), ..Needs::of_loop("agent") };
     let stage = Stage::set(case, plays, needs).await;
-    let mut stream = Stream::open(&stage.service, CONVERSATION, "", None).await;
-    let [action] = case.actions() else { panic!("{id} does more than prompt") };
-    assert_eq!(action["do"], "prompt");
-    let prompt_id = stage.prompt(&action["text"]).await;
-    let live = stream.until("agent_settled").await;
+    let stream = Stream::open(&stage.service, CONVERSATION, "", None).await;
+    let Played { live, errors } = acting::play(case, &stage, stream).await;
     let kept = Stream::open(&stage.service, CONVERSATION, "?follow=false", None).await.rest().await;
 
     let expected = &as_thrown(case);
@@ -32,6 +30,8 @@ pub(super) async fn play(case: &Case) {
     assert_eq!(numbers(&live), (1..=count).collect::<Vec<_>>(), "{id}: numbers told live");
 
     let list = |name: &str| expected[name].as_array().unwrap().clone();
+    let refused = expected["errors"].as_array().cloned().unwrap_or_default();
+    assert_same(&format!("{id}: errors"), &errors, &refused);
     let requests: Vec<Value> = stage.model.requests().iter().map(notation::request).collect();
     assert_same(&format!("{id}: requests"), &requests, &list("model_requests"));
     let messages: Vec<Value> = stage.messages().await.iter().map(notation::message).collect();
@@ -41,18 +41,27 @@ pub(super) async fn play(case: &Case) {
     let ran: Vec<Value> =
         stage.runs().into_iter().filter(|run| run != "prog").map(Value::from).collect();
     assert_same(&format!("{id}: tool runs"), &ran, &runs);
-    ends_as_expected(&stage, &prompt_id, expected).await;
+    ends_as_expected(&stage, expected).await;
     stage.service.stop().await;
 }
 
-async fn ends_as_expected(stage: &Stage, prompt_id: &str, expected: &Value) {
+async fn ends_as_expected(stage: &Stage, expected: &Value) {
     let path = format!("/api/conversations/{CONVERSATION}");
-    assert_eq!(stage.service.get(&path).await["state"], "idle");
+    let conversation = stage.service.get(&path).await;
+    assert_eq!(conversation["state"], "idle");
+    let last = conversation["prompts"].as_array().unwrap().last().unwrap();
+    let prompt_id = last["id"].as_str().unwrap();
     let prompt = stage.service.get(&format!("{path}/prompts/{prompt_id}")).await;
     let error = &expected["state_after"]["error"];
-    let state = if error.is_null() { "completed" } else { "failed" };
-    assert_eq!(prompt["state"], state, "{prompt}");
-    assert_eq!(&prompt["error"]["message"], error, "{prompt}");
+    match error.as_str() {
+        None => assert_eq!(prompt["state"], "completed", "{prompt}"),
+        // A stop that a person asked for is no error of the prompt.
+        Some("Request was aborted") => assert_eq!(prompt["state"], "aborted", "{prompt}"),
+        Some(_) => {
+            assert_eq!(prompt["state"], "failed", "{prompt}");
+            assert_eq!(&prompt["error"]["message"], error, "{prompt}");
+        }
+    }
 }
 
 /// In the order that holds here: calls run one after the other unless a setting says otherwise, and an answer that failed

@@ -8,6 +8,7 @@ use turnwheel::App;
 use super::case::Case;
 use super::hooks::with_hooks;
 use crate::support::fake_model::{FakeModel, Play};
+use crate::support::gate::{Gate, Gatekept};
 use crate::support::service::Service;
 use crate::support::tools::{Add, Boom, Echo, Gated, Prog, Runs, Slow};
 
@@ -18,6 +19,8 @@ pub(super) struct Stage {
     pub(super) service: Service,
     pub(super) model: FakeModel,
     pub(super) runs: Runs,
+    /// Every call of a tool passes it.
+    pub(super) gate: Gate,
     _folder: tempfile::TempDir,
 }
 
@@ -53,14 +56,15 @@ impl Stage {
         std::fs::write(agents.join("player.agent.md"), agent(case, needs.model)).unwrap();
         let model = FakeModel::start(plays).await;
         let runs = Runs::default();
+        let gate = Gate::default();
         let of = || Arc::clone(&runs);
         let app = App::new()
-            .tool(Echo(of()))
-            .tool(Boom(of()))
-            .tool(Add(of()))
-            .tool(Slow(of()))
-            .tool(Prog(of()))
-            .tool(Gated(of()));
+            .tool(Gatekept(Echo(of()), gate.clone()))
+            .tool(Gatekept(Boom(of()), gate.clone()))
+            .tool(Gatekept(Add(of()), gate.clone()))
+            .tool(Gatekept(Slow(of()), gate.clone()))
+            .tool(Gatekept(Prog(of()), gate.clone()))
+            .tool(Gatekept(Gated(of()), gate.clone()));
         let prices = json!({needs.model: needs.facts}).to_string();
         let settings = [
             ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
@@ -72,7 +76,7 @@ impl Stage {
             json!({"id": CONVERSATION, "settings": needs.settings, "messages": needs.messages});
         let (status, answer) = service.post("/api/conversations", &body).await;
         assert_eq!(status, 201, "{}: {answer}", case.id());
-        Self { service, model, runs, _folder: folder }
+        Self { service, model, runs, gate, _folder: folder }
     }
 
     /// The prompt's id.

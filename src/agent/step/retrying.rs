@@ -1,0 +1,93 @@
+//! Trying again: whether a failed call of the model is made once more, and after how long. Nobody sleeps: the wait stands
+//! in the phase, and `due` brings it back.
+
+use std::time::Duration;
+
+use crate::agent::settings::Retry;
+
+/// What a failed call of the model means for what comes next; the driver has it from the model port.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Setback {
+    /// It may go better next time.
+    Passing {
+        /// What the service asked to wait; absent: the settings' back-off.
+        after: Option<Duration>,
+        /// From 0 to 1, drawn by the driver: how much of the jitter is used.
+        chance: f64,
+    },
+    /// The input no longer fits the window: never tried again as it is.
+    Overflow,
+    /// The same request fails again.
+    #[default]
+    Final,
+}
+
+/// How long to wait after the try of that number (from 1) has failed; `None`: it is not tried again.
+///
+/// What the service asks for wins over the back-off, and `maxDelayMs` over both; jitter comes on top, so that many who
+/// were refused together do not come back together.
+pub fn wait_after(attempt: u32, setback: Setback, retry: &Retry) -> Option<Duration> {
+    let Setback::Passing { after, chance } = setback else { return None };
+    if !retry.enabled || attempt > retry.max_retries {
+        return None;
+    }
+    let doubled = 1_u64.checked_shl(attempt.saturating_sub(1)).unwrap_or(u64::MAX);
+    let back_off = Duration::from_millis(retry.base_delay_ms.saturating_mul(doubled));
+    let wait = after.unwrap_or(back_off).min(Duration::from_millis(retry.max_delay_ms));
+    let jitter = wait.as_secs_f64() * retry.jitter * chance.clamp(0.0, 1.0);
+    Some(wait.saturating_add(Duration::try_from_secs_f64(jitter).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passing(after_ms: Option<u64>, chance: f64) -> Setback {
+        Setback::Passing { after: after_ms.map(Duration::from_millis), chance }
+    }
+
+    fn waits(setback: Setback, retry: &Retry) -> Vec<Option<u64>> {
+        (1..=5)
+            .map(|attempt| wait_after(attempt, setback, retry).map(crate::clock::millis))
+            .collect()
+    }
+
+    #[test]
+    fn the_wait_doubles_until_the_tries_are_used_up() {
+        let waited = waits(passing(None, 0.9), &Retry::default());
+        assert_eq!(waited, [Some(2_000), Some(4_000), Some(8_000), None, None]);
+        let patient = Retry { max_retries: u32::MAX, ..Retry::default() };
+        assert_eq!(waits(passing(None, 0.0), &patient)[4], Some(32_000));
+        let latest = wait_after(u32::MAX, passing(None, 0.0), &patient);
+        assert_eq!(latest, Some(Duration::from_mins(1)), "never more than the most");
+    }
+
+    #[test]
+    fn what_the_service_asks_for_wins_within_the_cap() {
+        let retry = Retry::default();
+        assert_eq!(waits(passing(Some(500), 0.0), &retry)[..2], [Some(500), Some(500)]);
+        assert_eq!(waits(passing(Some(86_400_000), 0.0), &retry)[0], Some(60_000));
+    }
+
+    #[test]
+    fn chance_adds_its_share_where_the_settings_let_it() {
+        let retry = Retry { jitter: 0.5, ..Retry::default() };
+        assert_eq!(waits(passing(None, 0.5), &retry)[0], Some(2_500));
+        assert_eq!(waits(passing(None, f64::NAN), &retry)[0], Some(2_000));
+        assert_eq!(waits(passing(None, 7.0), &retry)[0], Some(3_000));
+    }
+
+    #[test]
+    fn nothing_else_is_tried_again() {
+        let never = [
+            Retry { enabled: false, ..Retry::default() },
+            Retry { max_retries: 0, ..Retry::default() },
+        ];
+        for retry in never {
+            assert_eq!(wait_after(1, passing(Some(1), 0.0), &retry), None);
+        }
+        for setback in [Setback::Overflow, Setback::Final] {
+            assert_eq!(wait_after(1, setback, &Retry::default()), None);
+        }
+    }
+}

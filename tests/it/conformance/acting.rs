@@ -1,0 +1,123 @@
+//! What a case does: its actions, one after the other, each when the case says.
+
+use serde_json::{Value, json};
+
+use super::case::Case;
+use super::stage::{CONVERSATION, Stage};
+use crate::support::stream::{Frame, Stream};
+
+/// What a case gives to wait before anything runs, and the mode in which it is sent.
+const QUEUED_BEFORE: [(&str, &str); 0] = [];
+
+/// What came of the actions.
+pub(super) struct Played {
+    /// Everything told while it happened, up to the end of the last run.
+    pub(super) live: Vec<Frame>,
+    /// What was refused, in order.
+    pub(super) errors: Vec<Value>,
+}
+
+/// Plays them all and waits for the end of what they began.
+pub(super) async fn play(case: &Case, stage: &Stage, stream: Stream) -> Played {
+    let mut actor =
+        Actor { stage, stream, live: Vec::new(), errors: Vec::new(), is_running: false };
+    for (given, mode) in QUEUED_BEFORE {
+        for text in case.given(given).as_array().into_iter().flatten() {
+            let body = json!({"input": text, "mode": mode, "whenIdle": "hold"});
+            actor.post("prompts", &body).await.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+    // Held before anything begins, or a call would be over before anybody looks.
+    for call in case.actions().iter().filter_map(during_call) {
+        stage.gate.hold(call);
+    }
+    for action in case.actions() {
+        actor.act(action).await;
+    }
+    actor.rest().await;
+    Played { live: actor.live, errors: actor.errors }
+}
+
+/// The call in whose middle the action happens.
+fn during_call(action: &Value) -> Option<&str> {
+    let call = action["when"].as_str()?.strip_prefix("while tool call ")?;
+    Some(call.strip_suffix(" is executing").unwrap_or(call))
+}
+
+struct Actor<'a> {
+    stage: &'a Stage,
+    stream: Stream,
+    live: Vec<Frame>,
+    errors: Vec<Value>,
+    /// Whether a run has begun whose end was not yet heard.
+    is_running: bool,
+}
+
+impl Actor<'_> {
+    async fn act(&mut self, action: &Value) {
+        let begins = matches!(action["do"].as_str(), Some("prompt" | "continue"));
+        match action["when"].as_str() {
+            None if begins => self.rest().await,
+            None => {}
+            Some("running") => self.heard(|event| !event.is_null()).await,
+            Some("after the first text_delta") => {
+                self.heard(|event| event["type"] == "text_delta").await;
+            }
+            Some(when) => {
+                let call = during_call(action).unwrap_or_else(|| panic!("when is {when}?"));
+                self.stage.gate.begun(call).await;
+            }
+        }
+        let outcome = self.perform(action).await;
+        if let Some(call) = during_call(action) {
+            self.stage.gate.release(call);
+        }
+        match (outcome, action.get("expect_error_index")) {
+            (Ok(()), None) => self.is_running |= begins,
+            (Err(error), Some(index)) => {
+                assert_eq!(*index, json!(self.errors.len()), "errors come in order");
+                self.errors.push(json!(error));
+            }
+            (outcome, _) => panic!("{action}: {outcome:?}"),
+        }
+    }
+
+    async fn perform(&self, action: &Value) -> Result<(), String> {
+        let input = |mode: &str| json!({"input": action["text"], "mode": mode});
+        match action["do"].as_str().unwrap() {
+            "prompt" => self.post("prompts", &input("prompt")).await,
+            "steer" => self.post("prompts", &input("steer")).await,
+            "followUp" | "follow_up" => self.post("prompts", &input("followUp")).await,
+            "continue" => self.post("continue", &json!({})).await,
+            "abort" => self.post("abort", &json!({})).await,
+            other => panic!("how to {other}?"),
+        }
+    }
+
+    /// The problem's detail, when it is refused.
+    async fn post(&self, what: &str, body: &Value) -> Result<(), String> {
+        let path = format!("/api/conversations/{CONVERSATION}/{what}");
+        let (status, answer) = self.stage.service.post(&path, body).await;
+        if status == 202 {
+            return Ok(());
+        }
+        assert!((400..500).contains(&status), "{path}: {status} {answer}");
+        Err(answer["detail"].as_str().unwrap().to_owned())
+    }
+
+    /// Listens until a part of an answer was told that is such a one.
+    async fn heard(&mut self, is_it: fn(&Value) -> bool) {
+        let told = |frame: &Frame| is_it(&frame.data["assistantMessageEvent"]);
+        while !self.live.iter().any(told) {
+            let frame = self.stream.next().await.expect("the stream goes on");
+            self.live.push(frame);
+        }
+    }
+
+    /// Listens to the end of the run.
+    async fn rest(&mut self) {
+        if std::mem::take(&mut self.is_running) {
+            self.live.extend(self.stream.until("agent_settled").await);
+        }
+    }
+}
