@@ -48,10 +48,10 @@ pub(in crate::turn) async fn fire(
 }
 
 fn store_fault(refusal: Refusal) -> StoreError {
-    match refusal {
-        Refusal::Corrupt(source) => source,
-        refusal => StoreError::Unavailable(Box::new(refusal)),
+    if let Refusal::Corrupt(source) = refusal {
+        return source;
     }
+    StoreError::Unavailable(Box::new(refusal))
 }
 
 async fn fire_once(world: &World, nudge: &Nudge, document_id: &str) -> Result<Handled, Refusal> {

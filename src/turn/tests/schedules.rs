@@ -12,15 +12,18 @@ use serde_json::Value;
 use super::bench::{Bench, PauseProbe, call, idempotency, owner, text};
 use crate::agent::content::Content;
 use crate::agent::entry::{EntryBody, Source};
+use crate::agent::inbox::Receipt;
 use crate::agent::schedule::Schedule;
 use crate::clock::{Clock as _, Timestamp};
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};
+use crate::store::memory::Faults;
+use crate::store::{Freshness, Kind, Partition, Selection};
 use crate::turn::admission::Refusal;
 use crate::turn::delivery::{Handled, handle};
 use crate::turn::schedules::create::{NewSchedule, create};
 use crate::turn::schedules::{cancel, id_of, read};
-use crate::turn::{NoProbe, Nudge, World};
+use crate::turn::{NoProbe, Nudge, World, record};
 
 fn answers(_results: usize, said: &str) -> Vec<Value> {
     vec![text(said)]
@@ -74,6 +77,25 @@ async fn ticks(bench: &Bench, key: &ConversationKey) -> Vec<Timestamp> {
     ticks.collect()
 }
 
+/// When firings into `c` were accepted.
+async fn accepted(bench: &Bench) -> Vec<Timestamp> {
+    let entries = bench.entries().await;
+    let is_tick = |receipt: &Receipt| {
+        entries.iter().any(|entry| {
+            matches!(&entry.body, EntryBody::Prompt(prompt)
+                if prompt.source == Source::Schedule && prompt.input_id == receipt.input_id)
+        })
+    };
+    let partition = Partition::Conversation(Bench::key());
+    let all = Selection::all(Kind::Receipt);
+    let found = bench.shared.select(&partition, &all, Freshness::Latest).await.unwrap();
+    let receipts = found.iter().map(|stored| record::read::<Receipt>(&stored.document).unwrap());
+    let mut times: Vec<Timestamp> =
+        receipts.filter(is_tick).map(|receipt| receipt.accepted_at).collect();
+    times.sort();
+    times
+}
+
 /// Time passes, the queue is worked off, and the sweep comes each minute.
 async fn live(bench: &mut Bench, span: Duration) {
     let ends = bench.clock.monotonic() + span;
@@ -124,7 +146,7 @@ async fn without_its_own_bell_the_sweep_fires_it_within_a_minute_too() {
     let (mut bench, world) = stage(1, answers).await;
     let made = ordered(&world, order_in_c("", "PT10M")).await;
     let due = made.next_at.unwrap();
-    tokio::time::sleep(world.clock.now().until(due) - Duration::from_secs(91)).await;
+    tokio::time::sleep(Duration::from_secs(10 * 60 - 91)).await;
     bench.sweep().await;
     assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "too far away for a bell");
     for second in 0..=150 {
@@ -157,7 +179,7 @@ async fn on_bad_days_each_firing_is_one_prompt() {
             reorder: 20,
             unavailable: 5,
         });
-        bench.store.set_faults(crate::store::memory::Faults {
+        bench.store.set_faults(Faults {
             conflict: 0.02,
             conflict_after: 0.02,
             unavailable_before: 0.02,
@@ -167,17 +189,19 @@ async fn on_bad_days_each_firing_is_one_prompt() {
         let request = NewSchedule { until: Some("PT31M".to_owned()), ..order_in_c("", "PT3M") };
         // The client's patience: the same request with the same key until it is accepted.
         while create(&world, &owner(), request.clone(), &idempotency("s"), None).await.is_err() {}
-        live(&mut bench, Duration::from_mins(60)).await;
-        bench.store.set_faults(Default::default());
+        live(&mut bench, Duration::from_hours(1)).await;
+        bench.store.set_faults(Faults::default());
         let made = schedule(&world).await;
         assert_eq!(made.due(), None, "{seed}: {:#?}", bench.story);
         let ticks = ticks(&bench, &Bench::key()).await;
         let regular: Vec<Timestamp> =
             (1..=10_u32).map(|n| made.created_at.plus(Duration::from_mins(3) * n)).collect();
-        assert_eq!(ticks.len(), regular.len(), "{seed}: {ticks:?}");
-        for (tick, regular) in ticks.iter().zip(&regular) {
-            assert!(tick >= regular, "{seed}: {tick} is early");
-        }
+        // One that is very late takes the place of those that it missed; none comes early, none twice.
+        let number = |time: &Timestamp| regular.iter().filter(|regular| *regular <= time).count();
+        let served: Vec<usize> = accepted(&bench).await.iter().map(number).collect();
+        assert!(served.len() >= 8 && served[0] >= 1, "{seed}: {served:?}");
+        assert!(served.windows(2).all(|two| two[0] < two[1]), "{seed}: {served:?}");
+        assert_eq!(served.len(), ticks.len(), "{seed}");
         let heads = bench.head().await.unwrap();
         assert_eq!(heads.prompts.len(), ticks.len() + 1, "{seed}");
     }
@@ -233,7 +257,7 @@ async fn two_workers_at_once_make_one_firing_and_one_move() {
 async fn a_bell_of_a_fast_clock_rings_again_when_the_time_has_come() {
     let (bench, world) = stage(1, answers).await;
     let made = ordered(&world, order_in_c("PT1H", "")).await;
-    tokio::time::sleep(Duration::from_mins(60) - Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(3600 - 4)).await;
     assert_eq!(handle(&world, &bell(&made)).await.unwrap(), Handled::Nothing);
     assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 1);
     tokio::time::sleep(Duration::from_secs(4)).await;

@@ -8,6 +8,7 @@ use super::{Bench, answers, idempotency, live, order, order_in_c, ordered, owner
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::ids::UserId;
+use crate::store::memory::Faults;
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::admission::{Owner, Refusal};
 use crate::turn::schedules::create::{NewSchedule, create};
@@ -48,14 +49,14 @@ async fn a_request_whose_answer_was_lost_made_one_schedule() {
         let world = bench.worker(Arc::new(NoProbe));
         let chance = 0.6;
         bench.store.set_faults(match fault {
-            0 => crate::store::memory::Faults { unavailable_after: chance, ..Default::default() },
-            _ => crate::store::memory::Faults { conflict_after: chance, ..Default::default() },
+            0 => Faults { unavailable_after: chance, ..Default::default() },
+            _ => Faults { conflict_after: chance, ..Default::default() },
         });
         let request = named("s", "P1D");
         while create(&world, &owner(), request.clone(), &idempotency("k"), None).await.is_err() {}
-        bench.store.set_faults(Default::default());
+        bench.store.set_faults(Faults::default());
         assert_eq!(of_user(&world, &owner()).await.unwrap().len(), 1);
-        bench.store.set_faults(crate::store::memory::Faults {
+        bench.store.set_faults(Faults {
             unavailable_after: chance,
             conflict_after: chance / 2.0,
             ..Default::default()
@@ -64,7 +65,7 @@ async fn a_request_whose_answer_was_lost_made_one_schedule() {
             cancel(&world, &owner(), "s").await,
             Ok(()) | Err(Refusal::NotFound("schedule"))
         ) {}
-        bench.store.set_faults(Default::default());
+        bench.store.set_faults(Faults::default());
         assert!(
             bench.store.documents(&crate::turn::schedules::partition(&owner().tenant)).is_empty()
         );
