@@ -15,6 +15,7 @@ mod invariants;
 mod lost_answers;
 mod prices;
 mod recovery;
+mod retrying;
 mod schedules;
 mod simulation;
 mod telling;
