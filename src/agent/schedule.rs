@@ -92,12 +92,8 @@ pub struct Fired {
     pub at: Timestamp,
     pub conversation_id: ConversationId,
     pub input_id: InputId,
-}
-
-impl Fired {
-    pub fn prompt_id(&self) -> PromptId {
-        PromptId::of(&self.input_id)
-    }
+    /// The prompt that it began or joined, as it was promised.
+    pub prompt_id: PromptId,
 }
 
 /// Why a firing was not made; for people.
@@ -116,6 +112,7 @@ pub enum Outcome {
     Accepted {
         conversation_id: ConversationId,
         input_id: InputId,
+        prompt_id: PromptId,
     },
     /// This one is left out.
     LeftOut(String),
@@ -142,8 +139,8 @@ impl Schedule {
         let next_at = next_after(at.max(now));
         let moved = Self { next_at, again_at: None, ..self };
         match outcome {
-            Outcome::Accepted { conversation_id, input_id } => {
-                let fired = Fired { at: now, conversation_id, input_id };
+            Outcome::Accepted { conversation_id, input_id, prompt_id } => {
+                let fired = Fired { at: now, conversation_id, input_id, prompt_id };
                 Self { last_fired: Some(fired), ..moved }
             }
             Outcome::LeftOut(detail) => Self { last_problem: told(detail), ..moved },

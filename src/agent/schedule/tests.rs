@@ -12,7 +12,7 @@ use super::zone::Zone;
 use super::{AGAIN_AFTER, Mode, Outcome, Schedule, TRIED_FOR};
 use crate::agent::raw::{Extra, RawJson};
 use crate::clock::{Timestamp, parse_iso};
-use crate::ids::{ConversationId, InputId, ScheduleId, UserId};
+use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 
 fn time(text: &str) -> Timestamp {
     parse_iso(text).unwrap()
@@ -332,7 +332,11 @@ fn schedule(timing: Timing) -> Schedule {
 }
 
 fn accepted() -> Outcome {
-    Outcome::Accepted { conversation_id: ConversationId::new("c"), input_id: InputId::new("in_1") }
+    Outcome::Accepted {
+        conversation_id: ConversationId::new("c"),
+        input_id: InputId::new("in_1"),
+        prompt_id: PromptId::new("pr_1"),
+    }
 }
 
 #[test]
@@ -340,7 +344,7 @@ fn a_firing_that_is_hours_late_is_one_and_then_the_regular_time_comes() {
     let hourly = schedule(timing("2026-11-22T09:00:00Z", "PT1H", ""));
     let moved = hourly.after(accepted(), time("2026-11-22T13:20:00Z"));
     assert_eq!(moved.next_at, Some(time("2026-11-22T14:00:00Z")));
-    assert_eq!(moved.last_fired.unwrap().prompt_id().as_str(), "pr_1");
+    assert_eq!(moved.last_fired.unwrap().prompt_id.as_str(), "pr_1");
     let once = schedule(timing("2026-11-22T09:00:00Z", "", ""));
     assert_eq!(once.after(accepted(), time("2026-11-22T13:20:00Z")).due(), None);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{delay_until, document, find, partition, ring_if_soon};
 use crate::agent::entry::Source;
 use crate::agent::schedule::{Mode, Outcome, Schedule};
-use crate::ids::ConversationKey;
+use crate::ids::{ConversationKey, PromptId};
 use crate::queue;
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
@@ -121,10 +121,12 @@ async fn outcome_of(world: &World, owner: &Owner, schedule: &Schedule) -> Result
         }
     };
     match accepted {
-        Ok((key, _)) => Ok(Outcome::Accepted {
-            input_id: idempotency.input_id(&key),
-            conversation_id: key.conversation_id,
-        }),
+        Ok((key, answer)) => {
+            let input_id = idempotency.input_id(&key);
+            let promised = answer.body.and_then(|body| body.string_member("promptId"));
+            let prompt_id = promised.map_or_else(|| PromptId::of(&input_id), PromptId::new);
+            Ok(Outcome::Accepted { conversation_id: key.conversation_id, input_id, prompt_id })
+        }
         Err(refusal) => refused(refusal),
     }
 }
@@ -161,15 +163,12 @@ async fn go_on(
     idempotency: &Idempotency,
 ) -> Result<(ConversationKey, Answer), Refusal> {
     let mode = match schedule.mode {
-        Mode::Prompt => PromptMode::Prompt,
-        Mode::Steer => PromptMode::Steer,
-        Mode::FollowUp => PromptMode::FollowUp,
+        Mode::Prompt => Some(PromptMode::Prompt),
+        Mode::Steer => Some(PromptMode::Steer),
+        // As the sender has it: where the conversation is idle it is a prompt.
+        Mode::FollowUp => None,
     };
-    let request = PromptRequest {
-        input: schedule.input.clone(),
-        mode: Some(mode),
-        ..PromptRequest::default()
-    };
+    let request = PromptRequest { input: schedule.input.clone(), mode, ..PromptRequest::default() };
     let answer = accept_prompt(world, key, request, idempotency, &sender()).await?;
     Ok((key.clone(), answer))
 }
@@ -192,7 +191,7 @@ async fn obstacle(
     // A conversation that waits for days takes one prompt of a schedule, not one for each time.
     let Some(last) = &schedule.last_fired else { return Ok(None) };
     let is_this = last.input_id == idempotency.input_id(key);
-    if is_this || head.prompts.iter().any(|prompt| prompt.id == last.prompt_id()) {
+    if is_this || head.prompts.iter().any(|prompt| prompt.id == PromptId::of(&last.input_id)) {
         return Ok(None);
     }
     let is_waiting = earlier(world, key, last.input_id.as_str())

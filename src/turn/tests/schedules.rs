@@ -136,7 +136,7 @@ async fn a_schedule_fires_within_a_minute_and_never_early() {
         assert_eq!((fired.due(), fired.last_problem), (None, None), "{at}");
         let fired = fired.last_fired.unwrap();
         let head = bench.head().await.unwrap();
-        assert_eq!(fired.prompt_id(), head.prompts.last().unwrap().id);
+        assert_eq!(fired.prompt_id, head.prompts.last().unwrap().id);
         assert!(fired.at >= due);
     }
 }

@@ -72,7 +72,7 @@ impl ScheduleView {
             next_at: schedule.next_at,
             last_fired_at: fired.map(|fired| fired.at),
             last_conversation_id: fired.map(|fired| fired.conversation_id.to_string()),
-            last_prompt_id: fired.map(|fired| fired.prompt_id().to_string()),
+            last_prompt_id: fired.map(|fired| fired.prompt_id.to_string()),
             last_problem: schedule.last_problem.clone(),
         }
     }

@@ -30,7 +30,7 @@ async fn a_schedule_of_its_own_begins_a_conversation_each_time() {
         let key = owner().key(fired.conversation_id.as_str());
         let head = bench.head_of(&key).await.unwrap();
         assert_eq!((head.prompts.len(), head.agent.as_str()), (1, "clerk"));
-        assert_eq!(head.prompts[0].id, fired.prompt_id());
+        assert_eq!(head.prompts[0].id, fired.prompt_id);
         assert_eq!(head.metadata["topic"], "news");
         assert_eq!(ticks(&bench, &key).await.len(), 1);
     }
