@@ -222,6 +222,7 @@ fn refused(refusal: Refusal) -> Result<Outcome, Refusal> {
         | Refusal::AlreadyProcessing { .. }
         | Refusal::AlreadyDecided(_)
         | Refusal::Expired { .. }
+        | Refusal::Landed { .. }
         | Refusal::Forbidden(_)
         | Refusal::KeyReused
         | Refusal::EffectInFlight { .. }
