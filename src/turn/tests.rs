@@ -19,6 +19,7 @@ mod retrying;
 mod schedules;
 mod simulation;
 mod telling;
+mod together;
 mod turns;
 mod waiting;
 mod week;
