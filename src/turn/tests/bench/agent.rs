@@ -80,7 +80,7 @@ impl RunTool for CountingTool {
         let span = match self.way {
             Way::Slow => 200_000,
             Way::Nap => arguments.value["n"].as_u64().unwrap() * 1_000,
-            Way::Plain | Way::Gated | Way::Lossy | Way::Lavish => 50,
+            Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 50,
         };
         tokio::time::sleep(Duration::from_millis(span)).await;
         let is_lost = self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
@@ -117,7 +117,7 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             on_unknown: OnUnknown::Ask,
             timeout: Duration::from_secs(match way {
                 Way::Slow | Way::Nap => 240,
-                Way::Plain | Way::Gated | Way::Lossy | Way::Lavish => 30,
+                Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 30,
             }),
             revision: "1".to_owned(),
         };
