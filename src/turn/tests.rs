@@ -16,6 +16,7 @@ mod lost_answers;
 mod prices;
 mod recovery;
 mod retrying;
+mod schedules;
 mod simulation;
 mod stops;
 mod telling;
