@@ -4,6 +4,7 @@ pub mod cap;
 pub mod code;
 pub mod http;
 pub mod run;
+pub mod schedule;
 pub mod validate;
 pub mod workspace;
 
@@ -82,6 +83,8 @@ pub struct ToolResult {
     /// Set when the tool answered JSON.
     pub structured: Option<RawJson>,
     pub is_error: bool,
+    /// Asks for an end of the prompt without another answer of the model. It comes when all results of the batch ask.
+    pub terminate: bool,
     /// Files and widgets for the person.
     pub outputs: Vec<Output>,
     /// Workspace paths this call changed.
@@ -136,6 +139,8 @@ pub struct ToolContext {
     /// Told of progress: a partial result.
     pub progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
     pub traceparent: Option<String>,
+    /// `None` where nobody keeps schedules.
+    pub schedules: Option<Arc<dyn schedule::Schedules>>,
 }
 
 impl fmt::Debug for ToolContext {
@@ -187,6 +192,13 @@ pub trait RunTool: Send + Sync + fmt::Debug {
     /// Whether a person must agree to this call.
     fn ask(&self, arguments: &Arguments) -> Option<Ask>;
 
-    /// Dropped at the deadline, and some time after a stop. A panic is caught by the caller and counts as a lost answer for a write.
+    /// Whether its calls change files of the workspace: in one answer they run one after the other, each on what the one
+    /// before left.
+    fn changes_workspace(&self) -> bool {
+        false
+    }
+
+    /// Dropped at the deadline, and some time after a stop. A panic is caught by the caller and counts as a lost answer for
+    /// a write.
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome;
 }

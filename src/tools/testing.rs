@@ -125,6 +125,7 @@ impl Desk {
             stop: CancellationToken::new(),
             progress: Arc::new(move |partial| told.lock().unwrap().push(partial.clone())),
             traceparent: None,
+            schedules: None,
         }
     }
 

@@ -18,7 +18,7 @@ use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
 use crate::turn::spans::{self, Visit};
-use crate::turn::{Nudge, World, expiry, faults, spending};
+use crate::turn::{Nudge, World, expiry, faults, schedules, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -48,7 +48,12 @@ pub enum Handled {
 /// The message must be delivered again; see [`TurnError`].
 #[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
 pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
-    let work = spans::priced(world, rounds(world, nudge));
+    let work = spans::priced(world, async {
+        match &nudge.schedule {
+            Some(document_id) => Box::pin(schedules::fire::fire(world, nudge, document_id)).await,
+            None => rounds(world, nudge).await,
+        }
+    });
     Box::pin(spending::told(world, &nudge.key, work)).await
 }
 
@@ -205,9 +210,7 @@ fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
         Phase::Model { .. } => true,
-        Phase::Calls { calls, .. } => {
-            calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
-        }
+        Phase::Calls { .. } => head.phase.batch().is_performing(),
     }
 }
 
@@ -232,16 +235,11 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
                 }
                 Box::pin(hold.answer()).await?;
             }
-            Phase::Calls { calls, .. } => {
-                let open = calls.iter().enumerate().find(|(_, call)| !call.is_done());
-                match open.map(|(index, call)| (index, &call.status)) {
-                    Some((index, CallStatus::Started { .. })) => Box::pin(hold.call(index)).await?,
-                    Some((
-                        _,
-                        CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Done { .. },
-                    ))
-                    | None => return Ok(()),
+            Phase::Calls { .. } => {
+                if !hold.head.phase.batch().is_performing() {
+                    return Ok(());
                 }
+                Box::pin(hold.run_calls()).await?;
             }
         }
     }
@@ -249,13 +247,7 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
 
 /// Whether the last holder stopped without letting go.
 fn was_interrupted(head: &Head) -> bool {
-    let has_started = match &head.phase {
-        Phase::Calls { calls, .. } => {
-            calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
-        }
-        Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => false,
-    };
-    head.claim.is_some() || has_started
+    head.claim.is_some() || head.phase.batch().is_running()
 }
 
 /// A step that was tried in vain waits before it is tried again, whoever rings.

@@ -16,8 +16,7 @@ use crate::telemetry::fault::Fault;
 use crate::telemetry::meter;
 use crate::telemetry::metrics::ModelCall;
 use crate::telemetry::trace::{self, Role, Span};
-use crate::tools::Arguments;
-use crate::turn::calling::Performed;
+use crate::tools::{Arguments, ToolOutcome};
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::{Nudge, World, faults};
@@ -308,10 +307,9 @@ impl<'w> Calling<'w> {
         }
     }
 
-    pub(super) fn end(&self, performed: Result<&Performed, &TurnError>) {
-        let fault: Option<Fault> = match performed {
-            Ok(Performed::Stopped) => None,
-            Ok(Performed::Over(outcome)) => {
+    pub(super) fn end(&self, outcome: Result<&ToolOutcome, &TurnError>) {
+        let fault: Option<Fault> = match outcome {
+            Ok(outcome) => {
                 if self.world.telemetry.captures_content() && self.span.is_recording() {
                     content::put_outcome(&self.span, outcome);
                 }
@@ -322,9 +320,18 @@ impl<'w> Calling<'w> {
         if let Some(fault) = &fault {
             self.span.fail(fault);
         }
+        self.count(fault.as_ref());
+    }
+
+    /// The prompt was stopped in its middle, which is nobody's fault.
+    pub(super) fn cut(&self) {
+        self.count(None);
+    }
+
+    fn count(&self, fault: Option<&Fault>) {
         if let Some(metrics) = self.world.telemetry.metrics() {
             let took = self.world.clock.monotonic().saturating_sub(self.began);
-            metrics.tool_call(&self.agent, &self.tool, took, fault.as_ref());
+            metrics.tool_call(&self.agent, &self.tool, took, fault);
         }
     }
 }

@@ -116,16 +116,23 @@ impl Hold<'_> {
         inbox::look(self.world, &self.key).await
     }
 
-    /// Commits the end of a prompt whose call was cut off: by its effect the core knows what that means.
-    pub(super) async fn commit_stop(&mut self) -> Result<(), TurnError> {
+    /// Commits the end of a prompt whose calls were cut off, after what had come to its end: by its effect the core knows what
+    /// became of each.
+    ///
+    /// # Errors
+    /// Also where the stop did not land: what was cut would seem to run, and be sent again; whoever takes over judges it.
+    pub(super) async fn commit_stop(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
+        let prompt = self.prompt_id();
         let looked = inbox::look(self.world, &self.key).await;
         let inbox = looked.map_err(|source| self.error("look at", source))?;
         let inbox = self.with_decisions(inbox).await;
         let inbox = inbox.map_err(|source| self.error("decide what was asked in", source))?;
-        if !self.is_stopped_by(&inbox) {
-            // Without it the call would seem to be under way, and be sent again: whoever takes over judges it.
+        let inputs: Vec<Input> =
+            [inbox::looked(&inbox)].into_iter().chain(done).chain([Input::TakeIn]).collect();
+        self.commit("result", &inputs, &inbox).await?;
+        if self.prompt_id() == prompt {
             return Err(TurnError::ClaimLost { key: self.key.clone() });
         }
-        self.commit("result", &[inbox::looked(&inbox), Input::TakeIn], &inbox).await
+        Ok(())
     }
 }

@@ -145,11 +145,10 @@ mod tests {
         let told: Vec<LiveEvent> = std::iter::from_fn(|| reader.next().now_or_never()).collect();
         let ended: Vec<usize> = told
             .iter()
-            .filter_map(|event| match event {
-                LiveEvent::Delta { event: AnswerEvent::TextEnd { content_index, .. }, .. } => {
-                    Some(*content_index)
-                }
-                _ => None,
+            .filter_map(|event| {
+                let LiveEvent::Delta { event, .. } = event else { return None };
+                let AnswerEvent::TextEnd { content_index, .. } = event else { return None };
+                Some(*content_index)
             })
             .collect();
         assert_eq!(ended, [0, 1]);

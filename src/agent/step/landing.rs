@@ -234,7 +234,7 @@ fn keep_late(draft: &mut Draft, late: &LateResult) -> bool {
 }
 
 fn settle_late(draft: &mut Draft, late: &LateResult) -> bool {
-    let Phase::Calls { answer, calls } = &draft.head.phase else { return false };
+    let Phase::Calls { answer, calls, .. } = &draft.head.phase else { return false };
     let Some(call) = calls.get(late.call.index).filter(|_| *answer == late.call.answer) else {
         return false;
     };
@@ -273,6 +273,7 @@ fn settle_late(draft: &mut Draft, late: &LateResult) -> bool {
         details: late.message.details.clone(),
         structured: late.message.structured_content.clone(),
         is_error: late.message.is_error,
+        terminate: late.message.terminate,
         outputs: late.outputs.clone(),
         workspace: late.message.workspace.clone(),
     };

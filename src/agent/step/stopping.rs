@@ -7,7 +7,7 @@ use crate::agent::message::StopReason;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::agent::step::{
-    Answered, CallResult, Setback, answer, calls, ending, landing, taking_in,
+    Answered, CallResult, Setback, answer, calls, ending, landing, results, taking_in,
 };
 use crate::ids::{PromptId, RequestId};
 
@@ -43,6 +43,7 @@ pub(super) fn stop(draft: &mut Draft) {
     let rules = draft.rules.clone();
     draft.rules.rounds_max = None;
     draft.rules.hard_rounds_max = u32::MAX;
+    draft.gives_up = true;
     taking_in::settle_all(draft);
     decide_all(draft);
     match &draft.head.phase {
@@ -51,6 +52,7 @@ pub(super) fn stop(draft: &mut Draft) {
         Phase::Idle | Phase::Summary { .. } | Phase::Deleted => {}
     }
     draft.rules = rules;
+    draft.gives_up = false;
     ending::end(draft, PromptState::Aborted, PromptStop::Aborted, None);
 }
 
@@ -159,9 +161,9 @@ fn what_became(draft: &Draft, index: usize) -> Option<Became> {
 
 /// What a decision that waits to be taken in says.
 fn said_of(draft: &Draft, id: &RequestId) -> Option<Verdict> {
-    draft.pending.iter().find_map(|pending| match &pending.item.body {
-        InboxBody::Decision(decision) if decision.request_id == *id => Some(decision.verdict),
-        _ => None,
+    draft.pending.iter().find_map(|pending| {
+        let InboxBody::Decision(decision) = &pending.item.body else { return None };
+        (decision.request_id == *id).then_some(decision.verdict)
     })
 }
 
@@ -194,6 +196,7 @@ fn decide_all(draft: &mut Draft) {
 fn end_calls(draft: &mut Draft) {
     for index in 0..draft.calls().len() {
         let Some(call) = draft.calls().get(index).filter(|call| !call.is_done()).cloned() else {
+            results::put_or_name(draft, index);
             continue;
         };
         if let CallStatus::Started { effect: Effect::Write, fingerprint, .. } = call.status {

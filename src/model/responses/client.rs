@@ -261,10 +261,10 @@ impl Model for AzureResponses {
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
         let id = match model {
             "" | "normal" => self.normal.as_deref().ok_or(
-                "No model is set for `normal`: set TURNWHEEL_MODEL to a model's id, or name the model in the agent file.",
+                "No model configured for `normal`: set TURNWHEEL_MODEL to a model's id, or name the model in the agent file.",
             )?,
             "high" => self.high.as_deref().ok_or(
-                "No model is set for `high`: add `high=DEPLOYMENT` to AZURE_OPENAI_DEPLOYMENT_NAME_MAP, or name a model \
+                "No model configured for `high`: add `high=DEPLOYMENT` to AZURE_OPENAI_DEPLOYMENT_NAME_MAP, or name a model \
                  by its id.",
             )?,
             id => id,

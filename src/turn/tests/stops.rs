@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bench::{Bench, HookProbe, PauseProbe, call, idempotency, text};
+use super::bench::{Bench, Counting, PauseProbe, call, idempotency, text};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::inbox::{Outcome, Receipt};
 use crate::agent::message::Message;
@@ -254,7 +254,7 @@ async fn a_write_that_ends_within_its_grace_has_its_result() {
     bench.ask(&worker).await;
     let nudge = Bench::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
-        tokio::time::sleep(Duration::from_millis(199_000)).await;
+        tokio::time::sleep(Duration::from_secs(199)).await;
         stop(&worker).await;
     });
     handled.unwrap();
@@ -426,15 +426,19 @@ async fn a_stop_on_a_bad_day_is_true_as_well() {
 #[tokio::test(start_paused = true)]
 async fn looking_for_a_stop_is_one_read_a_second_while_something_runs() {
     let mut bench = Bench::with(9, studies);
-    let counting = super::bench::Counting::before(bench.store.clone());
+    let counting = Counting::before(bench.store.clone());
     bench.shared = counting.clone();
-    let worker = bench.worker(Arc::new(HookProbe("tool.before", {
-        let counting = counting.clone();
-        move || drop(counting.told())
-    })));
+    let worker = bench.worker(Arc::new(NoProbe));
     bench.ask(&worker).await;
     bench.queue.drop_queue(queue::TURNS);
     handle(&worker, &Bench::nudge()).await.unwrap();
-    let reads = counting.told().lines().filter(|line| *line == "read item").count();
-    assert_eq!(reads, 199, "of a call that takes 200 s");
+    // Neither the answers before and after it nor anything else here takes a second.
+    assert_eq!(counting.looks(), 199, "of a call that takes 200 s");
+    counting.told();
+    stop(&worker).await;
+    insta::assert_snapshot!(counting.told(), @r"
+    read head
+    read item
+    write receipt, inbox
+    ");
 }

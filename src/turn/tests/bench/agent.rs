@@ -15,6 +15,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agents::{Agent, Catalog};
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
+use crate::tools::workspace::builtin;
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
 /// What tools did, by effect id.
@@ -23,17 +24,24 @@ pub(in crate::turn::tests) type Done = Arc<Mutex<BTreeMap<String, u32>>>;
 /// How long a person has to answer a gated call.
 pub(in crate::turn::tests) const GATE_EXPIRES: Duration = Duration::from_mins(30);
 
+/// The same for a `patient` call.
+pub(in crate::turn::tests) const PATIENCE: Duration = Duration::from_hours(30 * 24);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
     /// A person is asked first.
     Gated,
+    /// The same, and may take thirty days.
+    Patient,
     /// Its answer gets lost, half of the time.
     Lossy,
     /// Makes more widgets than a commit holds.
     Lavish,
     /// Takes longer than half a turn.
     Slow,
+    /// Takes as many seconds as it is asked to.
+    Nap,
 }
 
 #[derive(Debug)]
@@ -50,25 +58,39 @@ impl RunTool for CountingTool {
     }
 
     fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
-        (self.way == Way::Gated).then(|| Ask {
+        let expires_after = match self.way {
+            Way::Gated => GATE_EXPIRES,
+            Way::Patient => PATIENCE,
+            Way::Plain | Way::Lossy | Way::Lavish | Way::Slow | Way::Nap => {
+                return None;
+            }
+        };
+        Some(Ask {
             reason: "Gated".to_owned(),
             approvers: vec!["owner".to_owned()],
             not_requester: false,
-            expires_after: GATE_EXPIRES,
+            expires_after,
         })
     }
 
-    async fn call(&self, _arguments: Arguments, context: ToolContext) -> ToolOutcome {
+    async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
         let effect = context.effect_id.to_string();
         // At once: a call that is polled at all is a call that was sent.
         *self.done.lock().unwrap().entry(effect.clone()).or_default() += 1;
-        let span = if self.way == Way::Slow { 200_000 } else { 50 };
+        let span = match self.way {
+            Way::Slow => 200_000,
+            Way::Nap => arguments.value["n"].as_u64().unwrap() * 1_000,
+            Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 50,
+        };
         tokio::time::sleep(Duration::from_millis(span)).await;
         let is_lost = self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
         if is_lost {
             return ToolOutcome::Unknown { reason: "cut".to_owned() };
         }
         let mut result = ToolResult::text(format!("{} done", self.definition.name));
+        if self.way == Way::Nap {
+            result = ToolResult::text(arguments.value["n"].to_string());
+        }
         if self.way == Way::Lavish {
             let widget = Output::Widget(WidgetOutput {
                 widget: "w".to_owned(),
@@ -82,8 +104,8 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` and `study`
-/// (take long).
+/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` and
+/// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `write`, `edit` and `schedule`.
 pub(super) fn catalog(done: &Done) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -93,26 +115,35 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             parameters: json!({"type": "object"}),
             effect,
             on_unknown: OnUnknown::Ask,
-            timeout: Duration::from_secs(if way == Way::Slow { 240 } else { 30 }),
+            timeout: Duration::from_secs(match way {
+                Way::Slow | Way::Nap => 240,
+                Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 30,
+            }),
             revision: "1".to_owned(),
         };
         Arc::new(CountingTool { definition, way, done: Arc::clone(done) })
     };
+    let mut tools = vec![
+        tool("look", Effect::Read, Way::Plain),
+        tool("pay", Effect::Write, Way::Plain),
+        tool("gated", Effect::Write, Way::Gated),
+        tool("patient", Effect::Write, Way::Patient),
+        tool("put", Effect::Idempotent, Way::Plain),
+        tool("wire", Effect::Write, Way::Lossy),
+        tool("make", Effect::Write, Way::Lavish),
+        tool("brew", Effect::Write, Way::Slow),
+        tool("study", Effect::Read, Way::Slow),
+        tool("nap", Effect::Read, Way::Nap),
+        builtin("write").unwrap(),
+        builtin("edit").unwrap(),
+    ];
+    tools.extend(crate::tools::schedule::builtin());
     let agent = Agent {
         name: "clerk".to_owned(),
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".to_owned(),
-        tools: vec![
-            tool("look", Effect::Read, Way::Plain),
-            tool("pay", Effect::Write, Way::Plain),
-            tool("gated", Effect::Write, Way::Gated),
-            tool("put", Effect::Idempotent, Way::Plain),
-            tool("wire", Effect::Write, Way::Lossy),
-            tool("make", Effect::Write, Way::Lavish),
-            tool("brew", Effect::Write, Way::Slow),
-            tool("study", Effect::Read, Way::Slow),
-        ],
+        tools,
         response_schema: Some(json!({"type": "object"})),
         revision: "r".to_owned(),
     };

@@ -1,5 +1,6 @@
 //! A store that notes each request by name and order, and hands it on.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -15,16 +16,23 @@ use crate::store::{
 pub(in crate::turn::tests) struct Counting {
     inner: Arc<dyn ConversationStore>,
     requests: Mutex<Vec<String>>,
+    /// Looks whether a prompt is to be stopped. They come by the second and not by the step, so they are counted apart.
+    looks: AtomicU32,
 }
 
 impl Counting {
     pub(in crate::turn::tests) fn before(inner: Arc<dyn ConversationStore>) -> Arc<Self> {
-        Arc::new(Self { inner, requests: Mutex::default() })
+        Arc::new(Self { inner, requests: Mutex::default(), looks: AtomicU32::default() })
     }
 
     /// Since it was asked last, a line each.
     pub(in crate::turn::tests) fn told(&self) -> String {
         std::mem::take(&mut *self.requests.lock().unwrap()).join("\n")
+    }
+
+    /// Since the beginning.
+    pub(in crate::turn::tests) fn looks(&self) -> u32 {
+        self.looks.load(Ordering::SeqCst)
     }
 
     fn note(&self, request: String) {
@@ -74,6 +82,10 @@ impl ConversationStore for Counting {
         id: &str,
         freshness: Freshness,
     ) -> Result<Option<Stored>, StoreError> {
+        if id.starts_with("stop-") {
+            self.looks.fetch_add(1, Ordering::SeqCst);
+            return self.inner.read(partition, id, freshness).await;
+        }
         let what = if id.starts_with("ev-") || id == "head" { id } else { "item" };
         self.note(format!("read {what}"));
         self.inner.read(partition, id, freshness).await
