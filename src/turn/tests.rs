@@ -17,6 +17,7 @@ mod prices;
 mod progress;
 mod recovery;
 mod retrying;
+mod schedules;
 mod simulation;
 mod telling;
 mod together;
