@@ -4,4 +4,5 @@ mod deciding;
 mod owning;
 mod prompting;
 mod reconnecting;
+mod scheduling;
 mod stage;

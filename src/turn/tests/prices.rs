@@ -2,12 +2,16 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::bench::{Bench, Script};
+use super::bench::{Bench, Script, idempotency, owner};
 use super::economy::{bells, is_gated, looks_twice, says_hello, stage, turn};
 use super::together::{stage as stage_at_once, three_short_naps};
+use crate::ids::ScheduleId;
 use crate::turn::delivery::handle;
-use crate::turn::{NoProbe, sweep};
+use crate::turn::schedules::create::{NewSchedule, create};
+use crate::turn::schedules::id_of;
+use crate::turn::{NoProbe, Nudge, sweep};
 
 /// Request units of one document, up to 1 KB: inserted, replaced. A query of a few is read by a quorum, which doubles it.
 const INSERT: f64 = 5.5;
@@ -36,7 +40,7 @@ fn units(request: &str) -> f64 {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
         let (count, kind) = count.parse::<f64>().map_or((1.0, run), |count| (count, kind));
         count
-            * if ["head", "receipt", "inbox (left waiting)"].contains(&kind) {
+            * if ["head", "receipt", "inbox (left waiting)", "scope (moved on)"].contains(&kind) {
                 REPLACE
             } else {
                 INSERT
@@ -101,7 +105,26 @@ async fn rows() -> Vec<Row> {
     *bench.model.failures.lock().unwrap() = 1;
     let told = turn(&bench, &world, &counting).await;
     rows.push(row("a call of the model that fails and will be made once more", told, 1));
+    rows.extend(scheduled().await);
     rows
+}
+
+async fn scheduled() -> [Row; 2] {
+    let (bench, world, counting) = stage(says_hello).await;
+    turn(&bench, &world, &counting).await;
+    let request = NewSchedule {
+        id: Some("s".to_owned()),
+        conversation_id: Some("c".to_owned()),
+        every: Some("PT10M".to_owned()),
+        ..NewSchedule::default()
+    };
+    create(&world, &owner(), request, &idempotency("s"), None).await.unwrap();
+    let made = Row { what: "a schedule is made", requests: counting.told(), nudges: 0 };
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    let bell = id_of(&owner().user, &ScheduleId::new("s"));
+    handle(&world, &Nudge::of_schedule(&owner().tenant, &bell)).await.unwrap();
+    let what = "a schedule fires: its prompt is accepted";
+    [made, Row { what, requests: counting.told(), nudges: 1 }]
 }
 
 #[tokio::test(start_paused = true)]

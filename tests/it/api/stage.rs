@@ -19,7 +19,7 @@ use crate::support::tools::{Echo, Gated, Nothing, Runs};
 const AGENT: &str = "---
 description: Does what it is told.
 model: gpt-5.1
-tools: [echo, test.gated, hasty]
+tools: [echo, test.gated, hasty, schedule]
 ---
 You are helpful.
 ";

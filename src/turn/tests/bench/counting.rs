@@ -48,6 +48,9 @@ fn batch(writes: &[Write]) -> String {
             Write::Replace(document, _) if document.kind.as_str() == "inbox" => {
                 "inbox (left waiting)".to_owned()
             }
+            Write::Replace(document, _) if document.kind.as_str() == "scope" => {
+                "scope (moved on)".to_owned()
+            }
             Write::Create(document) | Write::Replace(document, _) => {
                 document.kind.as_str().to_owned()
             }

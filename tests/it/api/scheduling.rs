@@ -1,0 +1,164 @@
+//! Schedules over HTTP: ordered, seen, fired, cancelled; each by its owner alone.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::stage::{Stage, calls, says};
+
+const ANN: [(&str, &str); 2] = [("turnwheel-tenant", "acme"), ("turnwheel-user", "ann")];
+const BOB: [(&str, &str); 2] = [("turnwheel-tenant", "acme"), ("turnwheel-user", "bob")];
+const OPERATOR: [(&str, &str); 3] = [
+    ("turnwheel-tenant", "acme"),
+    ("turnwheel-user", "olga"),
+    ("turnwheel-roles", "Turnwheel.Operator"),
+];
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn with_key<'a>(who: &[(&'a str, &'a str)], key: &'a str) -> Vec<(&'a str, &'a str)> {
+    who.iter().copied().chain([("idempotency-key", key)]).collect()
+}
+
+/// The schedule once it has fired.
+async fn fired(stage: &Stage, id: &str) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let seen = stage.get(&format!("/api/schedules/{id}"), &ANN).await;
+        if seen.body["lastFiredAt"].is_string() {
+            return seen.body;
+        }
+        assert!(Instant::now() < deadline, "it never fired: {}", seen.body);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_schedule_fires_into_a_conversation_and_tells_where() {
+    let stage = Stage::set([says("Good morning")]).await;
+    let body = json!({
+        "input": "Say good morning", "at": "PT1S", "every": "0 9 * * MON-FRI", "timeZone": "Europe/Berlin",
+        "metadata": {"topic": "greeting"},
+    });
+    let made = stage.post("/api/schedules", &with_key(&ANN, "morning"), &body).await;
+    assert_eq!((made.status, made.is_replayed()), (201, false), "{}", made.body);
+    let again = stage.post("/api/schedules", &with_key(&ANN, "morning"), &body).await;
+    assert_eq!((again.status, again.is_replayed(), &again.body), (201, true, &made.body));
+    let other = json!({"input": "Something else", "at": "PT1S"});
+    let refused = stage.post("/api/schedules", &with_key(&ANN, "morning"), &other).await;
+    assert_eq!((refused.status, refused.problem()), (422, "idempotency-key-reused"));
+    let next = made.body["nextAt"].as_str().unwrap();
+    assert!(next.contains("T07:00") || next.contains("T08:00"), "nine in Berlin: {next}");
+    let id = made.body["id"].as_str().unwrap();
+    let location = made.headers["location"].to_str().unwrap();
+    assert_eq!(location, format!("/api/schedules/{id}"));
+    assert_eq!(stage.get(location, &ANN).await.body, made.body);
+
+    let once = json!({"id": "once", "input": "Say good morning", "at": "PT1S"});
+    assert_eq!(stage.post("/api/schedules", &ANN, &once).await.status, 201);
+    let fired = fired(&stage, "once").await;
+    assert!(fired["nextAt"].is_null() && fired["lastProblem"].is_null(), "{fired}");
+    let (conversation, prompt) = (&fired["lastConversationId"], &fired["lastPromptId"]);
+    let path = format!(
+        "/api/conversations/{}/prompts/{}?wait=20",
+        conversation.as_str().unwrap(),
+        prompt.as_str().unwrap()
+    );
+    let prompt = stage.get(&path, &ANN).await;
+    assert_eq!(prompt.body["state"], "completed", "{}", prompt.body);
+    assert_eq!(prompt.body["output"][0]["content"], "Good morning");
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn a_schedule_is_its_owners_and_an_operator_only_looks() {
+    let stage = Stage::set([]).await;
+    for who in [&ANN, &BOB] {
+        for id in ["a", "b"] {
+            let body = json!({"id": id, "every": "P1D", "input": "Look"});
+            let made = stage.post("/api/schedules", who, &body).await;
+            assert_eq!(made.status, 201, "{}", made.body);
+        }
+    }
+    let taken = json!({"id": "a", "every": "P2D"});
+    let taken = stage.post("/api/schedules", &ANN, &taken).await;
+    assert_eq!((taken.status, taken.problem()), (409, "conflict"));
+    let delete = |id: &str| (Method::DELETE, format!("/api/schedules/{id}"));
+    let (method, path) = delete("a");
+    let refused = stage.send((method.clone(), &path), &OPERATOR, None).await;
+    assert_eq!((refused.status, refused.problem()), (403, "forbidden"));
+    let refused = stage.post("/api/schedules", &OPERATOR, &json!({"every": "P1D"})).await;
+    assert_eq!((refused.status, refused.problem()), (403, "forbidden"));
+    assert_eq!(stage.send((method.clone(), &path), &ANN, None).await.status, 204);
+    let gone = stage.send((method, &path), &ANN, None).await;
+    assert_eq!((gone.status, gone.problem()), (404, "not-found"));
+    assert_eq!(stage.get("/api/schedules/a", &BOB).await.status, 200);
+
+    let ids = |body: &Value| -> Vec<String> {
+        let items = body["items"].as_array().unwrap().iter();
+        items.map(|item| format!("{}/{}", item["userId"], item["id"]).replace('"', "")).collect()
+    };
+    let listed = stage.get("/api/schedules", &ANN).await;
+    assert_eq!(ids(&listed.body), ["ann/b"]);
+    let mut of_all = Vec::new();
+    let mut path = "/api/schedules?limit=2".to_owned();
+    loop {
+        let page = stage.get(&path, &OPERATOR).await;
+        of_all.extend(ids(&page.body));
+        let Some(next) = page.body["continuation"].as_str() else { break };
+        path = format!("/api/schedules?limit=2&continuation={next}");
+    }
+    of_all.sort();
+    assert_eq!(of_all, ["ann/b", "bob/a", "bob/b"]);
+    assert_eq!(stage.get("/api/schedules/b", &OPERATOR).await.status, 404);
+    assert_eq!(stage.get("/api/schedules/b?userId=bob", &OPERATOR).await.status, 200);
+    let of_bob = stage.get("/api/schedules?userId=bob", &OPERATOR).await;
+    assert_eq!(ids(&of_bob.body).len(), 2);
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_schedule_is_told_by_member() {
+    let stage = Stage::set([]).await;
+    let body = json!({"at": "tomorrow", "every": "often", "timeZone": "Atlantis", "agent": "nobody", "mode": "followUp"});
+    let refused = stage.post("/api/schedules", &ANN, &body).await;
+    assert_eq!((refused.status, refused.problem()), (400, "bad-request"));
+    let errors = refused.body["errors"].as_array().unwrap();
+    let pointers: Vec<&str> =
+        errors.iter().map(|error| error["pointer"].as_str().unwrap()).collect();
+    assert_eq!(pointers, ["/timeZone", "/at", "/every", "/agent"]);
+    for (body, pointer) in [
+        (json!({"every": "P1D", "cron": "x"}), "/cron"),
+        (json!({"at": "2001-01-01T00:00:00Z"}), "/at"),
+        (json!({"every": "P1D", "conversationId": "nowhere"}), "/conversationId"),
+        (
+            json!({"every": "P1D", "input": [{"type": "image", "data": "", "mimeType": "image/png"}]}),
+            "/input",
+        ),
+    ] {
+        let refused = stage.post("/api/schedules", &ANN, &body).await;
+        assert_eq!(refused.status, 400, "{body}");
+        assert_eq!(refused.body["errors"][0]["pointer"], pointer, "{}", refused.body);
+    }
+    assert_eq!(stage.get("/api/schedules", &ANN).await.body["items"], json!([]));
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_reminds_itself() {
+    let arguments = json!({"action": "create", "input": "Remind Ann of the tea", "at": "PT1S"});
+    let stage =
+        Stage::set([calls("schedule", arguments), says("I will"), says("The tea is ready")]).await;
+    let body = json!({"conversationId": "c", "input": "Remind me of the tea"});
+    let asked = stage.post("/api/prompts?wait=20", &ANN, &body).await;
+    assert_eq!(asked.body["state"], "completed", "{}", asked.body);
+    let listed = stage.get("/api/schedules", &ANN).await;
+    let made = &listed.body["items"][0];
+    assert_eq!((&made["conversationId"], &made["agent"]), (&json!("c"), &json!("helper")));
+    let fired = fired(&stage, made["id"].as_str().unwrap()).await;
+    let path =
+        format!("/api/conversations/c/prompts/{}?wait=20", fired["lastPromptId"].as_str().unwrap());
+    let prompt = stage.get(&path, &ANN).await;
+    assert_eq!(prompt.body["output"][0]["content"], "The tea is ready", "{}", prompt.body);
+    stage.service.stop().await;
+}
