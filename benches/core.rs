@@ -88,7 +88,13 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         setback: Setback::default(),
     };
     let input = Input::Answered(Box::new(answered));
-    let rules = Rules { rounds_max: None, hard_rounds_max: 200, writes_notices: false };
+    let rules = Rules {
+        rounds_max: None,
+        hard_rounds_max: 200,
+        writes_notices: false,
+        budget: None,
+        settle_after: std::time::Duration::ZERO,
+    };
     bencher.bench(|| {
         let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));
         step(&mut draft, black_box(&input));

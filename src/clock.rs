@@ -24,6 +24,11 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis(span)))
     }
 
+    /// The day in UTC, `2026-11-21`.
+    pub fn utc_day(self) -> String {
+        self.to_string().chars().take(10).collect()
+    }
+
     /// Time from `self` to `later`; zero when it is past.
     pub fn until(self, later: Self) -> Duration {
         Duration::from_millis(later.0.saturating_sub(self.0))

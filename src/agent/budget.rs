@@ -227,7 +227,7 @@ pub struct Books {
     /// All that its model calls cost: those whose answer was lost at their estimate. Only grows.
     pub spent: Tally,
     /// The part of it whose answers were lost.
-    #[serde(skip_serializing_if = "is_nothing")]
+    #[serde(skip_serializing_if = "Tally::is_nothing")]
     pub lost: Tally,
     /// What the tenant's books may not know yet: `spent` at the end of each day, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -266,10 +266,6 @@ pub struct Held {
     pub estimate: Tally,
 }
 
-fn is_nothing(tally: &Tally) -> bool {
-    *tally == Tally::default()
-}
-
 impl Books {
     pub fn is_blank(&self) -> bool {
         *self == Self::default()
@@ -295,7 +291,7 @@ impl Books {
         let owed = self.days.iter().filter_map(|end| {
             let owed = end.spent.minus(known);
             known = known.or_more(end.spent);
-            (owed != Tally::default()).then_some((end.day.as_str(), owed))
+            (!owed.is_nothing()).then_some((end.day.as_str(), owed))
         });
         owed.collect()
     }

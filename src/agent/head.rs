@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::budget::{Books, Held, Raise};
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::request::Request;
+use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::Settings;
-use crate::agent::usage::Usage;
+use crate::agent::usage::{Tally, Usage};
 use crate::clock::Timestamp;
 use crate::ids::{
     CommitId, ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId, WorkerId,
@@ -18,7 +19,7 @@ use crate::ids::{
 /// What this version writes.
 pub const SCHEMA: u32 = 1;
 /// The newest `minReader` that this version may act on.
-pub const READER: u32 = 1;
+pub const READER: u32 = 2;
 /// Bytes of a head as JSON; a commit above it is refused.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Prompts whose span the head remembers.
@@ -82,8 +83,11 @@ pub struct Head {
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
+    /// The model call whose cost is held; absent: none is, or nothing bounds what is spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<RawJson>,
+    pub hold: Option<Held>,
+    #[serde(default, skip_serializing_if = "Books::is_blank")]
+    pub books: Books,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -138,6 +142,12 @@ pub struct Run {
     /// W3C trace context of the turn that committed last: the next one links to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<String>,
+    /// Of model calls whose answer was lost, at their estimate; not in `usage`.
+    #[serde(default, skip_serializing_if = "Tally::is_nothing")]
+    pub lost: Tally,
+    /// Of the limit of one prompt, for this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raised: Vec<Raise>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -189,9 +199,23 @@ impl Head {
         }
     }
 
+    /// Whether a used-up budget keeps the next model call waiting.
+    pub fn is_paused(&self) -> bool {
+        self.requests.iter().any(|request| request.kind == RequestKind::Budget)
+    }
+
+    /// Below this a worker would do what the head forbids: it knows nothing of budgets.
+    pub fn reader_needed(&self) -> u32 {
+        let is_bounded = self.settings.budget.is_some() || self.hold.is_some() || self.is_paused();
+        if is_bounded { 2 } else { 1 }
+    }
+
     pub fn state(&self) -> State {
         match &self.phase {
             Phase::Idle | Phase::Deleted => State::Idle,
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_paused() => {
+                State::WaitingForApproval
+            }
             Phase::Model { .. } | Phase::Summary { .. } => State::Running,
             Phase::Calls { .. } if self.requests.is_empty() => State::Running,
             Phase::Calls { .. } => State::WaitingForApproval,

@@ -58,6 +58,7 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
             | EntryBody::ToolStarted(_)
             | EntryBody::Decision(_)
             | EntryBody::Protocol(_)
+            | EntryBody::LostCall(_)
             | EntryBody::Other(_) => {}
         }
     }

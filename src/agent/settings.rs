@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::raw::RawJson;
+use crate::agent::budget::Budget;
 
 /// As given: absent means "as the agent file, or else the default, has it".
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -44,8 +44,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    pub budget: Option<RawJson>,
+    pub budget: Option<Budget>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -159,7 +158,7 @@ impl Settings {
             retry: self.retry.clone().or_else(|| fallback.retry.clone()),
             compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
             continuation: self.continuation.or(fallback.continuation),
-            budget: self.budget.clone().or_else(|| fallback.budget.clone()),
+            budget: self.budget.or(fallback.budget),
         }
     }
 

@@ -4,6 +4,7 @@ mod answer;
 mod calls;
 mod ending;
 mod landing;
+mod paying;
 mod retrying;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
 pub use landing::{can_land, is_understood};
+pub use paying::{Asks, Paying, own_shortage};
 pub use retrying::{Setback, wait_after};
 
 /// Deliveries of the same step without progress before its prompt is given up.
@@ -45,6 +47,8 @@ pub enum Input {
     OutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
     /// The step was tried [`CLAIMS_MAX`] times without progress, or can never be made.
     Poisoned { reason: String },
+    /// Something about money.
+    Paying(Box<Paying>),
 }
 
 #[derive(Clone, Debug)]
@@ -119,5 +123,6 @@ pub fn step(draft: &mut Draft, input: &Input) {
             calls::lose_outcome(draft, *index, reason, *expires_at);
         }
         Input::Poisoned { reason } => ending::poison(draft, reason),
+        Input::Paying(paying) => paying::pay(draft, paying),
     }
 }

@@ -13,6 +13,7 @@ mod projecting;
 mod stories;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -39,7 +40,13 @@ pub(super) fn head() -> Head {
 }
 
 pub(super) fn rules() -> Rules {
-    Rules { rounds_max: Some(25), hard_rounds_max: 200, writes_notices: false }
+    Rules {
+        rounds_max: Some(25),
+        hard_rounds_max: 200,
+        writes_notices: false,
+        budget: None,
+        settle_after: Duration::from_mins(10),
+    }
 }
 
 pub(super) fn draft() -> Draft {

@@ -90,6 +90,10 @@ impl Tally {
         }
     }
 
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.each(other, u64::saturating_add)

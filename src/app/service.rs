@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
@@ -34,6 +35,7 @@ use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
+use crate::turn::money::Money;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
 use crate::turn::{EntryMemory, Limits, NoProbe, Probe, World, recount};
@@ -144,6 +146,7 @@ impl App {
             worker: &worker,
         };
         let ports = ports::open(&options.storage, &opening).await?;
+        let is_alone = ports.embedded.is_some();
         let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
         let listener = listener.map_err(io("take a port for the handler"))?;
         let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
@@ -174,7 +177,8 @@ impl App {
             worker,
             ids,
             probe: probe(settings, &options.data),
-            limits: Limits::default(),
+            limits: limits(is_alone),
+            money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
             telemetry: options.telemetry,
         });
         let auth = settings.auth.unwrap_or(Auth::Keys);
@@ -186,7 +190,7 @@ impl App {
             host,
             handler: Handler { listener, router },
             world,
-            is_alone: ports.embedded.is_some(),
+            is_alone,
             agents: names,
             payments: prepared.payments,
             emulator: ports.emulator,
@@ -238,6 +242,12 @@ impl Running {
         drop((payments, emulator));
         outcome.map_err(StartError::Host)
     }
+}
+
+/// On one machine a visit costs nothing, and who looks at what was spent wants to see it at once.
+fn limits(is_alone: bool) -> Limits {
+    let limits = Limits::default();
+    if is_alone { Limits { settle_after: Duration::from_secs(1), ..limits } } else { limits }
 }
 
 /// The host that drives the handler on this machine.

@@ -62,6 +62,7 @@ pub(super) async fn rebuild(
         probe: Arc::new(NoProbe),
         telemetry: Telemetry::default(),
         limits: Limits::default(),
+        money: Arc::default(),
     };
     let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
     Ok(format!("Rang for {rung} conversations."))

@@ -261,6 +261,7 @@ mod tests {
                 tool: Some("send_payment".to_owned()),
                 effect: None,
                 binding: None,
+                budget: None,
                 schema: None,
                 requested_at: Timestamp(0),
                 requested_by: UserId::new("u"),

@@ -47,9 +47,11 @@ impl Hold<'_> {
             self.fault = faults::of_answer(&answer);
         }
         self.answers_taken += 1;
+        self.is_admitted = false;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
         let mut inputs = vec![Input::Answered(Box::new(answered))];
+        inputs.extend(self.told.take().map(|told| Input::Paying(Box::new(told))));
         self.prepare(&mut inputs).await;
         self.commit("answer", &inputs, &[]).await
     }

@@ -96,6 +96,7 @@ impl Hold<'_> {
         let is_last = name != "renew" && self.is_last(draft);
         let head = &mut draft.head;
         let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
+        head.min_reader = head.reader_needed();
         head.commit_id = CommitId::new(self.world.ids.fresh());
         head.epoch = self.epoch;
         // The step that begins with this commit has been tried once more; its progress sets the count back. What has come to
@@ -273,6 +274,7 @@ fn boundary(name: &'static str, side: &'static str) -> &'static str {
         ("answer", _) => "answer.after",
         ("result", "before") => "result.before",
         ("result", _) => "result.after",
+        // Whatever else changes the head alone.
         (_, "before") => "renew.before",
         _ => "renew.after",
     }

@@ -18,7 +18,7 @@ use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
 use crate::turn::spans::{self, Visit};
-use crate::turn::{Nudge, World, expiry, faults, spending};
+use crate::turn::{Nudge, World, expiry, faults, paying, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -124,8 +124,11 @@ async fn work(
     let has_expired = expiry::decide_expired(hold.world, &hold.head, now)
         .await
         .map_err(|source| hold.error("expire", source))?;
+    let has_room = paying::decide_freed(hold.world, hold, now)
+        .await
+        .map_err(|source| hold.error("free", source))?;
     let inbox =
-        if has_expired { inbox::look(hold.world, &hold.key).await } else { inbox::in_order(inbox) };
+        if has_expired || has_room { inbox::look(hold.world, &hold.key).await } else { inbox::in_order(inbox) };
     hold.world.probe.reached("inbox.after").await;
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
     let (landing, waiting) = inbox::sort_out(&hold.head, inbox, hold.rules(), now);
@@ -177,12 +180,15 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         // A write that was under way when its worker stopped: nobody knows whether it happened.
         inputs.extend(lost_writes(&hold.head, now));
         inputs.extend(landing.into_iter().map(Input::Landed));
+        hold.settle_due(&mut inputs).await;
         hold.prepare(&mut inputs).await;
+        hold.reserve(&mut inputs).await?;
     }
     if inputs.len() > 1 || is_news || !hold.is_settled {
         hold.commit("take-in", &inputs, looked_at).await?;
     }
     if !is_performing(&hold.head) {
+        Box::pin(hold.settle_at_rest()).await;
         return Ok(());
     }
     let agent = spans::agent(hold);
@@ -191,6 +197,9 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     if let Some(fault) = outcome.as_ref().err().map(faults::of_turn).or(fault) {
         agent.fail(&fault);
     }
+    if outcome.is_ok() {
+        Box::pin(hold.settle_at_rest()).await;
+    }
     outcome
 }
 
@@ -198,7 +207,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
-        Phase::Model { .. } => true,
+        Phase::Model { .. } => !head.is_paused(),
         Phase::Calls { calls, .. } => {
             calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
         }
@@ -225,7 +234,7 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
                 let is_early = not_before.is_some_and(|time| time > now);
                 // A commit that kept the claim has promised to go on: time that passed since changes nothing.
                 let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
-                if is_early || !goes_on {
+                if is_early || !goes_on || !Box::pin(hold.pay()).await? {
                     return Ok(());
                 }
                 Box::pin(hold.answer()).await?;

@@ -8,7 +8,7 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptSta
 use crate::agent::event::{Empty, EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, calls, ending};
+use crate::agent::step::{Answered, CallResult, calls, ending, paying};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -62,17 +62,16 @@ fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> 
     let head = &mut draft.head;
     head.claims = 0;
     head.answers += 1;
-    head.usage += usage;
     let mut begins_turn = false;
     if let Some(run) = &mut head.prompt {
         run.rounds += 1;
-        run.usage += usage;
         begins_turn = !std::mem::replace(&mut run.is_turn_open, true);
     }
     if begins_turn {
         head.turn += 1;
         draft.tell(EventBody::TurnStart(Empty {}));
     }
+    paying::spend(draft, usage);
     let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
     let entry = draft.append_as(
         id,

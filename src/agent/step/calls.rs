@@ -14,7 +14,7 @@ use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, Request, RequestKind};
-use crate::agent::step::{Asked, CallResult, Gate, Start, ending};
+use crate::agent::step::{Asked, CallResult, Gate, Start, ending, paying};
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
@@ -109,6 +109,7 @@ fn begin(draft: &mut Draft, index: usize, start: &Start) {
         effect_id,
         tool_name: named.tool_call.name,
         attempt,
+        effect: Some(start.effect),
     }));
 }
 
@@ -145,6 +146,7 @@ fn blank_request(draft: &Draft, named: &Named) -> Request {
         tool: Some(named.tool_call.name.clone()),
         effect: None,
         binding: None,
+        budget: None,
         schema: None,
         requested_at: draft.now,
         requested_by: user,
@@ -173,9 +175,14 @@ fn put_request(draft: &mut Draft, index: usize, named: &Named, mut request: Requ
     } else {
         EventBody::PromptOutput(output)
     });
+    tell_request(draft, &request, entry.base.seq);
+}
+
+/// Those who may decide it are told.
+pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
     draft.tell(EventBody::PromptApprovalRequested(RequestRef {
         request_id: request.id.clone(),
-        seq: entry.base.seq,
+        seq,
         tool_call_id: request.tool_call_id.clone(),
     }));
     let text = format!("{} {}", request.title, request.reason);
@@ -291,6 +298,7 @@ pub(super) fn take_over(draft: &mut Draft) {
         Phase::Model { .. } => {
             let message_id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers + 1);
             draft.tell(EventBody::MessageReset(MessageReset { message_id }));
+            paying::lose(draft);
         }
         Phase::Calls { calls, .. } => {
             for call in calls {
@@ -301,6 +309,7 @@ pub(super) fn take_over(draft: &mut Draft) {
                 }
             }
         }
-        Phase::Idle | Phase::Summary { .. } | Phase::Deleted => {}
+        Phase::Summary { .. } => paying::lose(draft),
+        Phase::Idle | Phase::Deleted => {}
     }
 }

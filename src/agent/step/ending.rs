@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls};
+use crate::agent::step::{CallResult, calls, paying};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -59,7 +59,7 @@ pub(super) fn close_turn(draft: &mut Draft) {
 }
 
 /// What the service itself says in the model's place.
-fn own_words(text: String, draft: &Draft) -> AssistantMessage {
+pub(super) fn own_words(text: String, draft: &Draft) -> AssistantMessage {
     AssistantMessage {
         content: vec![Block::text(text)],
         api: "turnwheel".to_owned(),
@@ -110,6 +110,7 @@ pub(super) fn end(
     draft.head.prompt = None;
     draft.head.phase = Phase::Idle;
     draft.head.requests.clear();
+    draft.head.books.look_at = None;
     draft.head.claims = 0;
     draft.answer = None;
 }
@@ -139,6 +140,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
         calls::settle(draft, index, &CallResult::error(text));
     }
     draft.rules = rules;
+    paying::lose(draft);
     let error = PromptError { kind: "poisoned".to_owned(), message: reason.to_owned() };
     end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }

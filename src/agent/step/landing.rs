@@ -11,7 +11,7 @@ use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::CallResult;
-use crate::agent::step::calls;
+use crate::agent::step::{calls, paying};
 
 /// Whether an item changes something now; otherwise it waits where it is.
 pub fn can_land(head: &Head, item: &InboxItem) -> bool {
@@ -98,6 +98,8 @@ fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
         last_turn: None,
+        lost: crate::agent::usage::Tally::default(),
+        raised: Vec::new(),
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),
@@ -150,11 +152,14 @@ fn decide(draft: &mut Draft, decision: &Decision) -> bool {
         tool_call_id: request.tool_call_id.clone(),
     }));
     draft.head.claims = 0;
+    if request.kind == RequestKind::Budget {
+        paying::decided(draft, &request, decision);
+    }
     let Some(call) = request.call else { return true };
     match request.kind {
         RequestKind::Tool => decide_tool(draft, call.index, &request, decision),
         RequestKind::Outcome => decide_outcome(draft, call.index, &request, decision),
-        // No path of this release opens one.
+        // A budget is about no call; no path of this release opens a question.
         RequestKind::Budget | RequestKind::Question => {}
     }
     true

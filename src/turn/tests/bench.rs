@@ -40,6 +40,7 @@ use crate::turn::admission::prompt::{
     FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
 use crate::turn::admission::{Answer, Owner, Refusal};
+use crate::turn::money::Money;
 use crate::turn::record::{self, EventsBody};
 use crate::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, World, delivery, recount, sweep};
 
@@ -69,6 +70,8 @@ pub(super) struct Bench {
     pub(super) conversations: Vec<ConversationKey>,
     /// What workers tell.
     pub(super) telemetry: Telemetry,
+    /// Of budgets and rates.
+    pub(super) money: Arc<Money>,
 }
 
 impl Bench {
@@ -95,6 +98,7 @@ impl Bench {
             patched_in_a_hundred: 0,
             conversations: vec![owner().key("c")],
             telemetry: Telemetry::default(),
+            money: Arc::default(),
         }
     }
 
@@ -123,6 +127,7 @@ impl Bench {
             ids: self.ids.clone(),
             probe,
             limits: Limits::default(),
+            money: Arc::clone(&self.money),
             telemetry: self.telemetry.clone(),
         }
     }
