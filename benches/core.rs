@@ -10,6 +10,7 @@ use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
 use turnwheel::agent::path::path;
 use turnwheel::agent::projection;
+use turnwheel::agent::settings::QueueMode;
 use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
 
@@ -91,6 +92,11 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     let rules = Rules {
         rounds_max: None,
         hard_rounds_max: 200,
+        steering_mode: QueueMode::OneAtATime,
+        follow_up_mode: QueueMode::OneAtATime,
+        steering_skips_tools: true,
+        taken_in_operations_max: 60,
+        taken_in_bytes_max: 500_000,
         writes_notices: false,
         budget: None,
         settle_after: std::time::Duration::ZERO,

@@ -13,6 +13,7 @@ pub mod path;
 pub mod phase;
 pub mod projection;
 pub mod raw;
+pub mod receipt;
 pub mod request;
 pub mod settings;
 pub mod step;

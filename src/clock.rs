@@ -95,6 +95,14 @@ pub mod iso_option {
     }
 }
 
+/// The days from one to the other, both included; none when the last is before the first, `None` when one is no day.
+pub fn utc_days(from: &str, to: &str) -> Option<Vec<String>> {
+    let (from, to): (jiff::civil::Date, jiff::civil::Date) = (from.parse().ok()?, to.parse().ok()?);
+    let days = from.series(jiff::Span::new().days(1)).take_while(|day| *day <= to);
+    // Nobody asks for more, and the calendar has an end.
+    Some(days.take(1_000).map(|day| day.to_string()).collect())
+}
+
 /// `None` when the text is no ISO 8601 time after 1970.
 pub fn parse_iso(text: &str) -> Option<Timestamp> {
     let time: jiff::Timestamp = text.parse().ok()?;

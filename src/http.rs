@@ -20,6 +20,7 @@ mod prompts;
 mod reach;
 pub mod token;
 mod traced;
+mod usage;
 mod wait;
 
 use std::convert::Infallible;

@@ -19,8 +19,8 @@ pub mod telemetry;
 #[cfg(test)]
 mod tests;
 
-use budgets::Budgets;
 use azure::{CosmosAccount, Identity, StorageAccount};
+use budgets::Budgets;
 use halt::HaltAt;
 use links::{ArtifactLinks, Auth, Webhook};
 use mistake::Mistake;

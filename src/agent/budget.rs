@@ -1,8 +1,10 @@
 //! Budgets: what may be spent, what is spent, and in which words a person is asked when it is used up.
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::ToSchema;
 
+use crate::agent::raw::RawJson;
 use crate::agent::usage::{Tally, dollars, nanos};
 use crate::clock::Timestamp;
 
@@ -38,8 +40,8 @@ impl Limit {
         if self.tokens.is_none() && self.usd.is_none() {
             return Some("a limit has `tokens`, `usd` or both");
         }
-        let is_too_low =
-            self.tokens == Some(0) || self.usd.is_some_and(|usd| !usd.is_finite() || nanos(usd) == 0);
+        let is_too_low = self.tokens == Some(0)
+            || self.usd.is_some_and(|usd| !usd.is_finite() || nanos(usd) == 0);
         is_too_low.then_some("a limit is more than 0")
     }
 
@@ -183,6 +185,21 @@ impl Shortage {
         format!("The budget of {whose}{when} is used up: {}.", self.figures())
     }
 
+    /// As clients see it.
+    pub fn view(&self) -> RawJson {
+        let told = |amount| match self.unit {
+            Unit::Tokens => json!(amount),
+            Unit::Usd => json!(dollars(amount)),
+        };
+        let mut view = json!({
+            "level": self.level, "unit": self.unit, "limit": told(self.limit), "used": told(self.used),
+        });
+        if let (Some(period), Some(view)) = (self.period, view.as_object_mut()) {
+            view.insert("period".to_owned(), json!(period));
+        }
+        RawJson::of(&view)
+    }
+
     /// `$5.02 of $5.00`, `1200 of 1000 tokens`.
     fn figures(&self) -> String {
         match self.unit {
@@ -314,7 +331,8 @@ mod tests {
             books.add(cost(5), (at, at));
             at = Timestamp(at.0 + 24 * hour);
         }
-        let owed: Vec<u64> = books.owed_by_day(Tally::default()).iter().map(|it| it.1.nanos).collect();
+        let owed: Vec<u64> =
+            books.owed_by_day(Tally::default()).iter().map(|it| it.1.nanos).collect();
         assert_eq!(owed, [5, 5, 5]);
         let known = cost(5).plus(cost(2));
         let owed: Vec<u64> = books.owed_by_day(known).iter().map(|it| it.1.nanos).collect();

@@ -9,11 +9,12 @@ use crate::agent::budget::Budget;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
 use crate::agent::head::Head;
-use crate::agent::inbox::Receipt;
+use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::AssistantMessage;
 use crate::agent::notice::Notice;
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::RawJson;
+use crate::agent::settings::QueueMode;
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId};
 
@@ -23,12 +24,27 @@ pub struct Rules {
     /// Model answers in one prompt; `None`: no limit but the hard one.
     pub rounds_max: Option<u32>,
     pub hard_rounds_max: u32,
+    pub steering_mode: QueueMode,
+    pub follow_up_mode: QueueMode,
+    /// Whether a steer skips the calls of its batch that have not been started.
+    pub steering_skips_tools: bool,
+    /// Operations and bytes that taking in may fill; what follows in the same commit has the rest.
+    pub taken_in_operations_max: usize,
+    pub taken_in_bytes_max: usize,
     /// Whether there is somebody to send notices to.
     pub writes_notices: bool,
     /// Of the conversation and its prompts.
     pub budget: Option<Budget>,
     /// How long after a call the tenant's books are told of its cost, at the latest.
     pub settle_after: Duration,
+}
+
+/// An inbox item that was looked at and has not landed.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    pub item: Arc<InboxItem>,
+    /// As stored.
+    pub bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +54,12 @@ pub struct Draft {
     pub events: Vec<Event>,
     pub receipts: Vec<Receipt>,
     pub notices: Vec<Notice>,
+    /// What waits in the inbox, as far as somebody has looked, oldest first.
+    pub pending: Vec<Pending>,
+    pub taken_in_bytes: usize,
+    /// Of the batch that this commit closes: what ran, and what gave way to a steer. The provider's ids.
+    pub ran_calls: Vec<String>,
+    pub skipped_calls: Vec<String>,
     /// The answer whose calls are open; the driver loads it when the phase names one.
     pub answer: Option<Arc<Entry>>,
     pub rules: Rules,
@@ -52,6 +74,10 @@ impl Draft {
             events: Vec::new(),
             receipts: Vec::new(),
             notices: Vec::new(),
+            pending: Vec::new(),
+            taken_in_bytes: 0,
+            ran_calls: Vec::new(),
+            skipped_calls: Vec::new(),
             answer,
             rules,
             now,

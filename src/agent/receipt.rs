@@ -212,9 +212,10 @@ fn called(calls: &mut BTreeMap<(u64, usize), Called>, call: CallRef) -> &mut Cal
 }
 
 fn ending(result: &ToolResultMessage) -> Ending {
-    let is_unknown = result.content.iter().any(
-        |block| matches!(block, Block::Text(text) if text.text.starts_with(UNKNOWN_OUTCOME)),
-    );
+    let is_unknown = result
+        .content
+        .iter()
+        .any(|block| matches!(block, Block::Text(text) if text.text.starts_with(UNKNOWN_OUTCOME)));
     match result.is_error {
         false => Ending::Done,
         true if is_unknown => Ending::Unknown,

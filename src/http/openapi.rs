@@ -7,7 +7,9 @@ use utoipa_axum::routes;
 
 use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
-use crate::http::{Shared, approvals, artifacts, conversations, events, health, links, prompts};
+use crate::http::{
+    Shared, approvals, artifacts, conversations, events, health, links, prompts, usage,
+};
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::conversation::ConversationView;
@@ -30,12 +32,14 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(prompts::begin))
         .routes(routes!(prompts::create, prompts::list))
         .routes(routes!(prompts::read))
+        .routes(routes!(prompts::receipt))
         .routes(routes!(events::stream))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::settle))
         .routes(routes!(links::look, links::settle))
         .routes(routes!(artifacts::list, artifacts::add))
         .routes(routes!(artifacts::read))
+        .routes(routes!(usage::read))
         .routes(routes!(health::agents))
         .routes(routes!(health::health))
         .routes(routes!(document));
@@ -126,7 +130,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
         assert_eq!(json["openapi"], "3.1.0");
         let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 16, "{paths:?}");
+        assert_eq!(paths.len(), 18, "{paths:?}");
         assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
         // The wire's names, not Rust's.
         assert!(

@@ -35,10 +35,8 @@ pub(crate) async fn read(
     })?;
     let days = Days::read(params.get("from"), params.get("to"), api.world.clock.now())?;
     let is_whole = caller.is_operator();
-    let whose = Whose {
-        tenant: caller.owner.tenant,
-        user: (!is_whole).then_some(caller.owner.user),
-    };
+    let whose =
+        Whose { tenant: caller.owner.tenant, user: (!is_whole).then_some(caller.owner.user) };
     let report = usage(&*api.world.store, &whose, by, days).await.map_err(store_problem)?;
     Ok(json(StatusCode::OK, &report))
 }

@@ -94,7 +94,9 @@ impl<'de> Deserialize<'de> for Budgets {
                     }
                 }
                 let is_named = |who: &String| {
-                    who == "owner" || who == "link" || who.strip_prefix("role:").is_some_and(|role| !role.is_empty())
+                    who == "owner"
+                        || who == "link"
+                        || who.strip_prefix("role:").is_some_and(|role| !role.is_empty())
                 };
                 if budgets.approvers.is_empty() || !budgets.approvers.iter().all(is_named) {
                     return Err(A::Error::custom("`approvers` are `owner`, `link` or `role:NAME`"));
@@ -107,7 +109,8 @@ impl<'de> Deserialize<'de> for Budgets {
 }
 
 fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
-    let given: Vec<&Bound> = [&bounds.day, &bounds.month, &bounds.total].into_iter().flatten().collect();
+    let given: Vec<&Bound> =
+        [&bounds.day, &bounds.month, &bounds.total].into_iter().flatten().collect();
     if given.is_empty() {
         return Err(format!("`{name}` has none of `day`, `month`, `total`"));
     }

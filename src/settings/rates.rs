@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::reader::{Reader, listed};
 
-const EXPECTED: &str = "rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h";
+const EXPECTED: &str =
+    "rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h";
 
 /// Without a rate there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +68,14 @@ mod tests {
         let one = parse("modelCalls=5/h").unwrap();
         assert_eq!(one.requests, None);
         assert_eq!(one.model_calls.unwrap().period, Duration::from_hours(1));
-        for wrong in ["60/min", "requests=0/min", "requests=1/day", "calls=1/s", "requests=1/s,requests=2/s", "requests=-1/s"] {
+        for wrong in [
+            "60/min",
+            "requests=0/min",
+            "requests=1/day",
+            "calls=1/s",
+            "requests=1/s,requests=2/s",
+            "requests=-1/s",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }

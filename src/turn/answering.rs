@@ -50,10 +50,7 @@ impl Hold<'_> {
         self.is_admitted = false;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
-        let mut inputs = vec![Input::Answered(Box::new(answered))];
-        inputs.extend(self.told.take().map(|told| Input::Paying(Box::new(told))));
-        self.prepare(&mut inputs).await;
-        self.commit("answer", &inputs, &[]).await
+        self.commit_done("answer", Input::Answered(Box::new(answered))).await
     }
 
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {

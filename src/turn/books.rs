@@ -171,8 +171,11 @@ async fn try_to_enter(
     let entered = page.enter(world, head);
     let writes = page.writes();
     if !writes.is_empty() {
-        let (before, after) =
-            if head.hold.is_some() { ("hold.before", "hold.after") } else { ("settle.before", "settle.after") };
+        let (before, after) = if head.hold.is_some() {
+            ("hold.before", "hold.after")
+        } else {
+            ("settle.before", "settle.after")
+        };
         world.probe.reached(before).await;
         world.store.write(partition, writes).await?;
         world.probe.reached(after).await;
@@ -198,11 +201,8 @@ async fn read<T: DeserializeOwned>(
 impl Page {
     async fn read(world: &World, head: &Head, partition: &Partition) -> Result<Self, StoreError> {
         let days = head.books.days.iter().map(|end| {
-            let blank = UsageDay {
-                day: end.day.clone(),
-                user: head.user.clone(),
-                agents: BTreeMap::new(),
-            };
+            let blank =
+                UsageDay { day: end.day.clone(), user: head.user.clone(), agents: BTreeMap::new() };
             read(world, partition, usage_id(&end.day, head.user.as_str()), blank)
         });
         let bounded = world.money.accounts_of(head);

@@ -19,6 +19,7 @@ use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
+use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
 use crate::turn::{World, record};
 
 /// The right to act on one conversation, and what is known of it.
@@ -181,6 +182,11 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
+            steering_mode: settings.steering_mode.unwrap_or_default(),
+            follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
+            steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),
+            taken_in_operations_max: LANDING_OPERATIONS,
+            taken_in_bytes_max: LANDING_BYTES,
             writes_notices: self.world.herald.is_some(),
             budget: settings.budget,
             settle_after: self.world.limits.settle_after,

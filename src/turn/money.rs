@@ -36,11 +36,8 @@ impl Limits {
     }
 
     pub(super) fn by_period(&self) -> impl Iterator<Item = (Period, &Limit)> {
-        let periods = [
-            (Period::Day, &self.day),
-            (Period::Month, &self.month),
-            (Period::Total, &self.total),
-        ];
+        let periods =
+            [(Period::Day, &self.day), (Period::Month, &self.month), (Period::Total, &self.total)];
         periods.into_iter().filter_map(|(period, limit)| Some((period, limit.as_ref()?)))
     }
 

@@ -77,22 +77,30 @@ impl Hold<'_> {
         }
     }
 
+    /// The same for a call that this delivery makes after another one.
+    pub(super) async fn reserve_next(&mut self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
+        let goes_on = self.may_answer(&self.try_out(inputs).head);
+        if goes_on { self.reserve(inputs).await } else { Ok(()) }
+    }
+
     /// Adds the reservation of the model call that the inputs lead to, when it is made in this delivery.
     pub(super) async fn reserve(&mut self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
         let draft = self.try_out(inputs);
-        if self.is_admitted || !is_call_due(&draft.head, draft.now) {
+        if !is_call_due(&draft.head, draft.now) {
             return Ok(());
         }
         let owner = (&self.key.tenant, &self.key.user);
         let now = self.world.clock.monotonic();
-        if let Err(wait) = self.world.money.rates.model_call(owner, now) {
+        if !self.is_admitted
+            && let Err(wait) = self.world.money.rates.model_call(owner, now)
+        {
             let until = draft.now.plus(wait.max(Duration::from_millis(1)));
             inputs.push(Input::Paying(Box::new(Paying::PutOff { until, keeps_hold: true })));
             return Ok(());
         }
         self.is_admitted = true;
-        let is_bounded = draft.rules.budget.is_some()
-            || !self.world.money.accounts_of(&self.head).is_empty();
+        let is_bounded =
+            draft.rules.budget.is_some() || !self.world.money.accounts_of(&self.head).is_empty();
         if draft.head.hold.is_some() || !is_bounded {
             return Ok(());
         }
@@ -140,11 +148,12 @@ impl Hold<'_> {
 
     /// Whether the model may be called now. If not, why it waits is committed, and nothing is held for it.
     pub(super) async fn pay(&mut self) -> Result<bool, TurnError> {
-        if !self.is_admitted {
-            let mut inputs = Vec::new();
-            self.reserve(&mut inputs).await?;
-            if !inputs.is_empty() {
-                self.commit("reserve", &inputs, &[]).await?;
+        let mut inputs = Vec::new();
+        self.reserve(&mut inputs).await?;
+        if !inputs.is_empty() {
+            self.commit("reserve", &inputs, &[]).await?;
+            if self.head.claim.is_none() {
+                return Ok(false);
             }
         }
         if !is_call_due(&self.head, self.world.clock.now()) {

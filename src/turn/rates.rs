@@ -32,9 +32,8 @@ struct Bucket {
 
 impl Rates {
     pub fn new(limits: &RateLimits) -> Self {
-        let buckets = |rate: Option<Rate>| {
-            rate.map(|rate| Buckets { rate, by_owner: Mutex::default() })
-        };
+        let buckets =
+            |rate: Option<Rate>| rate.map(|rate| Buckets { rate, by_owner: Mutex::default() });
         Self { requests: buckets(limits.requests), model_calls: buckets(limits.model_calls) }
     }
 
@@ -83,7 +82,8 @@ impl Buckets {
         let bucket = by_owner.entry(owner).or_insert(full);
         let left = self.rate.filled(*bucket, now);
         if left < 1.0 {
-            let lacking = (1.0 - left) * self.rate.period.as_secs_f64() / f64::from(self.rate.count);
+            let lacking =
+                (1.0 - left) * self.rate.period.as_secs_f64() / f64::from(self.rate.count);
             return Err(Duration::from_secs_f64(lacking));
         }
         *bucket = Bucket { left: left - 1.0, at: now };
@@ -105,7 +105,8 @@ mod tests {
         let rates = rates(2);
         let tenant = TenantId::new("t");
         let (ada, bob) = (UserId::new("ada"), UserId::new("bob"));
-        let ask = |user: &UserId, seconds| rates.request((&tenant, user), Duration::from_secs(seconds));
+        let ask =
+            |user: &UserId, seconds| rates.request((&tenant, user), Duration::from_secs(seconds));
         assert_eq!([ask(&ada, 0), ask(&ada, 0)], [Ok(()), Ok(())]);
         assert_eq!(ask(&ada, 0), Err(Duration::from_secs(30)));
         assert_eq!(ask(&bob, 0), Ok(()), "others are not kept waiting");

@@ -4,6 +4,7 @@ pub mod approvals;
 pub mod conversation;
 pub mod load;
 pub mod prompts;
+pub mod usage;
 
 use serde::Serialize;
 use utoipa::ToSchema;

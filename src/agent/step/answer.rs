@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::agent::content::Block;
 use crate::agent::draft::Draft;
 use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptState, PromptStop};
-use crate::agent::event::{Empty, EventBody, OutputRef};
+use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, calls, ending, paying};
+use crate::agent::step::{Answered, CallResult, calls, ending, paying, taking_in};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -41,7 +41,7 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     tell_texts(draft, &entry, message);
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
-        ending::end(draft, PromptState::Completed, PromptStop::End, None);
+        taking_in::stop(draft);
         return;
     }
     draft.head.phase = Phase::Calls {
@@ -62,15 +62,11 @@ fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> 
     let head = &mut draft.head;
     head.claims = 0;
     head.answers += 1;
-    let mut begins_turn = false;
     if let Some(run) = &mut head.prompt {
         run.rounds += 1;
-        begins_turn = !std::mem::replace(&mut run.is_turn_open, true);
+        run.is_steered = false;
     }
-    if begins_turn {
-        head.turn += 1;
-        draft.tell(EventBody::TurnStart(Empty {}));
-    }
+    taking_in::open_turn(draft);
     paying::spend(draft, usage);
     let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
     let entry = draft.append_as(

@@ -19,7 +19,7 @@ use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
 /// What the model reads of a write whose answer was lost.
-pub(super) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
+pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
 
 /// In `unknownWrites`, in the place of a request: nobody will say any more what became of it.
 pub(super) const TOLD: &str = "told";

@@ -42,7 +42,7 @@ impl Filler {
             | EventBody::TurnStart(_)
             | EventBody::PromptCreated(_) => json!({}),
             EventBody::AgentEnd(end) => {
-                json!({"messages": self.messages(event, end.from_seq, end.to_seq)})
+                json!({"messages": self.messages(end.from_seq, end.to_seq)})
             }
             EventBody::TurnEnd(end) => json!({
                 "message": self.message(end.message),
@@ -142,10 +142,11 @@ impl Filler {
         json!({"messageId": message.message_id, "message": self.message(message.seq)})
     }
 
-    fn messages(&self, event: &Event, from: u64, to: u64) -> Vec<Value> {
+    /// Of a run, which may be of several prompts.
+    fn messages(&self, from: u64, to: u64) -> Vec<Value> {
         self.entries
             .range(from..=to.max(from))
-            .filter(|(_, entry)| entry.base.prompt_id == event.prompt_id)
+            .filter(|(_, entry)| entry.base.prompt_id.is_some())
             .filter_map(|(_, entry)| entry.body.message())
             .map(as_value)
             .collect()
@@ -244,7 +245,7 @@ fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
         | EntryBody::Decision(_)
         | EntryBody::Output(_)
         | EntryBody::Protocol(_)
-            | EntryBody::LostCall(_)
+        | EntryBody::LostCall(_)
         | EntryBody::Other(_) => None,
     };
     call.is_some() && call == reference.call

@@ -15,12 +15,12 @@ use crate::live::LiveEvent;
 use crate::store::{
     BATCH_OPERATIONS_MAX, ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Write,
 };
-use crate::turn::{World, books};
 use crate::turn::admission::held_key;
 use crate::turn::admission::import::is_importing;
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Refusal, nudge};
 use crate::turn::views::load::{self, any_head};
+use crate::turn::{World, books};
 
 /// How long a deleted conversation's id is not given again.
 pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);

@@ -133,9 +133,10 @@ impl Account {
     }
 
     pub(super) fn lacks(&self, agreed: &Agreed) -> bool {
-        !self.raised.iter().any(|known| {
-            is_same_limit(known, agreed) && known.raise.to >= agreed.raise.to
-        })
+        !self
+            .raised
+            .iter()
+            .any(|known| is_same_limit(known, agreed) && known.raise.to >= agreed.raise.to)
     }
 
     /// Of two people who raise the same limit the more generous one is right; what is over is forgotten.
@@ -211,6 +212,9 @@ mod tests {
         assert!(!account.lacks(&agreed(2.0)) && account.lacks(&agreed(4.0)));
         assert_eq!(account.room(Level::User, &limits(1.0, 9.0), "2026-11-21"), Room::Enough);
         account.count("2026-11-22", cost(1.0));
-        assert!(matches!(account.room(Level::User, &limits(1.0, 9.0), "2026-11-22"), Room::None(_)));
+        assert!(matches!(
+            account.room(Level::User, &limits(1.0, 9.0), "2026-11-22"),
+            Room::None(_)
+        ));
     }
 }

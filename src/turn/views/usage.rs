@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::usage::{Tally, Usage};
@@ -92,11 +92,11 @@ fn wrong(name: &str) -> Refusal {
 }
 
 /// What was spent in these days.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageReport {
     /// `tenant`, `user`, `agent` or `day`.
-    pub by: &'static str,
+    pub by: String,
     /// UTC, as `2026-11-22`; both days are included.
     pub from: String,
     pub to: String,
@@ -104,7 +104,7 @@ pub struct UsageReport {
     pub items: Vec<UsageItem>,
 }
 
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageItem {
     /// The tenant, user, agent or day.
@@ -142,7 +142,12 @@ pub async fn usage(
         model_calls: spent.calls,
         usage: spent.usage(),
     });
-    Ok(UsageReport { by: by.name(), items: items.collect(), from: days.from, to: days.to })
+    Ok(UsageReport {
+        by: by.name().to_owned(),
+        items: items.collect(),
+        from: days.from,
+        to: days.to,
+    })
 }
 
 async fn read(
@@ -179,10 +184,19 @@ mod tests {
     fn days_are_read_and_bounded() {
         let now = Timestamp(1_795_292_349_669);
         let days = Days::read(None, None, now).unwrap();
-        assert_eq!((days.from.as_str(), days.to.as_str(), days.all.len()), ("2026-10-23", "2026-11-21", 30));
+        assert_eq!(
+            (days.from.as_str(), days.to.as_str(), days.all.len()),
+            ("2026-10-23", "2026-11-21", 30)
+        );
         let one = Days::read(Some("2026-02-28"), Some("2026-03-01"), now).unwrap();
         assert_eq!(one.all, ["2026-02-28", "2026-03-01"]);
-        for (from, to) in [("2026-13-01", None), ("yesterday", None), ("2026-11-22", None), ("2026-01-01", None), ("2026-11-01", Some("x"))] {
+        for (from, to) in [
+            ("2026-13-01", None),
+            ("yesterday", None),
+            ("2026-11-22", None),
+            ("2026-01-01", None),
+            ("2026-11-01", Some("x")),
+        ] {
             assert!(matches!(Days::read(Some(from), to, now), Err(Refusal::Invalid(_))), "{from}");
         }
         assert!(Days::read(None, Some("x"), now).is_err());
