@@ -83,9 +83,11 @@ pub struct Head {
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<RawJson>,
     /// The model call whose cost is held; absent: none is, or nothing bounds what is spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Held>,
+    pub held: Option<Held>,
     #[serde(default, skip_serializing_if = "Books::is_blank")]
     pub books: Books,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +216,7 @@ impl Head {
 
     /// Below this a worker would do what the head forbids: it knows nothing of budgets.
     pub fn reader_needed(&self) -> u32 {
-        let is_bounded = self.settings.budget.is_some() || self.hold.is_some() || self.is_paused();
+        let is_bounded = self.settings.budget.is_some() || self.held.is_some() || self.is_paused();
         if is_bounded { 2 } else { 1 }
     }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::budget::Budget;
+use crate::agent::raw::RawJson;
 
 /// As given: absent means "as the agent file, or else the default, has it".
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -43,8 +44,10 @@ pub struct Settings {
     pub compaction: Option<CompactionSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
+    /// As it was given: what an earlier version took for one bounds nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub budget: Option<Budget>,
+    #[schema(value_type = Option<Budget>)]
+    pub budget: Option<RawJson>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -158,7 +161,7 @@ impl Settings {
             retry: self.retry.clone().or_else(|| fallback.retry.clone()),
             compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
             continuation: self.continuation.or(fallback.continuation),
-            budget: self.budget.or(fallback.budget),
+            budget: self.budget.clone().or_else(|| fallback.budget.clone()),
         }
     }
 
@@ -169,6 +172,19 @@ impl Settings {
             LoopKind::Agent => None,
             LoopKind::Protocol => Some(10),
         })
+    }
+
+    /// What may be spent; `None`: as much as there is.
+    pub fn bounds(&self) -> Option<Budget> {
+        self.budget.as_ref()?.read().ok()
+    }
+
+    /// What is wrong with the budget.
+    pub fn budget_mistake(&self) -> Option<String> {
+        match self.budget.as_ref()?.read::<Budget>() {
+            Ok(budget) => budget.mistake().map(ToOwned::to_owned),
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     pub fn hard_rounds(&self) -> u32 {

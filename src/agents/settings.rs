@@ -67,8 +67,8 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
         findings.add(at, format!("`{}`: {error}", member.key));
         return None;
     }
-    let budget = serde_json::from_value::<Settings>(json!({ name: value }));
-    if let Some(mistake) = budget.ok().and_then(|it| it.budget).and_then(|it| it.mistake()) {
+    let read = serde_json::from_value::<Settings>(json!({ name: value }));
+    if let Some(mistake) = read.ok().and_then(|settings| settings.budget_mistake()) {
         findings.add(at, format!("`{}`: {mistake}", member.key));
         return None;
     }

@@ -171,7 +171,7 @@ async fn try_to_enter(
     let entered = page.enter(world, head);
     let writes = page.writes();
     if !writes.is_empty() {
-        let (before, after) = if head.hold.is_some() {
+        let (before, after) = if head.held.is_some() {
             ("hold.before", "hold.after")
         } else {
             ("settle.before", "settle.after")
@@ -227,7 +227,7 @@ impl Page {
     fn enter(&mut self, world: &World, head: &Head) -> Entered {
         let today = world.clock.now().utc_day();
         self.count(head);
-        let number = head.hold.as_ref().map(|held| held.number);
+        let number = head.held.as_ref().map(|held| held.number);
         if self.line.value.hold.as_ref().is_some_and(|hold| Some(hold.held.number) == number) {
             return Entered::Held;
         }
@@ -240,7 +240,7 @@ impl Page {
                 }
             }
         }
-        let Some(held) = &head.hold else { return Entered::Settled };
+        let Some(held) = &head.held else { return Entered::Settled };
         let is_later = self.line.value.hold.is_some() || self.line.value.done >= held.number;
         if is_later {
             return Entered::Overtaken;

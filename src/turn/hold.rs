@@ -188,7 +188,7 @@ impl Hold<'_> {
             taken_in_operations_max: LANDING_OPERATIONS,
             taken_in_bytes_max: LANDING_BYTES,
             writes_notices: self.world.herald.is_some(),
-            budget: settings.budget,
+            budget: settings.bounds(),
             settle_after: self.world.limits.settle_after,
         }
     }

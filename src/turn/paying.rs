@@ -66,7 +66,7 @@ impl Hold<'_> {
     /// nobody waits for it, and it is told later.
     pub(super) async fn settle_at_rest(&mut self) {
         let now = self.world.clock.now();
-        let goes_on = self.nudge_at.is_some_and(|at| at <= now) || self.head.hold.is_some();
+        let goes_on = self.nudge_at.is_some_and(|at| at <= now) || self.head.held.is_some();
         let is_owed = self.head.books.settle_at.is_some() && self.head.claim.is_none();
         if !is_owed || goes_on || self.world.money.accounts_of(&self.head).is_empty() {
             return;
@@ -101,7 +101,7 @@ impl Hold<'_> {
         self.is_admitted = true;
         let is_bounded =
             draft.rules.budget.is_some() || !self.world.money.accounts_of(&self.head).is_empty();
-        if draft.head.hold.is_some() || !is_bounded {
+        if draft.head.held.is_some() || !is_bounded {
             return Ok(());
         }
         let estimate = self.estimate(&draft).await?;
@@ -159,7 +159,7 @@ impl Hold<'_> {
         if !is_call_due(&self.head, self.world.clock.now()) {
             return Ok(false);
         }
-        if self.head.hold.is_none() || self.world.money.accounts_of(&self.head).is_empty() {
+        if self.head.held.is_none() || self.world.money.accounts_of(&self.head).is_empty() {
             return Ok(true);
         }
         let entered = books::enter(self.world, &self.head).await;

@@ -47,7 +47,7 @@ pub(super) fn pay(draft: &mut Draft, paying: &Paying) {
     match paying {
         Paying::Reserve { estimate, asks } => reserve(draft, *estimate, asks),
         Paying::UsedUp { shortage, asks } => {
-            draft.head.hold = None;
+            draft.head.held = None;
             if is_call_owed(&draft.head) {
                 ask(draft, shortage, asks);
             }
@@ -73,7 +73,7 @@ pub(super) fn spend(draft: &mut Draft, usage: Usage) {
     if let Some(run) = &mut draft.head.prompt {
         run.usage += usage;
     }
-    draft.head.hold = None;
+    draft.head.held = None;
     let settle_at = draft.now.plus(draft.rules.settle_after);
     draft.head.books.add(Tally::of(&usage), (draft.now, settle_at));
 }
@@ -89,7 +89,7 @@ pub(super) fn lose(draft: &mut Draft) {
 impl Head {
     /// Books a held call at its estimate.
     pub fn lose_hold(&mut self, at: (Timestamp, Timestamp)) -> Option<Held> {
-        let held = self.hold.take()?;
+        let held = self.held.take()?;
         self.books.lost = self.books.lost.plus(held.estimate);
         if let Some(run) = &mut self.prompt {
             run.lost = run.lost.plus(held.estimate);
@@ -109,7 +109,7 @@ fn is_call_owed(head: &Head) -> bool {
 }
 
 fn reserve(draft: &mut Draft, estimate: Tally, asks: &Asks) {
-    if !is_call_owed(&draft.head) || draft.head.hold.is_some() {
+    if !is_call_owed(&draft.head) || draft.head.held.is_some() {
         return;
     }
     if let Some(shortage) = own_shortage(&draft.head, draft.rules.budget.as_ref()) {
@@ -117,7 +117,7 @@ fn reserve(draft: &mut Draft, estimate: Tally, asks: &Asks) {
         return;
     }
     draft.head.books.holds += 1;
-    draft.head.hold = Some(Held { number: draft.head.books.holds, estimate });
+    draft.head.held = Some(Held { number: draft.head.books.holds, estimate });
 }
 
 /// What is used up of the prompt's or the conversation's own budget. A summary that was asked for by hand belongs to no
@@ -154,7 +154,7 @@ fn put_off(draft: &mut Draft, until: Timestamp, keeps_hold: bool) {
         Phase::Idle | Phase::Calls { .. } | Phase::Deleted => return,
     }
     if !keeps_hold {
-        draft.head.hold = None;
+        draft.head.held = None;
     }
 }
 

@@ -214,6 +214,7 @@ pub(crate) fn new_head(
         plugin_state: BTreeMap::new(),
         provider_state: None,
         hold: None,
+        held: None,
         books: Books::default(),
         name: None,
         labels: BTreeMap::new(),
@@ -268,8 +269,8 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     if settings.retry.as_ref().is_some_and(|retry| !(0.0..=1.0).contains(&retry.jitter)) {
         fault("retry/jitter", "`jitter` is 0 to 1".to_owned());
     }
-    if let Some(mistake) = settings.budget.and_then(|budget| budget.mistake()) {
-        fault("budget", mistake.to_owned());
+    if let Some(mistake) = settings.budget_mistake() {
+        fault("budget", mistake);
     }
     for (position, name) in settings.active_tools.iter().flatten().enumerate() {
         if agent.tool(name).is_none() {

@@ -13,6 +13,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
+use crate::agent::usage::Usage;
 use crate::agents::{Agent, Catalog};
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
@@ -156,6 +157,8 @@ pub(in crate::turn::tests) struct ScriptedAnswers {
     pub(in crate::turn::tests) span: Mutex<Duration>,
     /// The provider's code with which the next answer fails.
     pub(in crate::turn::tests) refusal: Mutex<Option<&'static str>>,
+    /// What each answer cost.
+    pub(in crate::turn::tests) usage: Mutex<Usage>,
     /// The `traceparent` of every request.
     pub(in crate::turn::tests) callers: Mutex<Vec<Option<String>>>,
 }
@@ -167,6 +170,7 @@ impl Default for ScriptedAnswers {
             script: Mutex::new(three_rounds),
             span: Mutex::new(Duration::from_millis(100)),
             refusal: Mutex::default(),
+            usage: Mutex::default(),
             callers: Mutex::default(),
         }
     }
@@ -199,6 +203,7 @@ impl Model for ScriptedAnswers {
             &json!({"content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}).to_string(),
         )
         .unwrap();
+        let message = AssistantMessage { usage: *self.usage.lock().unwrap(), ..message };
         let Some(code) = self.refusal.lock().unwrap().take() else {
             return Answer { message, failure: None, reply: Reply::default() };
         };
