@@ -10,7 +10,7 @@ use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
 use turnwheel::agent::path::path;
 use turnwheel::agent::projection;
-use turnwheel::agent::settings::QueueMode;
+use turnwheel::agent::settings::{QueueMode, Retry};
 use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
 
@@ -92,6 +92,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     let rules = Rules {
         rounds_max: None,
         hard_rounds_max: 200,
+        retry: Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,

@@ -14,7 +14,7 @@ use crate::agent::message::AssistantMessage;
 use crate::agent::notice::Notice;
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::RawJson;
-use crate::agent::settings::QueueMode;
+use crate::agent::settings::{QueueMode, Retry};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId};
 
@@ -24,6 +24,7 @@ pub struct Rules {
     /// Model answers in one prompt; `None`: no limit but the hard one.
     pub rounds_max: Option<u32>,
     pub hard_rounds_max: u32,
+    pub retry: Retry,
     pub steering_mode: QueueMode,
     pub follow_up_mode: QueueMode,
     /// Whether a steer skips the calls of its batch that have not been started.

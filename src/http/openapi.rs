@@ -8,11 +8,12 @@ use utoipa_axum::routes;
 use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
 use crate::http::{
-    Shared, approvals, artifacts, conversations, events, health, links, prompts, usage,
+    Shared, approvals, artifacts, conversations, events, health, inbox, links, prompts, usage,
 };
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::conversation::ConversationView;
+use crate::turn::views::inbox::InputView;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -33,6 +34,8 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(prompts::create, prompts::list))
         .routes(routes!(prompts::read))
         .routes(routes!(prompts::receipt))
+        .routes(routes!(inbox::list, inbox::clear_all))
+        .routes(routes!(inbox::read, inbox::change, inbox::clear))
         .routes(routes!(events::stream))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::settle))
@@ -89,6 +92,7 @@ described_only! {
     }
     Conversations { items: Vec<ConversationView>, continuation: Option<String>, }
     Prompts { items: Vec<Prompt>, continuation: Option<String>, }
+    Inputs { items: Vec<InputView>, continuation: Option<String>, }
     Approvals { items: Vec<ApprovalView>, continuation: Option<String>, }
     Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
     Agents { items: Vec<AgentView>, }
@@ -111,6 +115,8 @@ described_only! {
         /// The last answer as JSON, when the agent has a response schema.
         result: Option<serde_json::Value>,
         error: Option<serde_json::Value>,
+        /// While a failed call of the model waits to be made once more: `attempt`, and `at`, the time of it.
+        retry: Option<serde_json::Value>,
     }
     /// RFC 7396: what is absent stays, `null` removes.
     ConversationPatch {
@@ -130,7 +136,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
         assert_eq!(json["openapi"], "3.1.0");
         let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 18, "{paths:?}");
+        assert_eq!(paths.len(), 20, "{paths:?}");
         assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
         // The wire's names, not Rust's.
         assert!(

@@ -182,13 +182,14 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
+            budget: settings.bounds(),
+            retry: settings.retry.unwrap_or_default(),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
             steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),
             taken_in_operations_max: LANDING_OPERATIONS,
             taken_in_bytes_max: LANDING_BYTES,
             writes_notices: self.world.herald.is_some(),
-            budget: settings.bounds(),
             settle_after: self.world.limits.settle_after,
         }
     }

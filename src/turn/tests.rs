@@ -16,6 +16,7 @@ mod lost_answers;
 mod money;
 mod prices;
 mod recovery;
+mod retrying;
 mod simulation;
 mod telling;
 mod turns;

@@ -8,7 +8,9 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptSta
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, calls, ending, paying, taking_in};
+use crate::agent::step::{
+    Answered, CallResult, calls, ending, paying, retrying, taking_in,
+};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -32,12 +34,22 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
             "The model asked for {calls_count} tool calls in one answer; at most {CALLS_MAX} are taken. None was run."
         ));
     }
-    let entry = record(draft, answered, message);
+    let wait = if message.stop_reason == StopReason::Error {
+        retrying::next_wait(draft, answered.setback)
+    } else {
+        None
+    };
+    let entry = record(draft, answered, message, wait.is_some());
     let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
+    if let Some(wait) = wait {
+        retrying::begin(draft, &entry, wait);
+        return;
+    }
     if message.is_failed() {
         end_failed(draft, &entry, message);
         return;
     }
+    retrying::succeed(draft);
     tell_texts(draft, &entry, message);
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
@@ -57,13 +69,18 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     }
 }
 
-fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> Arc<Entry> {
+fn record(
+    draft: &mut Draft,
+    answered: &Answered,
+    message: AssistantMessage,
+    is_retried: bool,
+) -> Arc<Entry> {
     let usage = message.usage;
     let head = &mut draft.head;
     head.claims = 0;
     head.answers += 1;
     if let Some(run) = &mut head.prompt {
-        run.rounds += 1;
+        run.rounds += u32::from(!is_retried);
         run.is_steered = false;
     }
     taking_in::open_turn(draft);
@@ -76,6 +93,7 @@ fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> 
             revision: Some(answered.revision.clone()),
             call: None,
             started_at: Some(answered.started_at),
+            is_retried,
         }),
     );
     draft.tell_message(&entry);

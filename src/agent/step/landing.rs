@@ -67,6 +67,7 @@ pub(super) fn begin(
         rounds: 0,
         run_from_seq,
         is_turn_open: true,
+        is_between_tries: false,
         is_steered: false,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),

@@ -275,6 +275,7 @@ fn stop(draft: &mut Draft, request: &Request, why: Option<&str>) {
         revision: None,
         call: None,
         started_at: None,
+        is_retried: false,
     });
     let seq = entry.base.seq;
     draft.tell(EventBody::PromptOutput(OutputRef { seq, block: Some(0), call: None }));

@@ -1,13 +1,16 @@
 //! Money: what is spent reaches the tenant's books once, whatever happens; what is used up asks and never cuts.
 
+mod asking;
+mod shut;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use self::shut::Shut;
 use super::bench::{Bench, PauseProbe, Script, call, owner, text};
 use crate::agent::budget::Books;
 use crate::agent::entry::{EntryBody, PromptState, PromptStop};
@@ -15,21 +18,19 @@ use crate::agent::head::{Head, State};
 use crate::agent::raw::RawJson;
 use crate::agent::request::RequestKind;
 use crate::agent::usage::{Cost, Tally, Usage};
-use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
+use crate::clock::Clock as _;
+use crate::ids::{ConversationKey, TenantId, UserId};
 use crate::queue::{self, Queue as _};
 use crate::settings::budgets::{Bound, Bounds, Budgets};
 use crate::settings::rates::{Rate, RateLimits};
 use crate::store::memory::Faults;
-use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HeadQuery, Owed, Page, Partition,
-    Selection, StoreError, Stored, Write,
-};
+use crate::store::{Freshness, Partition};
 use crate::turn::admission::decide::{Decider, Said, decide};
-use crate::turn::admission::patch::patch_conversation;
+use crate::turn::admission::delete::delete_conversation;
 use crate::turn::books::account::Account;
 use crate::turn::delivery::handle;
 use crate::turn::money::Money;
-use crate::turn::views::load::{head as head_of, inbox_then_head};
+use crate::turn::views::load::head as head_of;
 use crate::turn::views::usage::{By, Days, UsageReport, Whose, usage};
 use crate::turn::{NoProbe, Nudge, World, record};
 
@@ -75,7 +76,7 @@ async fn account(bench: &Bench, id: &str) -> Account {
 
 async fn report(bench: &Bench, by: By) -> UsageReport {
     let whose = Whose { tenant: TenantId::new("t"), user: None };
-    let now = crate::clock::Clock::now(&bench.clock);
+    let now = bench.clock.now();
     let days = Days::read(None, None, now).unwrap();
     usage(&*bench.shared, &whose, by, days).await.unwrap()
 }
@@ -95,15 +96,6 @@ async fn pass(bench: &mut Bench, minutes: u32) {
         bench.sweep().await;
     }
     while bench.deliver().await {}
-}
-
-async fn set_budget(bench: &mut Bench, world: &World, budget: Value) {
-    let patch = json!({"settings": {"budget": budget}});
-    let key = super::bench::idempotency("budget");
-    patch_conversation(world, &Bench::key(), patch.as_object().unwrap(), &key, |_| true)
-        .await
-        .unwrap();
-    let _ = bench;
 }
 
 async fn say(world: &World, key: &ConversationKey, decision: &str, value: Option<Value>) {
@@ -132,7 +124,7 @@ async fn usage_reaches_the_books_once_and_nobody_waits_for_it() {
     bench.run().await;
     assert_eq!(report(&bench, By::Tenant).await.items.len(), 0, "it is told later");
     let due = bench.head().await.unwrap().due.unwrap();
-    assert!(due > crate::clock::Clock::now(&bench.clock), "the sweep will find it");
+    assert!(due > bench.clock.now(), "the sweep will find it");
     pass(&mut bench, 13).await;
     let head = bench.head().await.unwrap();
     assert_eq!((head.books.settle_at, head.due), (None, None), "and then nothing is owed");
@@ -176,7 +168,7 @@ async fn check_books(bench: &Bench, keys: &[ConversationKey], told: &str) {
     }
 }
 
-fn everything_is_bounded() -> Arc<Money> {
+pub(super) fn everything_is_bounded() -> Arc<Money> {
     let budgets = Budgets {
         user: tokens(1_000_000),
         tenant: tokens(1_000_000),
@@ -368,116 +360,6 @@ async fn fifty_prompts_at_once_overspend_by_one_call_at_most_and_a_raise_frees_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_used_up_prompt_asks_and_goes_on_with_the_new_limit() {
-    let mut bench = stage(looks_then_says);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    set_budget(&mut bench, &world, json!({"prompt": {"usd": 0.01}})).await;
-    pass(&mut bench, 1).await;
-    let head = bench.head().await.unwrap();
-    assert!(is_paused(&head), "{head:?}");
-    assert_eq!(head.requests[0].reason, "The budget of this prompt is used up: $0.01 of $0.01.");
-    assert_eq!(head.claim, None, "nobody holds it");
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1);
-    pass(&mut bench, 5).await;
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "looking again buys nothing");
-    let (_, head) = inbox_then_head(&world, &Bench::key()).await.unwrap();
-    let view = crate::turn::views::approvals::approval(&world, &head, &head.requests[0].id).await;
-    let view = serde_json::to_value(view.unwrap().unwrap().view()).unwrap();
-    assert_eq!(view["kind"], "budget");
-    assert_eq!(
-        view["budget"],
-        json!({"level": "prompt", "unit": "usd", "limit": 0.01, "used": 0.01})
-    );
-    say(&world, &Bench::key(), "approve", Some(json!({"usd": 0.5}))).await;
-    pass(&mut bench, 1).await;
-    let head = bench.head().await.unwrap();
-    assert_eq!(head.prompts[0].stop_reason, Some(PromptStop::End));
-    // The raise was for that prompt.
-    bench.queue_up(&world, &Bench::key(), "again").await.unwrap();
-    pass(&mut bench, 1).await;
-    assert!(is_paused(&bench.head().await.unwrap()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_limit_below_what_is_used_is_refused() {
-    let mut bench = stage(looks_then_says);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    set_budget(&mut bench, &world, json!({"conversation": {"tokens": 100}})).await;
-    pass(&mut bench, 1).await;
-    let request = bench.head().await.unwrap().requests[0].id.clone();
-    let who =
-        Decider::Person { tenant: TenantId::new("t"), user: UserId::new("u"), roles: Vec::new() };
-    for value in
-        [None, Some(json!(100)), Some(json!("more")), Some(json!({"usd": 5})), Some(json!(1.5))]
-    {
-        let said = Said {
-            decision: "approve".to_owned(),
-            reason: None,
-            value: value.as_ref().map(RawJson::of),
-        };
-        let refused = decide(&world, &Bench::key(), request.as_str(), said, &who).await;
-        assert!(refused.is_err(), "{value:?}");
-    }
-    say(&world, &Bench::key(), "approve", Some(json!({"tokens": 101}))).await;
-    pass(&mut bench, 1).await;
-    assert_eq!(bench.head().await.unwrap().prompts[0].stop_reason, Some(PromptStop::End));
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_says_no_or_nothing_ends_the_prompt_and_the_prompt_says_why() {
-    for is_said in [true, false] {
-        let mut bench = stage(looks_then_says);
-        let world = bench.worker(Arc::new(NoProbe));
-        bench.ask(&world).await;
-        set_budget(&mut bench, &world, json!({"conversation": {"tokens": 50}})).await;
-        pass(&mut bench, 1).await;
-        assert!(is_paused(&bench.head().await.unwrap()));
-        if is_said {
-            say(&world, &Bench::key(), "reject", None).await;
-        } else {
-            tokio::time::sleep(Duration::from_hours(7 * 24)).await;
-        }
-        pass(&mut bench, 2).await;
-        let head = bench.head().await.unwrap();
-        let span = &head.prompts[0];
-        assert_eq!(
-            (span.state, span.stop_reason),
-            (PromptState::Completed, Some(PromptStop::Budget))
-        );
-        let (_, head) = inbox_then_head(&world, &Bench::key()).await.unwrap();
-        let view = crate::turn::views::prompts::prompt(&world, &head, &span.id).await.unwrap();
-        let view = serde_json::to_value(&view).unwrap();
-        let last = view["output"].as_array().unwrap().last().unwrap();
-        let said = "Stopped: The budget of this conversation is used up: 100 of 50 tokens.";
-        assert_eq!(last["content"], said);
-        let receipt = crate::turn::views::prompts::receipt(&world, &head, &span.id).await.unwrap();
-        let receipt = serde_json::to_value(&receipt).unwrap();
-        assert_eq!((&receipt["modelCalls"], &receipt["turns"]), (&json!(1), &json!(1)));
-        let by = if is_said { "u" } else { "expiry" };
-        assert_eq!(receipt["requests"][0]["decidedBy"], by);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_budget_that_is_set_higher_frees_by_itself() {
-    let mut bench = stage(looks_then_says);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    set_budget(&mut bench, &world, json!({"prompt": {"tokens": 50}})).await;
-    pass(&mut bench, 1).await;
-    assert!(is_paused(&bench.head().await.unwrap()));
-    let patch = json!({"settings": {"budget": {"prompt": {"tokens": 5_000}}}});
-    let key = super::bench::idempotency("higher");
-    patch_conversation(&world, &Bench::key(), patch.as_object().unwrap(), &key, |_| true)
-        .await
-        .unwrap();
-    pass(&mut bench, 4).await;
-    assert_eq!(bench.head().await.unwrap().prompts[0].stop_reason, Some(PromptStop::End));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_model_call_over_its_rate_waits_and_holds_nobody() {
     let mut bench = stage(looks_then_says);
     let rate = Rate { count: 1, period: Duration::from_mins(1) };
@@ -492,83 +374,10 @@ async fn a_model_call_over_its_rate_waits_and_holds_nobody() {
     let head = bench.head().await.unwrap();
     assert_eq!(*bench.model.answers.lock().unwrap(), 1);
     assert_eq!((head.claim.is_none(), head.claims), (true, 0));
-    let left = crate::clock::Clock::now(&bench.clock).until(head.due.unwrap());
+    let left = bench.clock.now().until(head.due.unwrap());
     assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
     pass(&mut bench, 2).await;
     assert_eq!(bench.head().await.unwrap().prompts[0].stop_reason, Some(PromptStop::End));
-}
-
-/// A store whose books do not answer while they are shut.
-#[derive(Debug)]
-struct Shut {
-    inner: Arc<dyn ConversationStore>,
-    is_shut: AtomicBool,
-}
-
-impl Shut {
-    fn check(&self, partition: &Partition) -> Result<(), StoreError> {
-        let is_shut = self.is_shut.load(Ordering::SeqCst);
-        if is_shut && matches!(partition, Partition::Scope(_)) {
-            return Err(StoreError::Unavailable("shut".into()));
-        }
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl ConversationStore for Shut {
-    async fn write(
-        &self,
-        partition: &Partition,
-        writes: Vec<Write>,
-    ) -> Result<Vec<ETag>, StoreError> {
-        self.check(partition)?;
-        self.inner.write(partition, writes).await
-    }
-
-    async fn read(
-        &self,
-        partition: &Partition,
-        id: &str,
-        freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        self.check(partition)?;
-        self.inner.read(partition, id, freshness).await
-    }
-
-    async fn select(
-        &self,
-        partition: &Partition,
-        selection: &Selection,
-        freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError> {
-        self.inner.select(partition, selection, freshness).await
-    }
-
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        self.inner.claim(request).await
-    }
-
-    async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError> {
-        self.inner.renew(request).await
-    }
-
-    async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.inner.release(key, worker).await;
-    }
-
-    async fn due(
-        &self,
-        at: crate::clock::Timestamp,
-        limit: usize,
-        continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError> {
-        self.inner.due(at, limit, continuation).await
-    }
-
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        self.inner.heads(query).await
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -597,7 +406,7 @@ async fn what_a_deleted_conversation_spent_stays_in_the_books() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.run().await;
-    crate::turn::admission::delete::delete_conversation(&world, &Bench::key()).await.unwrap();
+    delete_conversation(&world, &Bench::key()).await.unwrap();
     assert_eq!(tokens_in_the_books(&bench).await, CALL_TOKENS);
     let head = bench.head().await.unwrap();
     assert_eq!(head.books, Books { spent: head.books.spent, ..Books::default() });

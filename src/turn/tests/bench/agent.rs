@@ -159,6 +159,8 @@ pub(in crate::turn::tests) struct ScriptedAnswers {
     pub(in crate::turn::tests) refusal: Mutex<Option<&'static str>>,
     /// What each answer cost.
     pub(in crate::turn::tests) usage: Mutex<Usage>,
+    /// How many of the next answers fail, and may go better next time.
+    pub(in crate::turn::tests) failures: Mutex<u32>,
     /// The `traceparent` of every request.
     pub(in crate::turn::tests) callers: Mutex<Vec<Option<String>>>,
 }
@@ -171,6 +173,7 @@ impl Default for ScriptedAnswers {
             span: Mutex::new(Duration::from_millis(100)),
             refusal: Mutex::default(),
             usage: Mutex::default(),
+            failures: Mutex::default(),
             callers: Mutex::default(),
         }
     }
@@ -204,7 +207,14 @@ impl Model for ScriptedAnswers {
         )
         .unwrap();
         let message = AssistantMessage { usage: *self.usage.lock().unwrap(), ..message };
-        let Some(code) = self.refusal.lock().unwrap().take() else {
+        let is_failing = {
+            let mut failures = self.failures.lock().unwrap();
+            let left = failures.checked_sub(1);
+            *failures = left.unwrap_or_default();
+            left.is_some()
+        };
+        let refusal = self.refusal.lock().unwrap().take();
+        let Some(code) = refusal.or(is_failing.then_some("server_error")) else {
             return Answer { message, failure: None, reply: Reply::default() };
         };
         Answer {
