@@ -20,6 +20,7 @@ pub mod rates;
 pub mod record;
 pub mod recount;
 mod reduce;
+mod running;
 mod spans;
 mod spending;
 pub mod sweep;

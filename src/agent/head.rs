@@ -224,10 +224,18 @@ impl Head {
         self.requests.iter().any(|request| request.kind == RequestKind::Budget)
     }
 
-    /// Below this a worker would do what the head forbids: it knows nothing of budgets.
+    /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
+    /// after the other, and where a budget bounds the next call, of which version 1 knows nothing.
     pub fn reader_needed(&self) -> u32 {
         let is_bounded = self.settings.budget.is_some() || self.held.is_some() || self.is_paused();
-        if is_bounded { 2 } else { 1 }
+        match self.phase {
+            Phase::Calls { at_once: 2.., .. } => 2,
+            Phase::Idle
+            | Phase::Model { .. }
+            | Phase::Calls { .. }
+            | Phase::Summary { .. }
+            | Phase::Deleted => 1 + u32::from(is_bounded),
+        }
     }
 
     pub fn state(&self) -> State {

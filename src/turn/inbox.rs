@@ -115,14 +115,16 @@ impl Hold<'_> {
     pub(super) async fn commit_done(
         &mut self,
         name: &'static str,
-        done: Input,
+        done: Vec<Input>,
     ) -> Result<(), TurnError> {
         let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
         let Some(waiting) = self.look().await else {
-            let inputs: Vec<Input> = [done].into_iter().chain(told).collect();
+            let inputs: Vec<Input> = done.into_iter().chain(told).collect();
             return self.commit(name, &inputs, &[]).await;
         };
-        let mut inputs = vec![looked(&waiting), done, Input::TakeIn];
+        let mut inputs = vec![looked(&waiting)];
+        inputs.extend(done);
+        inputs.push(Input::TakeIn);
         self.prepare(&mut inputs).await;
         inputs.extend(told);
         self.reserve_next(&mut inputs).await?;
