@@ -228,8 +228,8 @@ impl Head {
         step.into_iter().chain(settling).min()
     }
 
-    /// When the next step is due.
-    fn step_owed_at(&self, now: Timestamp) -> Option<Timestamp> {
+    /// When the next step is due; telling the books is none.
+    pub fn step_owed_at(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.phase {
             Phase::Deleted => None,
             Phase::Model { .. } | Phase::Summary { .. } if self.is_paused() => {

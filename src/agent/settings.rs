@@ -189,7 +189,11 @@ impl Settings {
     pub fn budget_mistake(&self) -> Option<String> {
         match self.budget.as_ref()?.read::<Budget>() {
             Ok(budget) => budget.mistake().map(ToOwned::to_owned),
-            Err(error) => Some(error.to_string()),
+            Err(error) => {
+                let text = error.to_string();
+                // Where it stands is told otherwise.
+                Some(text.split(" at line ").next().unwrap_or_default().to_owned())
+            }
         }
     }
 

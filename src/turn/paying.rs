@@ -134,6 +134,9 @@ impl Hold<'_> {
                 break;
             }
             bytes += RawJson::of(message).text().len();
+            if bytes as u64 > record.context_window.saturating_mul(TOKEN_BYTES as u64) {
+                break;
+            }
         }
         if known == 0
             && let Ok(agent) = self.world.agents.find(Some(&self.head.agent))

@@ -107,7 +107,7 @@ pub(super) fn end(
     draft.head.prompt = None;
     draft.head.phase = Phase::Idle;
     draft.head.requests.clear();
-    draft.head.books.look_at = None;
+    paying::close(draft);
     draft.head.claims = 0;
     draft.answer = None;
 }

@@ -86,6 +86,17 @@ pub(super) fn lose(draft: &mut Draft) {
     draft.append(EntryBody::LostCall(LostCall { estimate: held.estimate.usage() }));
 }
 
+/// A prompt has ended: it asks for nothing more, and a call that was held and never made is held no longer.
+pub(super) fn close(draft: &mut Draft) {
+    let now = draft.now;
+    let head = &mut draft.head;
+    head.books.look_at = None;
+    if head.held.take().is_some() {
+        // The accounts may hold it still.
+        head.books.settle_at.get_or_insert(now);
+    }
+}
+
 impl Head {
     /// Books a held call at its estimate.
     pub fn lose_hold(&mut self, at: (Timestamp, Timestamp)) -> Option<Held> {
