@@ -16,6 +16,7 @@ pub mod projection;
 pub mod raw;
 pub mod receipt;
 pub mod request;
+pub mod schedule;
 pub mod settings;
 pub mod step;
 pub mod text;

@@ -17,6 +17,7 @@ mod money;
 mod prices;
 mod recovery;
 mod retrying;
+mod schedules;
 mod simulation;
 mod telling;
 mod together;

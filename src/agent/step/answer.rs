@@ -8,9 +8,7 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptSta
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{
-    Answered, CallResult, calls, ending, paying, retrying, taking_in,
-};
+use crate::agent::step::{Answered, CallResult, calls, ending, paying, retrying, taking_in};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
