@@ -216,10 +216,12 @@ fn ending(result: &ToolResultMessage) -> Ending {
         .content
         .iter()
         .any(|block| matches!(block, Block::Text(text) if text.text.starts_with(UNKNOWN_OUTCOME)));
-    match result.is_error {
-        false => Ending::Done,
-        true if is_unknown => Ending::Unknown,
-        true => Ending::Failed,
+    if !result.is_error {
+        Ending::Done
+    } else if is_unknown {
+        Ending::Unknown
+    } else {
+        Ending::Failed
     }
 }
 
@@ -269,8 +271,8 @@ fn settle(requests: &mut [Asked], decision: &Decision) {
 
 /// The call that a decision was about.
 fn call_of(entries: &[Arc<Entry>], decision: &Decision) -> Option<CallRef> {
-    entries.iter().find_map(|entry| match &entry.body {
-        EntryBody::Request(asked) if asked.request.id == decision.request_id => asked.request.call,
-        _ => None,
+    entries.iter().find_map(|entry| {
+        let EntryBody::Request(asked) = &entry.body else { return None };
+        asked.request.call.filter(|_| asked.request.id == decision.request_id)
     })
 }

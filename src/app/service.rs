@@ -147,7 +147,6 @@ impl App {
             worker: &worker,
         };
         let ports = ports::open(&options.storage, &opening).await?;
-        let is_alone = ports.embedded.is_some();
         let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
         let listener = listener.map_err(io("take a port for the handler"))?;
         let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
@@ -178,7 +177,7 @@ impl App {
             worker,
             ids,
             probe: probe(settings, &options.data),
-            limits: limits(is_alone),
+            limits: limits(ports.embedded.is_some()),
             money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
             telemetry: options.telemetry,
         });
@@ -191,7 +190,7 @@ impl App {
             host,
             handler: Handler { listener, router },
             world,
-            is_alone,
+            is_alone: ports.embedded.is_some(),
             agents: names,
             payments: prepared.payments,
             emulator: ports.emulator,
