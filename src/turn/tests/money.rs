@@ -304,7 +304,7 @@ async fn all_at_once(bench: &mut Bench, keys: &[ConversationKey]) {
     let workers: Vec<World> = keys.iter().map(|_| bench.worker(Arc::new(NoProbe))).collect();
     bench.queue.drop_queue(queue::TURNS);
     let deliveries = keys.iter().zip(&workers).map(|(key, world)| async move {
-        let nudge = Nudge { key: key.clone(), traceparent: None };
+        let nudge = Nudge { key: key.clone(), traceparent: None, schedule: None };
         handle(world, &nudge).await
     });
     for handled in join_all(deliveries).await {
