@@ -15,6 +15,7 @@ mod invariants;
 mod lost_answers;
 mod money;
 mod prices;
+mod progress;
 mod recovery;
 mod retrying;
 mod schedules;

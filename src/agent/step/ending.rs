@@ -110,6 +110,7 @@ pub(super) fn end(
     paying::close(draft);
     draft.head.claims = 0;
     draft.answer = None;
+    draft.kept.clear();
 }
 
 /// The end of a prompt; another may follow in the same run.
