@@ -100,6 +100,8 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         taken_in_operations_max: 60,
         taken_in_bytes_max: 500_000,
         writes_notices: false,
+        budget: None,
+        settle_after: std::time::Duration::ZERO,
     };
     bencher.bench(|| {
         let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));

@@ -1,6 +1,7 @@
 //! The core: what a conversation is and what happens next in it. Pure: no I/O, no clock, no chance, no logging.
 
 pub mod batch;
+pub mod budget;
 pub mod content;
 pub mod draft;
 pub mod entry;
@@ -13,6 +14,7 @@ pub mod path;
 pub mod phase;
 pub mod projection;
 pub mod raw;
+pub mod receipt;
 pub mod request;
 pub mod schedule;
 pub mod settings;

@@ -10,6 +10,7 @@ mod model;
 mod ports;
 mod service;
 mod upkeep;
+mod usage;
 mod voice;
 
 use std::fmt;

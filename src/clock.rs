@@ -24,6 +24,11 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis(span)))
     }
 
+    /// The day in UTC, `2026-11-21`.
+    pub fn utc_day(self) -> String {
+        self.to_string().chars().take(10).collect()
+    }
+
     /// Time from `self` to `later`; zero when it is past.
     pub fn until(self, later: Self) -> Duration {
         Duration::from_millis(later.0.saturating_sub(self.0))
@@ -88,6 +93,14 @@ pub mod iso_option {
             .map(Some)
             .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is not an ISO 8601 time")))
     }
+}
+
+/// The days from one to the other, both included; none when the last is before the first, `None` when one is no day.
+pub fn utc_days(from: &str, to: &str) -> Option<Vec<String>> {
+    let (from, to): (jiff::civil::Date, jiff::civil::Date) = (from.parse().ok()?, to.parse().ok()?);
+    let days = from.series(jiff::Span::new().days(1)).take_while(|day| *day <= to);
+    // Nobody asks for more, and the calendar has an end.
+    Some(days.take(1_000).map(|day| day.to_string()).collect())
 }
 
 /// `None` when the text is no ISO 8601 time after 1970.

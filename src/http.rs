@@ -23,6 +23,7 @@ mod schedules;
 mod stop;
 pub mod token;
 mod traced;
+mod usage;
 mod wait;
 
 use std::convert::Infallible;

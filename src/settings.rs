@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub mod azure;
+pub mod budgets;
 pub mod halt;
 pub mod links;
 pub mod local;
 pub mod mistake;
 pub mod model;
+pub mod rates;
 mod reader;
 pub mod secret;
 pub mod table;
@@ -18,10 +20,12 @@ pub mod telemetry;
 mod tests;
 
 use azure::{CosmosAccount, Identity, StorageAccount};
+use budgets::Budgets;
 use halt::HaltAt;
 use links::{ArtifactLinks, Auth, Webhook};
 use mistake::Mistake;
 use model::ModelSettings;
+use rates::RateLimits;
 use reader::Reader;
 pub use reader::is_unresolved;
 use secret::Secret;
@@ -52,6 +56,9 @@ pub struct Settings {
     /// Absent: none is named. In Azure it is needed to serve.
     pub storage: Option<StorageAccount>,
     pub artifact_links: ArtifactLinks,
+    /// Of tenants, users and agents.
+    pub budgets: Budgets,
+    pub rate_limits: RateLimits,
     /// Absent: the embedded store, which Azure refuses.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
@@ -112,6 +119,8 @@ impl Settings {
             http_tools_allow: reader.hosts("TURNWHEEL_HTTP_TOOLS_ALLOW"),
             artifact_links: ArtifactLinks::read(&mut reader, storage.as_ref()),
             storage,
+            budgets: budgets::read(&mut reader),
+            rate_limits: rates::read(&mut reader),
             cosmos: CosmosAccount::read(&mut reader, &identity),
             telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,

@@ -2,6 +2,7 @@
 
 pub mod admission;
 mod answering;
+mod books;
 mod calling;
 mod claiming;
 mod commit;
@@ -12,7 +13,10 @@ mod gate;
 mod hold;
 mod inbox;
 mod memory;
+pub mod money;
 pub mod notify;
+mod paying;
+pub mod rates;
 pub mod record;
 pub mod recount;
 mod reduce;
@@ -64,6 +68,7 @@ pub struct World {
     pub probe: Arc<dyn Probe>,
     pub worker: WorkerId,
     pub limits: Limits,
+    pub money: Arc<money::Money>,
     pub telemetry: Telemetry,
 }
 
@@ -71,11 +76,14 @@ pub struct World {
 pub struct Limits {
     /// Half of the host's `functionTimeout`: the host kills the whole process when one invocation exceeds it.
     pub turn: Duration,
+    /// How long after a model call the tenant's books are told of its cost, where nothing bounds it: what comes meanwhile is
+    /// told with it.
+    pub settle_after: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn: Duration::from_mins(5) }
+        Self { turn: Duration::from_mins(5), settle_after: Duration::from_mins(10) }
     }
 }
 
@@ -86,7 +94,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 42] = [
+pub const BOUNDARIES: [&str; 46] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -96,6 +104,8 @@ pub const BOUNDARIES: [&str; 42] = [
     "inbox.after",
     "take-in.before",
     "take-in.after",
+    "hold.before",
+    "hold.after",
     "model.before",
     "model.after",
     "answer.before",
@@ -117,6 +127,8 @@ pub const BOUNDARIES: [&str; 42] = [
     "renew.after",
     "expiry.before",
     "expiry.after",
+    "settle.before",
+    "settle.after",
     "admission.import",
     "admission.input-kept",
     "admission.artifact-kept",

@@ -1,10 +1,12 @@
 //! What one commit will write: the head as it will be, and everything new.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::agent::batch::Batch;
+use crate::agent::budget::Budget;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
 use crate::agent::head::Head;
@@ -35,6 +37,10 @@ pub struct Rules {
     pub taken_in_bytes_max: usize,
     /// Whether there is somebody to send notices to.
     pub writes_notices: bool,
+    /// Of the conversation and its prompts.
+    pub budget: Option<Budget>,
+    /// How long after a call the tenant's books are told of its cost, at the latest.
+    pub settle_after: Duration,
 }
 
 /// An inbox item that was looked at and has not landed.
@@ -216,8 +222,20 @@ impl Draft {
 impl Head {
     /// When somebody has to look at this conversation again, if nobody holds it; `None`: nothing is owed.
     pub fn owed_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let step = self.step_owed_at(now);
+        // The books are settled by the same visit, or by one of their own.
+        let settling = self.books.settle_at.filter(|_| self.phase != Phase::Deleted);
+        step.into_iter().chain(settling).min()
+    }
+
+    /// When the next step is due; telling the books is none.
+    pub fn step_owed_at(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.phase {
             Phase::Deleted => None,
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_paused() => {
+                let expiries = self.requests.iter().filter_map(|request| request.expires_at);
+                expiries.chain(self.books.look_at).min()
+            }
             Phase::Idle => (self.waiting > 0).then_some(now),
             Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 Some(not_before.unwrap_or(now))

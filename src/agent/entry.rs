@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::agent::content::Content;
 use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
-use crate::agent::request::{Decision, Request};
+use crate::agent::request::{Decision, Effect, Request};
+use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
 
@@ -51,6 +52,7 @@ pub enum EntryBody {
     Decision(DecisionEntry),
     Output(OutputEntry),
     Protocol(Protocol),
+    LostCall(LostCall),
     /// A kind that this version does not know, whole: silent, and kept.
     Other(RawJson),
 }
@@ -73,6 +75,7 @@ tagged!(EntryBody by "type" {
     "decision" => Decision(DecisionEntry),
     "output" => Output(OutputEntry),
     "protocol" => Protocol(Protocol),
+    "lost_call" => LostCall(LostCall),
 });
 
 impl EntryBody {
@@ -290,6 +293,9 @@ pub struct ToolStarted {
     pub tool_name: String,
     /// From 1.
     pub attempt: u32,
+    /// Absent in what earlier versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
 }
 
 /// The result of a call that ended before an earlier call of the same answer: kept here, and written as a message when all
@@ -372,6 +378,13 @@ impl std::fmt::Debug for WidgetOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("WidgetOutput(…)")
     }
+}
+
+/// A model call whose answer was lost with its worker: what it cost is not known, and taken to be what was held for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostCall {
+    pub estimate: Usage,
 }
 
 /// A record of protocol mode: think, call, result, respond.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::budget::{Books, Held, Raise};
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::request::Request;
+use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::Settings;
-use crate::agent::usage::Usage;
+use crate::agent::usage::{Tally, Usage};
 use crate::clock::Timestamp;
 use crate::ids::{
     CommitId, ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId, WorkerId,
@@ -84,6 +85,11 @@ pub struct Head {
     pub provider_state: Option<RawJson>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<RawJson>,
+    /// The model call whose cost is held; absent: none is, or nothing bounds what is spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+    #[serde(default, skip_serializing_if = "Books::is_blank")]
+    pub books: Books,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -149,6 +155,12 @@ pub struct Run {
     /// W3C trace context of the turn that committed last: the next one links to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<String>,
+    /// Of model calls whose answer was lost, at their estimate; not in `usage`.
+    #[serde(default, skip_serializing_if = "Tally::is_nothing")]
+    pub lost: Tally,
+    /// Of the limit of one prompt, for this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raised: Vec<Raise>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -207,22 +219,31 @@ impl Head {
         }
     }
 
+    /// Whether a used-up budget keeps the next model call waiting.
+    pub fn is_paused(&self) -> bool {
+        self.requests.iter().any(|request| request.kind == RequestKind::Budget)
+    }
+
     /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
-    /// after the other.
+    /// after the other, and where a budget bounds the next call, of which version 1 knows nothing.
     pub fn reader_needed(&self) -> u32 {
+        let is_bounded = self.settings.budget.is_some() || self.held.is_some() || self.is_paused();
         match self.phase {
             Phase::Calls { at_once: 2.., .. } => 2,
             Phase::Idle
             | Phase::Model { .. }
             | Phase::Calls { .. }
             | Phase::Summary { .. }
-            | Phase::Deleted => 1,
+            | Phase::Deleted => 1 + u32::from(is_bounded),
         }
     }
 
     pub fn state(&self) -> State {
         match &self.phase {
             Phase::Idle | Phase::Deleted => State::Idle,
+            Phase::Model { .. } | Phase::Summary { .. } if self.is_paused() => {
+                State::WaitingForApproval
+            }
             Phase::Model { .. } | Phase::Summary { .. } => State::Running,
             Phase::Calls { .. } if self.requests.is_empty() => State::Running,
             Phase::Calls { .. } => State::WaitingForApproval,

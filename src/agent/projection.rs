@@ -60,6 +60,7 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
             | EntryBody::ToolReturned(_)
             | EntryBody::Decision(_)
             | EntryBody::Protocol(_)
+            | EntryBody::LostCall(_)
             | EntryBody::Other(_) => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::budget::Shortage;
 use crate::agent::entry::CallRef;
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
@@ -67,6 +68,9 @@ pub struct Request {
     /// Hash of tool name, arguments and definition: an approval is good for these and nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
+    /// What is used up, when it is about a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Shortage>,
     /// JSON Schema of `value`, where one is expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<RawJson>,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::batch::AT_ONCE_MAX;
+use crate::agent::budget::Budget;
 use crate::agent::raw::RawJson;
 
 /// As given: absent means "as the agent file, or else the default, has it".
@@ -46,8 +47,9 @@ pub struct Settings {
     pub compaction: Option<CompactionSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
+    /// As it was given: what an earlier version took for one bounds nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Budget>)]
     pub budget: Option<RawJson>,
 }
 
@@ -176,6 +178,23 @@ impl Settings {
             LoopKind::Agent => None,
             LoopKind::Protocol => Some(10),
         })
+    }
+
+    /// What may be spent; `None`: as much as there is.
+    pub fn bounds(&self) -> Option<Budget> {
+        self.budget.as_ref()?.read().ok()
+    }
+
+    /// What is wrong with the budget.
+    pub fn budget_mistake(&self) -> Option<String> {
+        match self.budget.as_ref()?.read::<Budget>() {
+            Ok(budget) => budget.mistake().map(ToOwned::to_owned),
+            Err(error) => {
+                let text = error.to_string();
+                // Where it stands is told otherwise.
+                Some(text.split(" at line ").next().unwrap_or_default().to_owned())
+            }
+        }
     }
 
     /// Calls of one answer that may run at once; 1: one after the other.

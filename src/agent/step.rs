@@ -5,6 +5,7 @@ mod calls;
 mod ending;
 mod going_on;
 mod landing;
+mod paying;
 mod results;
 mod retrying;
 mod stopping;
@@ -22,6 +23,8 @@ use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
+pub use calls::UNKNOWN_OUTCOME;
+pub use paying::{Asks, Paying, own_shortage};
 pub use retrying::{Setback, wait_after};
 pub use taking_in::{gives_way, is_understood};
 
@@ -50,6 +53,8 @@ pub enum Input {
     OutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
     /// The step was tried [`CLAIMS_MAX`] times without progress, or can never be made.
     Poisoned { reason: String },
+    /// Something about money.
+    Paying(Box<Paying>),
 }
 
 #[derive(Clone, Debug)]
@@ -133,5 +138,6 @@ pub fn step(draft: &mut Draft, input: &Input) {
             calls::lose_outcome(draft, *index, reason, *expires_at);
         }
         Input::Poisoned { reason } => ending::poison(draft, reason),
+        Input::Paying(paying) => paying::pay(draft, paying),
     }
 }

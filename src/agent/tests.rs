@@ -11,12 +11,14 @@ mod batches;
 mod fixtures;
 mod outcomes;
 mod projecting;
+mod receipts;
 mod retrying;
 mod steering;
 mod stops;
 mod stories;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -55,6 +57,8 @@ pub(super) fn rules() -> Rules {
         taken_in_operations_max: 60,
         taken_in_bytes_max: 500_000,
         writes_notices: false,
+        budget: None,
+        settle_after: Duration::from_mins(10),
     }
 }
 

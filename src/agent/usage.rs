@@ -1,4 +1,4 @@
-//! What an answer cost: tokens, and money by the price table in force when it was given.
+//! What answers cost: tokens, and money by the price table in force when they were given.
 
 use std::ops::AddAssign;
 
@@ -42,5 +42,130 @@ impl AddAssign for Usage {
         self.cost.cache_read += other.cost.cache_read;
         self.cost.cache_write += other.cost.cache_write;
         self.cost.total += other.cost.total;
+    }
+}
+
+/// What calls cost together, in whole numbers: sums and differences of it are exact, so that books agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Tally {
+    /// Of the model.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub input: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub output: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_read: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cache_write: u64,
+    /// Part of `output`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reasoning: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub total_tokens: u64,
+    /// Billionths of a US dollar.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub nanos: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Tally {
+    /// Of one call.
+    pub fn of(usage: &Usage) -> Self {
+        Self {
+            calls: 1,
+            input: usage.input,
+            output: usage.output,
+            cache_read: usage.cache_read,
+            cache_write: usage.cache_write,
+            reasoning: usage.reasoning,
+            total_tokens: usage.total_tokens,
+            nanos: nanos(usage.cost.total),
+        }
+    }
+
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// What `self` has more than `other`; nothing where it has less.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    /// The greater of both, number by number.
+    #[must_use]
+    pub fn or_more(self, other: Self) -> Self {
+        self.each(other, u64::max)
+    }
+
+    fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            calls: of(self.calls, other.calls),
+            input: of(self.input, other.input),
+            output: of(self.output, other.output),
+            cache_read: of(self.cache_read, other.cache_read),
+            cache_write: of(self.cache_write, other.cache_write),
+            reasoning: of(self.reasoning, other.reasoning),
+            total_tokens: of(self.total_tokens, other.total_tokens),
+            nanos: of(self.nanos, other.nanos),
+        }
+    }
+
+    /// As answers have it; of the money only the total is known.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            input: self.input,
+            output: self.output,
+            cache_read: self.cache_read,
+            cache_write: self.cache_write,
+            reasoning: self.reasoning,
+            total_tokens: self.total_tokens,
+            cost: Cost { total: dollars(self.nanos), ..Cost::default() },
+        }
+    }
+}
+
+/// US dollars as billionths of them; nothing when it is no amount.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float stops at the bounds of the number"
+)]
+pub fn nanos(dollars: f64) -> u64 {
+    (dollars * 1e9).round() as u64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people: 2^53 billionths are 9 million dollars")]
+pub fn dollars(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_and_taken_away_leaves_nothing() {
+        let cost = Cost { total: 0.1 + 0.2, ..Cost::default() };
+        let one = Tally::of(&Usage { input: 7, total_tokens: 7, cost, ..Usage::default() });
+        let sum = (0..10).fold(Tally::default(), |sum, _| sum.plus(one));
+        let rest = (0..10).fold(sum, |rest, _| rest.minus(one));
+        assert_eq!((sum.calls, sum.nanos, rest), (10, 3_000_000_000, Tally::default()));
+        assert_eq!(one.minus(sum), Tally::default(), "nothing is owed twice");
+        assert!((one.usage().cost.total - 0.3).abs() < 1e-12);
+        assert_eq!((nanos(-1.0), nanos(f64::NAN)), (0, 0));
     }
 }

@@ -47,11 +47,6 @@ pub(super) fn read(members: &[Member], findings: &mut Findings) -> Settings {
 
 fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value> {
     let at = member.value.at;
-    if name == "budget" {
-        // A limit on money that is not kept would be worse than none.
-        findings.add(member.at, "`budget` comes with a later release: remove it");
-        return None;
-    }
     if matches!(member.value.yaml, Yaml::Null) {
         findings.add(at, format!("`{}` has no value: give it one or remove it", member.key));
         return None;
@@ -71,6 +66,11 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
     let value = member.value.json();
     if let Err(error) = serde_json::from_value::<Settings>(json!({ name: value })) {
         findings.add(at, format!("`{}`: {error}", member.key));
+        return None;
+    }
+    let read = serde_json::from_value::<Settings>(json!({ name: value }));
+    if let Some(mistake) = read.ok().and_then(|settings| settings.budget_mistake()) {
+        findings.add(at, format!("`{}`: {mistake}", member.key));
         return None;
     }
     if let Some(bound) = out_of_bounds(name, &value) {

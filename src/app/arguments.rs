@@ -8,6 +8,7 @@ use crate::app::ports::Storage;
 use crate::doctor::Format;
 use crate::queue;
 use crate::settings::Settings;
+use crate::turn::views::usage::By;
 
 /// A durable agent runtime for Azure Functions: one queue message turns the wheel once.
 #[derive(Debug, Parser)]
@@ -56,6 +57,25 @@ pub(super) enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Add up what was spent: by tenant, user, agent or day.
+    Usage {
+        #[arg(long, value_enum)]
+        by: UsageBy,
+        /// The first day, in UTC; else 30 days are added up.
+        #[arg(long, value_name = "YYYY-MM-DD")]
+        from: Option<String>,
+        /// The last day; else today.
+        #[arg(long, value_name = "YYYY-MM-DD")]
+        to: Option<String>,
+        #[arg(long, value_name = "ID", default_value = "default")]
+        tenant: String,
+        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
+        data: PathBuf,
+        /// For programs.
+        #[arg(long)]
+        json: bool,
+    },
     /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
     Doctor {
         /// Ask nobody outside this machine.
@@ -64,6 +84,25 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum UsageBy {
+    Tenant,
+    User,
+    Agent,
+    Day,
+}
+
+impl UsageBy {
+    pub(super) fn by(self) -> By {
+        match self {
+            Self::Tenant => By::Tenant,
+            Self::User => By::User,
+            Self::Agent => By::Agent,
+            Self::Day => By::Day,
+        }
+    }
 }
 
 /// Where queues, artifacts and conversations are.

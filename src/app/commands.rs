@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
-use crate::app::{App, checks, model, upkeep, voice};
+use crate::app::usage::Question;
+use crate::app::{App, checks, model, upkeep, usage, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 use crate::package::{self, Order, Script};
@@ -35,6 +36,9 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         }
         Some(Command::RebuildQueue { place }) => upkeep(&place, None),
         Some(Command::Redrive { queue, place }) => upkeep(&place, Some(queue)),
+        Some(Command::Usage { by, from, to, tenant, data, json }) => {
+            usage(Question { by: by.by(), from, to, tenant }, &data, json)
+        }
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
     ExitCode::from(code)
@@ -152,6 +156,26 @@ fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
         match done {
             Ok(sentence) => {
                 say(&sentence);
+                DONE
+            }
+            Err(error) => complain(&error),
+        }
+    })
+}
+
+fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    block_on(async {
+        match Box::pin(usage::ask(&settings, data, question)).await {
+            Ok(report) if is_json => {
+                say(&serde_json::to_string_pretty(&report).unwrap_or_default());
+                DONE
+            }
+            Ok(report) => {
+                say(&usage::table(&report));
                 DONE
             }
             Err(error) => complain(&error),

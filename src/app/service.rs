@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
@@ -35,6 +36,7 @@ use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
 use crate::tools::schedule;
 use crate::tools::workspace::builtins;
+use crate::turn::money::Money;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
 use crate::turn::{EntryMemory, Limits, NoProbe, Probe, Stops, World, recount};
@@ -176,7 +178,8 @@ impl App {
             worker,
             ids,
             probe: probe(settings, &options.data),
-            limits: Limits::default(),
+            limits: limits(ports.embedded.is_some()),
+            money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
             telemetry: options.telemetry,
         });
         let auth = settings.auth.unwrap_or(Auth::Keys);
@@ -240,6 +243,12 @@ impl Running {
         drop((payments, emulator));
         outcome.map_err(StartError::Host)
     }
+}
+
+/// On one machine a visit costs nothing, and who looks at what was spent wants to see it at once.
+fn limits(is_alone: bool) -> Limits {
+    let limits = Limits::default();
+    if is_alone { Limits { settle_after: Duration::from_secs(1), ..limits } } else { limits }
 }
 
 /// The host that drives the handler on this machine.

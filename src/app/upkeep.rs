@@ -31,13 +31,13 @@ pub(super) async fn rebuild(
 ) -> Result<String, StartError> {
     if *storage == Storage::Embedded {
         return match running_dev(data)? {
-            Some(address) => {
+            RunningDev::At(address) => {
                 post(&format!("{address}/admin/functions/sweep")).await?;
                 Ok(format!(
                     "The sweep of the service at {address} was started; its queues are in its memory."
                 ))
             }
-            None => Ok(format!(
+            RunningDev::None(_) => Ok(format!(
                 "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which rings for all that is owed when it starts.",
                 data.display()
             )),
@@ -63,6 +63,7 @@ pub(super) async fn rebuild(
         probe: Arc::new(NoProbe),
         telemetry: Telemetry::default(),
         limits: Limits::default(),
+        money: Arc::default(),
     };
     let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
     Ok(format!("Rang for {rung} conversations."))
@@ -77,11 +78,16 @@ pub(super) async fn redrive(
     (storage, data): (&Storage, &Path),
     queue: &str,
 ) -> Result<String, StartError> {
-    let running = if *storage == Storage::Embedded { running_dev(data)? } else { None };
-    let count = if let Some(address) = running {
+    let running = match storage {
+        Storage::Embedded => Some(running_dev(data)?),
+        Storage::Azurite { .. } | Storage::Account { .. } => None,
+    };
+    let count = if let Some(RunningDev::At(address)) = &running {
         let answer = post(&format!("{address}/admin/queues/{queue}/redrive")).await?;
         answer.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
     } else {
+        // The folder is the queue's as well.
+        drop(running);
         let tools = Tools::default();
         let opened = ports::open_queue(storage, &tools.opening(settings, data)).await?;
         queue::redrive(&*opened.0, queue).await.map_err(io("put the messages back"))?
@@ -89,8 +95,19 @@ pub(super) async fn redrive(
     Ok(format!("{count} messages are back on {queue}."))
 }
 
-/// The address of the process that has the data folder; `None`: nobody has it, or there is none.
-fn running_dev(data: &Path) -> Result<Option<String>, StartError> {
+/// Who has the data folder.
+pub(super) enum RunningDev {
+    /// A process at this address.
+    At(String),
+    /// Nobody: its store is ours as long as this is held.
+    None(Arc<EmbeddedStore>),
+}
+
+/// Who has the data folder.
+///
+/// # Errors
+/// There is no folder, or nobody can be asked.
+pub(super) fn running_dev(data: &Path) -> Result<RunningDev, StartError> {
     if !data.exists() {
         return Err(StartError::Io {
             doing: "find the data folder",
@@ -102,9 +119,9 @@ fn running_dev(data: &Path) -> Result<Option<String>, StartError> {
         });
     }
     match EmbeddedStore::open(data) {
-        Ok(_) => Ok(None),
+        Ok(store) => Ok(RunningDev::None(Arc::new(store))),
         Err(OpenError::InUse { note, .. }) if note.starts_with("http://127.0.0.1:") => {
-            Ok(Some(note))
+            Ok(RunningDev::At(note))
         }
         Err(error) => Err(error.into()),
     }

@@ -9,7 +9,7 @@ use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
 use crate::http::{
     Shared, approvals, artifacts, conversations, events, health, inbox, links, prompts, schedules,
-    stop,
+    stop, usage,
 };
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
@@ -37,6 +37,7 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(prompts::read))
         .routes(routes!(stop::abort))
         .routes(routes!(stop::go_on_from_here))
+        .routes(routes!(prompts::receipt))
         .routes(routes!(inbox::list, inbox::clear_all))
         .routes(routes!(inbox::read, inbox::change, inbox::clear))
         .routes(routes!(events::stream))
@@ -47,6 +48,7 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(artifacts::read))
         .routes(routes!(schedules::create, schedules::list))
         .routes(routes!(schedules::read, schedules::cancel))
+        .routes(routes!(usage::read))
         .routes(routes!(health::agents))
         .routes(routes!(health::health))
         .routes(routes!(document));

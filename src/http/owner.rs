@@ -43,7 +43,13 @@ impl FromRequestParts<Shared> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Shared) -> Result<Self, Problem> {
-        caller(api.auth, api.is_sign_in_on, &parts.headers)
+        let caller = caller(api.auth, api.is_sign_in_on, &parts.headers)?;
+        let (world, owner) = (&api.world, &caller.owner);
+        let now = world.clock.monotonic();
+        match world.money.rates.request((&owner.tenant, &owner.user), now) {
+            Ok(()) => Ok(caller),
+            Err(wait) => Err(Problem::too_fast(wait)),
+        }
     }
 }
 

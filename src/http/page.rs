@@ -181,6 +181,13 @@ fn form(body: &mut String, approval: &Approval) {
             "<label for=\"value\">Answer</label><textarea id=\"value\" name=\"value\" rows=\"3\"></textarea>",
         );
     }
+    if let Some(budget) = &approval.request.budget {
+        let _ = write!(
+            body,
+            "<label for=\"value\">New limit in {}</label><input id=\"value\" name=\"value\" type=\"number\" step=\"any\">",
+            budget.unit.name()
+        );
+    }
     body.push_str(
         "<label for=\"reason\">Reason (optional)</label><textarea id=\"reason\" name=\"reason\" rows=\"2\" maxlength=\"4096\"></textarea>",
     );
@@ -261,6 +268,7 @@ mod tests {
                 tool: Some("send_payment".to_owned()),
                 effect: None,
                 binding: None,
+                budget: None,
                 schema: None,
                 requested_at: Timestamp(0),
                 requested_by: UserId::new("u"),

@@ -1,6 +1,7 @@
 //! Problems: the one mapping from errors to RFC 9457 answers, and the one place where they are logged.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -80,6 +81,13 @@ impl Problem {
 
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(BAD_REQUEST, detail)
+    }
+
+    /// Whoever asks goes too fast; the next request is let through after `wait`.
+    pub fn too_fast(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let detail = format!("you ask faster than you may: try again in {seconds} s");
+        Self::new(RATE_LIMITED, detail).retry_after(seconds)
     }
 
     pub fn not_found(what: &str) -> Self {

@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 
 use crate::agent::entry::{PromptState, Source};
+use crate::agent::receipt::PromptReceipt;
 use crate::http::body::Json;
 use crate::http::idempotency::idempotency;
 use crate::http::lists::{Params, page};
@@ -129,6 +130,23 @@ pub(crate) async fn list(
     let (items, next) = prompts::prompts(&api.world, &head, after, limit).await?;
     let next = next.map(|next| next.to_string());
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// The receipt of a prompt: what it cost, what it changed, who agreed.
+#[utoipa::path(
+    get, path = "/conversations/{id}/prompts/{promptId}/receipt", tag = "prompts",
+    params(("id" = String, Path), ("promptId" = String, Path)),
+    responses((status = 200, body = PromptReceipt, description = "While it runs: what there is of it so far."))
+)]
+pub(crate) async fn receipt(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, prompt_id)): Path<(String, String)>,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
+    let (_, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let receipt = prompts::receipt(&api.world, &head, &PromptId::new(prompt_id)).await?;
+    Ok(json(StatusCode::OK, &receipt))
 }
 
 /// A prompt: what went in and everything that came out.

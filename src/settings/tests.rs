@@ -88,7 +88,9 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
         ("TURNWHEEL_HTTP_TOOLS_ALLOW", "http://10.0.0.1"),
         ("RUST_LOG", "turnwheel=loud"),
         ("TURNWHEEL_HALT_AT", "here#0"),
-        ("TURNWHEEL_BUDGETS", "tenant=5"),
+        ("TURNWHEEL_BUDGETS", r#"{"tenant": {"day": {"usd": 0}}}"#),
+        ("TURNWHEEL_RATE_LIMITS", "requests=0/min"),
+        ("TURNWHEEL_PAUSED", "*"),
     ]);
     insta::assert_snapshot!(text, @r#"
     TURNWHEEL_MODEL is `high=`: expected `scripted`, a model id such as `gpt-5.1`, or `normal=MODEL,high=MODEL`
@@ -98,10 +100,12 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
     TURNWHEEL_AUTH is `none`: expected `keys`, `easyauth` or `header`
     TURNWHEEL_PUBLIC_URL is `host/app`: expected an address such as https://host/path
     TURNWHEEL_HTTP_TOOLS_ALLOW is `http://10.0.0.1`: expected hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://
+    TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both, and each is more than 0 at line 1 column 31; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}
+    TURNWHEEL_RATE_LIMITS is `requests=0/min`: expected rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h
     RUST_LOG is `turnwheel=loud`: expected directives such as `info` or `info,turnwheel=debug`
     FUNCTIONS_CUSTOMHANDLER_PORT is `0`: expected a port from 1 to 65535
     TURNWHEEL_HALT_AT is `here#0`: expected a boundary's name, or name#n with n from 1
-    TURNWHEEL_BUDGETS is set, but comes with a later release and would do nothing: remove it
+    TURNWHEEL_PAUSED is set, but comes with a later release and would do nothing: remove it
     "#);
 }
 
@@ -300,4 +304,35 @@ fn a_local_settings_file_is_read_as_the_functions_tools_do() {
     assert!(torn.contains("line 1") && !torn.contains("hush"), "{torn}");
     let folder = tempfile::tempdir().unwrap();
     assert!(local::read(folder.path()).unwrap().is_empty());
+}
+
+#[test]
+fn budgets_and_rates_are_understood() {
+    let settings = read(&[
+        (
+            "TURNWHEEL_BUDGETS",
+            r#"{"user": {"day": {"usd": 5, "tokens": 2000000}}, "agent:clerk": {"total": {"usd": 0.5}}, "approvers": ["role:Finance"]}"#,
+        ),
+        ("TURNWHEEL_RATE_LIMITS", "modelCalls=30/min"),
+    ])
+    .unwrap();
+    let user = settings.budgets.user.day.unwrap();
+    assert_eq!((user.usd, user.tokens), (Some(5.0), Some(2_000_000)));
+    assert_eq!(settings.budgets.agents[0].0, "clerk");
+    assert_eq!(settings.budgets.approvers, ["role:Finance"]);
+    assert!(settings.rate_limits.requests.is_none() && settings.rate_limits.model_calls.is_some());
+    for wrong in [
+        "5",
+        r#"{"user": {}}"#,
+        r#"{"user": {"week": {"usd": 5}}}"#,
+        r#"{"user": {"day": {}}}"#,
+        r#"{"user": {"day": {"usd": -5}}}"#,
+        r#"{"agent:": {"day": {"usd": 5}}}"#,
+        r#"{"group": {"day": {"usd": 5}}}"#,
+        r#"{"approvers": ["everybody"]}"#,
+        r#"{"approvers": []}"#,
+    ] {
+        let text = mistakes(&[("TURNWHEEL_BUDGETS", wrong)]);
+        assert!(text.starts_with("TURNWHEEL_BUDGETS cannot be read: "), "{wrong}: {text}");
+    }
 }

@@ -36,6 +36,7 @@ impl Hold<'_> {
         let fault = faults::of_answer(&answer);
         let (asked, attempt) = (self.prompt_id(), self.attempt());
         self.answers_taken += 1;
+        self.is_admitted = false;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
         self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await?;

@@ -114,7 +114,7 @@ impl Hold<'_> {
         // The step that begins with this commit has been tried once more; its progress sets the count back. What has come to
         // rest, waiting for a person or for nothing, is no step: looking at it is not trying it.
         let is_step = head.phase != Phase::Idle
-            && head.owed_at(draft.now).is_some_and(|due| due <= draft.now);
+            && head.step_owed_at(draft.now).is_some_and(|due| due <= draft.now);
         if !is_step {
             head.claims = 0;
         } else if name == "take-in" {
@@ -333,6 +333,7 @@ fn boundary(name: &'static str, side: &'static str) -> &'static str {
         ("answer", _) => "answer.after",
         ("result", "before") => "result.before",
         ("result", _) => "result.after",
+        // Whatever else changes the head alone.
         (_, "before") => "renew.before",
         _ => "renew.after",
     }

@@ -18,7 +18,7 @@ use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
 use crate::turn::spans::{self, Visit};
-use crate::turn::{Nudge, World, expiry, faults, schedules, spending};
+use crate::turn::{Nudge, World, expiry, faults, paying, schedules, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -129,8 +129,14 @@ async fn work(
     let has_expired = expiry::decide_expired(hold.world, &hold.head, now)
         .await
         .map_err(|source| hold.error("expire", source))?;
-    let inbox =
-        if has_expired { inbox::look(hold.world, &hold.key).await } else { inbox::in_order(inbox) };
+    let has_room = paying::decide_freed(hold.world, hold, now)
+        .await
+        .map_err(|source| hold.error("free", source))?;
+    let inbox = if has_expired || has_room {
+        inbox::look(hold.world, &hold.key).await
+    } else {
+        inbox::in_order(inbox)
+    };
     hold.world.probe.reached("inbox.after").await;
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
     let inbox = hold.with_decisions(inbox).await;
@@ -186,14 +192,17 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         if !is_stopped {
             inputs.extend(lost_writes(&hold.head, now));
         }
+        hold.settle_due(&mut inputs).await;
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         hold.prepare(&mut inputs).await;
+        hold.reserve(&mut inputs).await?;
         let is_plain = inputs.len() == 2 && !is_news && hold.is_settled;
         if !is_plain || !hold.try_out(&inputs).is_empty() {
             hold.commit("take-in", &inputs, &inbox).await?;
         }
     }
     if !is_performing(&hold.head) {
+        Box::pin(hold.settle_at_rest()).await;
         return Ok(());
     }
     let agent = spans::agent(hold);
@@ -202,6 +211,9 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     if let Some(fault) = outcome.as_ref().err().map(faults::of_turn).or(fault) {
         agent.fail(&fault);
     }
+    if outcome.is_ok() {
+        Box::pin(hold.settle_at_rest()).await;
+    }
     outcome
 }
 
@@ -209,7 +221,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
-        Phase::Model { .. } => true,
+        Phase::Model { .. } => !head.is_paused(),
         Phase::Calls { .. } => head.phase.batch().is_performing(),
     }
 }
@@ -230,7 +242,7 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
                 let is_early = not_before.is_some_and(|time| time > now);
                 // A commit that kept the claim has promised to go on: time that passed since changes nothing.
                 let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
-                if is_early || !goes_on {
+                if is_early || !goes_on || !Box::pin(hold.pay()).await? {
                     return Ok(());
                 }
                 Box::pin(hold.answer()).await?;

@@ -9,7 +9,7 @@ use crate::agent::entry::Entry;
 use crate::agent::head::{Claim, Head, READER};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::{Continuation, Settings};
-use crate::agent::step::{Input, step};
+use crate::agent::step::{Input, Paying, step};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
@@ -51,6 +51,10 @@ pub(super) struct Hold<'w> {
     pub(super) is_counting: bool,
     /// Of this turn's span, if there is one.
     pub(super) traceparent: Option<String>,
+    /// Whether the next model call has been let through.
+    pub(super) is_admitted: bool,
+    /// What the tenant's books have been told since the last commit that says so.
+    pub(super) told: Option<Paying>,
     /// Why the prompt cannot go on, once that is known.
     pub(super) fault: Option<Fault>,
     /// When what the newest commit left owed falls due; absent: nothing is owed, or this delivery goes on with it.
@@ -101,6 +105,8 @@ pub(super) async fn take<'w>(
         has_run_tools: false,
         is_counting: false,
         traceparent: None,
+        is_admitted: false,
+        told: None,
         fault: None,
         nudge_at: None,
     };
@@ -192,6 +198,7 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
+            budget: settings.bounds(),
             calls_at_once: settings.calls_at_once(),
             retry: settings.retry.unwrap_or_default(),
             steering_mode: settings.steering_mode.unwrap_or_default(),
@@ -200,6 +207,7 @@ impl Hold<'_> {
             taken_in_operations_max: LANDING_OPERATIONS,
             taken_in_bytes_max: LANDING_BYTES,
             writes_notices: self.world.herald.is_some(),
+            settle_after: self.world.limits.settle_after,
         }
     }
 
@@ -237,6 +245,7 @@ impl Hold<'_> {
         }
         match &draft.head.phase {
             Phase::Idle | Phase::Deleted | Phase::Summary { .. } => true,
+            Phase::Model { .. } if draft.head.is_paused() => true,
             Phase::Model { not_before, .. } => {
                 not_before.is_some_and(|time| time > draft.now) || !self.may_answer(&draft.head)
             }

@@ -121,13 +121,17 @@ impl Hold<'_> {
         name: &'static str,
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
+        let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
         let Some(waiting) = self.look().await else {
-            return self.commit(name, &done, &[]).await;
+            let inputs: Vec<Input> = done.into_iter().chain(told).collect();
+            return self.commit(name, &inputs, &[]).await;
         };
         let mut inputs = vec![looked(&waiting)];
         inputs.extend(done);
         inputs.push(Input::TakeIn);
         self.prepare(&mut inputs).await;
+        inputs.extend(told);
+        self.reserve_next(&mut inputs).await?;
         self.commit(name, &inputs, &waiting).await
     }
 }

@@ -20,7 +20,7 @@ pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError
     let Some((mut hold, _)) = hold::take(world, key, ends).await? else { return Ok(()) };
     let now = world.clock.now();
     let is_open = !matches!(hold.head.phase, Phase::Idle)
-        && hold.head.owed_at(now).is_some_and(|due| due <= now);
+        && hold.head.step_owed_at(now).is_some_and(|due| due <= now);
     let counted = if is_open {
         hold.is_counting = true;
         hold.load_answer().await?;

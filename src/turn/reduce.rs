@@ -11,8 +11,12 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
         return None;
     }
     // What was looked at ahead is looked at again by the next commit.
-    let is_ahead =
-        |input: &Input| matches!(input, Input::Looked(_) | Input::TakeIn | Input::Prepared { .. });
+    let is_ahead = |input: &Input| {
+        matches!(
+            input,
+            Input::Looked(_) | Input::TakeIn | Input::Prepared { .. } | Input::Paying(_)
+        )
+    };
     let done: Vec<Input> = inputs.iter().filter(|input| !is_ahead(input)).cloned().collect();
     if !done.is_empty() && done.len() < inputs.len() {
         return Some(done);

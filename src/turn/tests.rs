@@ -13,6 +13,7 @@ mod claims;
 mod economy;
 mod invariants;
 mod lost_answers;
+mod money;
 mod prices;
 mod progress;
 mod recovery;

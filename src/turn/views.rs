@@ -6,6 +6,7 @@ pub mod inbox;
 pub mod load;
 pub mod prompts;
 pub mod schedules;
+pub mod usage;
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -6,6 +6,7 @@ mod deciding;
 mod deleting;
 mod elsewhere;
 mod faults;
+mod money;
 mod owners;
 mod problems;
 mod queued;

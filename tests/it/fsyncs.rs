@@ -95,6 +95,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         ids,
         probe: Arc::new(NoProbe),
         limits: Limits::default(),
+        money: Arc::default(),
         telemetry: turnwheel::telemetry::Telemetry::default(),
     }
 }

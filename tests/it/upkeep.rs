@@ -1,4 +1,4 @@
-//! `rebuild-queue`, `redrive` and `doctor`: what an operator looks at and puts right by hand.
+//! `rebuild-queue`, `redrive`, `usage` and `doctor`: what an operator looks at and puts right by hand.
 
 use std::path::Path;
 use std::process::Command;
@@ -61,6 +61,30 @@ async fn a_rejected_prompt_is_put_back_whether_or_not_the_service_runs() {
     assert_eq!(turnwheel(&["redrive", "agent-prompts", "--data", data], &[]), put_back);
     let told = turnwheel(&["rebuild-queue", "--data", data], &[]);
     assert!(told.starts_with("Nothing to rebuild"), "{told}");
+}
+
+#[tokio::test]
+async fn usage_is_told_whether_or_not_the_service_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let mut dev = Dev::start(folder.path(), &[]);
+    let prompt = json!({"agent": "payments-clerk", "input": "Hello"});
+    let asked = reqwest::Client::new().post(dev.url("/api/prompts?wait=20")).json(&prompt);
+    assert_eq!(asked.send().await.unwrap().status(), 200);
+    let asked = ["usage", "--by", "agent", "--data", data, "--json"];
+    let told = until(async || {
+        let told: Value = serde_json::from_str(&turnwheel(&asked, &[])).unwrap();
+        (told["items"] != json!([])).then_some(told)
+    })
+    .await;
+    let item = &told["items"][0];
+    assert_eq!((&item["name"], &item["modelCalls"]), (&json!("payments-clerk"), &json!(1)));
+    assert!(item["usage"]["totalTokens"].as_u64().unwrap() > 0, "{told}");
+    dev.kill();
+    let again: Value = serde_json::from_str(&turnwheel(&asked, &[])).unwrap();
+    assert_eq!(again, told);
+    let table = turnwheel(&["usage", "--by", "day", "--data", data], &[]);
+    assert!(table.starts_with("day ") && table.lines().count() == 2, "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

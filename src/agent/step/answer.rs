@@ -8,7 +8,7 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptSta
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, calls, ending, retrying, taking_in};
+use crate::agent::step::{Answered, CallResult, calls, ending, paying, retrying, taking_in};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -78,13 +78,12 @@ fn record(
     let head = &mut draft.head;
     head.claims = 0;
     head.answers += 1;
-    head.usage += usage;
     if let Some(run) = &mut head.prompt {
         run.rounds += u32::from(!is_retried);
-        run.usage += usage;
         run.is_steered = false;
     }
     taking_in::open_turn(draft);
+    paying::spend(draft, usage);
     let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
     let entry = draft.append_as(
         id,

@@ -11,12 +11,12 @@ use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, Request, RequestKind};
 use crate::agent::step::results::{self, Ended};
-use crate::agent::step::{Asked, CallResult, Gate, Start, stopping};
+use crate::agent::step::{Asked, CallResult, Gate, Start, paying, stopping};
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
 /// What the model reads of a write whose answer was lost.
-pub(super) const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
+pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
 
 /// In `unknownWrites`, in the place of a request: nobody will say any more what became of it.
 pub(super) const TOLD: &str = "told";
@@ -114,6 +114,7 @@ fn begin(draft: &mut Draft, index: usize, start: &Start) {
         effect_id,
         tool_name: named.tool_call.name,
         attempt,
+        effect: Some(start.effect),
     }));
 }
 
@@ -150,6 +151,7 @@ fn blank_request(draft: &Draft, named: &Named) -> Request {
         tool: Some(named.tool_call.name.clone()),
         effect: None,
         binding: None,
+        budget: None,
         schema: None,
         requested_at: draft.now,
         requested_by: user,
@@ -178,9 +180,14 @@ fn put_request(draft: &mut Draft, index: usize, named: &Named, mut request: Requ
     } else {
         EventBody::PromptOutput(output)
     });
+    tell_request(draft, &request, entry.base.seq);
+}
+
+/// Those who may decide it are told.
+pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
     draft.tell(EventBody::PromptApprovalRequested(RequestRef {
         request_id: request.id.clone(),
-        seq: entry.base.seq,
+        seq,
         tool_call_id: request.tool_call_id.clone(),
     }));
     let text = format!("{} {}", request.title, request.reason);
@@ -292,6 +299,7 @@ pub(super) fn take_over(draft: &mut Draft) {
         Phase::Model { .. } => {
             let message_id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers + 1);
             draft.tell(EventBody::MessageReset(MessageReset { message_id }));
+            paying::lose(draft);
         }
         Phase::Calls { calls, .. } => {
             for call in calls {
@@ -304,6 +312,7 @@ pub(super) fn take_over(draft: &mut Draft) {
                 }
             }
         }
-        Phase::Idle | Phase::Summary { .. } | Phase::Deleted => {}
+        Phase::Summary { .. } => paying::lose(draft),
+        Phase::Idle | Phase::Deleted => {}
     }
 }

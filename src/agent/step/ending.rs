@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls, results, retrying, stopping, taking_in};
+use crate::agent::step::{CallResult, calls, paying, results, retrying, stopping, taking_in};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -108,6 +108,7 @@ pub(super) fn end(
     draft.head.prompt = None;
     draft.head.phase = Phase::Idle;
     draft.head.requests.clear();
+    paying::close(draft);
     draft.head.claims = 0;
     draft.answer = None;
     draft.kept.clear();
@@ -175,6 +176,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     }
     draft.rules = rules;
     draft.gives_up = false;
+    paying::lose(draft);
     let error = PromptError { kind: "poisoned".to_owned(), message: reason.to_owned() };
     end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }

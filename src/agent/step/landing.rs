@@ -9,7 +9,7 @@ use crate::agent::inbox::{InboxBody, InboxItem, LateResult, Outcome, PromptInput
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::agent::step::{CallResult, calls, taking_in};
+use crate::agent::step::{CallResult, calls, paying, taking_in};
 use crate::ids::EffectId;
 
 /// The receipt of what lands now.
@@ -74,6 +74,8 @@ pub(super) fn begin(
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
         last_turn: None,
+        lost: crate::agent::usage::Tally::default(),
+        raised: Vec::new(),
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),
@@ -121,11 +123,14 @@ pub(super) fn decide(draft: &mut Draft, decision: &Decision) -> bool {
         tool_call_id: request.tool_call_id.clone(),
     }));
     draft.head.claims = 0;
+    if request.kind == RequestKind::Budget {
+        paying::decided(draft, &request, decision);
+    }
     let Some(call) = request.call else { return true };
     match request.kind {
         RequestKind::Tool => decide_tool(draft, call.index, &request, decision),
         RequestKind::Outcome => decide_outcome(draft, call.index, &request, decision),
-        // No path of this release opens one.
+        // A budget is about no call; no path of this release opens a question.
         RequestKind::Budget | RequestKind::Question => {}
     }
     true

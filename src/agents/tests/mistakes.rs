@@ -50,7 +50,7 @@ x"#), @r#"
     agents/clerk.agent.md:5: `temperature` must be from 0 to 2
     agents/clerk.agent.md:6: `maxRounds` must be at least 1
     agents/clerk.agent.md:7: unknown key `maxRetry` of `retry`: the nearest is `maxRetries`; there are: enabled, maxRetries, baseDelayMs, maxDelayMs, jitter
-    agents/clerk.agent.md:8: `budget` comes with a later release: remove it
+    agents/clerk.agent.md:8: `budget`: unknown field `cost`, expected `prompt` or `conversation`
     agents/clerk.agent.md:9: an agent's name is its file's: rename the file and remove `name`
     agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
     agents/clerk.agent.md:12: unknown key `bash` of a tool: the nearest is `http`; there are: http

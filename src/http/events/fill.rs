@@ -265,6 +265,7 @@ fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
         | EntryBody::Decision(_)
         | EntryBody::Output(_)
         | EntryBody::Protocol(_)
+        | EntryBody::LostCall(_)
         | EntryBody::Other(_) => None,
     };
     call.is_some() && call == reference.call

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::agent::batch::AT_ONCE_MAX;
+use crate::agent::budget::Books;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::head::{Head, SCHEMA};
 use crate::agent::message::Message;
@@ -214,6 +215,8 @@ pub(crate) fn new_head(
         plugin_state: BTreeMap::new(),
         provider_state: None,
         hold: None,
+        held: None,
+        books: Books::default(),
         name: None,
         labels: BTreeMap::new(),
         metadata: beginning.metadata,
@@ -266,6 +269,9 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     }
     if settings.retry.as_ref().is_some_and(|retry| !(0.0..=1.0).contains(&retry.jitter)) {
         fault("retry/jitter", "`jitter` is 0 to 1".to_owned());
+    }
+    if let Some(mistake) = settings.budget_mistake() {
+        fault("budget", mistake);
     }
     for (position, name) in settings.active_tools.iter().flatten().enumerate() {
         if agent.tool(name).is_none() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::agent::budget::Books;
 use crate::agent::head::Head;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::Effect;
@@ -14,12 +15,12 @@ use crate::live::LiveEvent;
 use crate::store::{
     BATCH_OPERATIONS_MAX, ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Write,
 };
-use crate::turn::World;
 use crate::turn::admission::held_key;
 use crate::turn::admission::import::is_importing;
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Refusal, nudge};
 use crate::turn::views::load::{self, any_head};
+use crate::turn::{World, books};
 
 /// How long a deleted conversation's id is not given again.
 pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);
@@ -93,8 +94,10 @@ fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
 }
 
 /// What stays: ids and numbers, nothing that anybody said.
-fn tombstone(world: &World, head: Head) -> Head {
+fn tombstone(world: &World, mut head: Head) -> Head {
     let now = world.clock.now();
+    // What a call under way will have cost nobody will know; what the tenant's books do not know yet is told by the purge.
+    head.lose_hold((now, now));
     let extra = held_key::kept(&head);
     Head {
         commit_id: CommitId::new(world.ids.fresh()),
@@ -143,11 +146,16 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
         world.probe.reached("admission.purged").await;
     }
     held_key::forget(world, &head).await?;
+    if head.books.settle_at.is_some() {
+        books::enter(world, &head).await?;
+    }
     let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
     let write = if ends_at <= now || is_importing(&head) {
+        books::forget(world, &head).await?;
         Write::Delete(HEAD_ID.to_owned(), Some(etag))
     } else {
-        let kept = Head { due: Some(ends_at), ..head };
+        let books = Books { days: Vec::new(), settle_at: None, ..head.books };
+        let kept = Head { due: Some(ends_at), books, ..head };
         Write::Replace(head_document(&kept)?, Some(etag))
     };
     // Lost: somebody else purges, and has done or will do the same.

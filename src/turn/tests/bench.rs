@@ -41,6 +41,7 @@ use crate::turn::admission::prompt::{
     FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
 use crate::turn::admission::{Answer, Owner, Refusal};
+use crate::turn::money::Money;
 use crate::turn::record::{self, EventsBody};
 use crate::turn::{
     EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, delivery, recount, sweep,
@@ -74,6 +75,8 @@ pub(super) struct Bench {
     pub(super) settings: Settings,
     /// What workers tell.
     pub(super) telemetry: Telemetry,
+    /// Of budgets and rates.
+    pub(super) money: Arc<Money>,
 }
 
 impl Bench {
@@ -101,6 +104,7 @@ impl Bench {
             conversations: vec![owner().key("c")],
             settings: Settings::default(),
             telemetry: Telemetry::default(),
+            money: Arc::default(),
         }
     }
 
@@ -136,6 +140,7 @@ impl Bench {
             ids: self.ids.clone(),
             probe,
             limits: Limits::default(),
+            money: Arc::clone(&self.money),
             telemetry: self.telemetry.clone(),
         }
     }

@@ -103,7 +103,7 @@ async fn a_tool_whose_time_out_never_fits_a_turn_is_refused_and_not_put_off_for_
             },
         );
     let mut world = bench.worker(Arc::new(NoProbe));
-    world.limits = Limits { turn: Duration::from_secs(40) };
+    world.limits = Limits { turn: Duration::from_secs(40), ..Limits::default() };
     bench.ask(&world).await;
     for _ in 0..5 {
         crate::turn::delivery::handle(&world, &Bench::nudge()).await.unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::bench::{Bench, Script, idempotency, owner};
 use super::economy::{bells, is_gated, looks_twice, says_hello, stage, turn};
+use super::money::everything_is_bounded;
 use super::together::{stage as stage_at_once, three_short_naps};
 use crate::ids::ScheduleId;
 use crate::turn::delivery::handle;
@@ -40,7 +41,7 @@ fn units(request: &str) -> f64 {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
         let (count, kind) = count.parse::<f64>().map_or((1.0, run), |count| (count, kind));
         count
-            * if ["head", "receipt", "inbox (left waiting)", "scope (moved on)"].contains(&kind) {
+            * if ["head", "receipt", "scope", "scope (moved on)", "inbox (left waiting)"].contains(&kind) {
                 REPLACE
             } else {
                 INSERT
@@ -106,6 +107,27 @@ async fn rows() -> Vec<Row> {
     let told = turn(&bench, &world, &counting).await;
     rows.push(row("a call of the model that fails and will be made once more", told, 1));
     rows.extend(scheduled().await);
+    rows.extend(rows_of_money().await);
+    rows
+}
+
+async fn rows_of_money() -> Vec<Row> {
+    let row = |what, requests, nudges| Row { what, requests, nudges };
+    let (bench, world, counting) = stage(says_hello).await;
+    turn(&bench, &world, &counting).await;
+    tokio::time::sleep(world.limits.settle_after).await;
+    handle(&world, &Bench::nudge()).await.unwrap();
+    let told = counting.told();
+    let mut rows = vec![row("what was spent is told to the books, once in 10 minutes", told, 1)];
+    let (mut bench, _, counting) = stage(looks_twice).await;
+    bench.money = everything_is_bounded();
+    let world = bench.worker(Arc::new(NoProbe));
+    turn(&bench, &world, &counting).await;
+    let told = turn(&bench, &world, &counting).await;
+    let what = "a further turn with one tool call, where user, agent and tenant have budgets";
+    rows.push(row(what, told, 1));
+    let told = turn(&bench, &world, &counting).await;
+    rows.push(row("the last turn, which answers, with the same budgets", told, 1));
     rows
 }
 

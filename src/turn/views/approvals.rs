@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::agent::budget::Shortage;
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::InboxBody;
@@ -61,6 +62,10 @@ pub struct ApprovalView {
     pub effect: Option<Effect>,
     #[schema(value_type = Vec<String>)]
     pub decisions: &'static [Verdict],
+    /// What is used up: `level`, `period`, `unit` (`tokens` or `usd`), `limit` and `used`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub budget: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub schema: Option<RawJson>,
@@ -125,6 +130,7 @@ fn view(key: &ConversationKey, request: &Request, arguments: Option<RawJson>) ->
         arguments,
         effect: request.effect,
         decisions: request.kind.decisions(),
+        budget: request.budget.as_ref().map(Shortage::view),
         schema: request.schema.clone(),
         requested_at: request.requested_at,
         expires_at: request.expires_at,

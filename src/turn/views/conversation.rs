@@ -213,6 +213,7 @@ fn message_of(entry: &Entry) -> Option<Value> {
         | EntryBody::Decision(_)
         | EntryBody::Output(_)
         | EntryBody::Protocol(_)
+        | EntryBody::LostCall(_)
         | EntryBody::Other(_) => None,
     }
 }

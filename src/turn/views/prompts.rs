@@ -1,8 +1,11 @@
 //! Prompts as clients see them; one that was accepted and not yet taken in is `running`.
 
-use crate::agent::entry::{EntryBody, PromptState, PromptStop};
+use std::sync::Arc;
+
+use crate::agent::entry::{Entry, EntryBody, PromptState, PromptStop};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::{Outcome, Receipt};
+use crate::agent::receipt::{PromptReceipt, receipt as receipt_of};
 use crate::agent::usage::Usage;
 use crate::agent::view::{PromptView, prompt_view};
 use crate::ids::PromptId;
@@ -59,13 +62,7 @@ async fn taken_in(
     head: &Head,
     id: &PromptId,
 ) -> Result<Option<PromptView>, Refusal> {
-    let (from, to) = match head.prompts.iter().find(|span| &span.id == id) {
-        Some(span) => (span.from_seq, span.to_seq.unwrap_or(head.seq)),
-        // Older than what the head remembers.
-        None if head.prompts.len() >= crate::agent::head::PROMPTS_KEPT => (1, head.seq),
-        None => return Ok(None),
-    };
-    let entries = load::entries(world, &head.key(), from.max(1), to).await?;
+    let Some(entries) = span(world, head, id).await? else { return Ok(None) };
     let Some(mut view) = prompt_view(id, head, &entries) else { return Ok(None) };
     if has_schema(world, head) {
         view.read_result();
@@ -76,6 +73,30 @@ async fn taken_in(
         view.state = PromptState::Running;
     }
     Ok(Some(view))
+}
+
+/// At least the entries of a prompt that has begun.
+async fn span(
+    world: &World,
+    head: &Head,
+    id: &PromptId,
+) -> Result<Option<Vec<Arc<Entry>>>, Refusal> {
+    let (from, to) = match head.prompts.iter().find(|span| &span.id == id) {
+        Some(span) => (span.from_seq, span.to_seq.unwrap_or(head.seq)),
+        // Older than what the head remembers.
+        None if head.prompts.len() >= crate::agent::head::PROMPTS_KEPT => (1, head.seq),
+        None => return Ok(None),
+    };
+    load::entries(world, &head.key(), from.max(1), to).await.map(Some)
+}
+
+/// The receipt of a prompt that has begun.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn receipt(world: &World, head: &Head, id: &PromptId) -> Result<PromptReceipt, Refusal> {
+    let entries = span(world, head, id).await?.unwrap_or_default();
+    receipt_of(id, &entries).ok_or(Refusal::NotFound("receipt: a prompt has one once it has begun"))
 }
 
 fn has_schema(world: &World, head: &Head) -> bool {

@@ -139,6 +139,9 @@ async fn what_is_held_waits_for_the_next_prompt_and_joins_its_first_turn() {
     assert_eq!(rig.seen(&promised).await["state"], "running");
     // Neither the sweep nor another day begins it.
     rig.clock.advance(Duration::from_hours(24));
+    turnwheel::turn::sweep::sweep(&rig.world, Duration::ZERO).await.unwrap();
+    rig.work().await;
+    assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     let now = rig.world.clock.now();
     let owed = turnwheel::store::ConversationStore::due(&*rig.store, now, 10, None).await;
     assert!(owed.unwrap().items.is_empty());

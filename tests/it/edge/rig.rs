@@ -232,6 +232,7 @@ impl Rig {
             probe,
             worker: WorkerId::new("w1"),
             limits: Limits::default(),
+            money: Arc::default(),
             telemetry: Telemetry::default(),
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();

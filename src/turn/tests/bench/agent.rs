@@ -13,6 +13,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
+use crate::agent::usage::Usage;
 use crate::agents::{Agent, Catalog};
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 use crate::tools::workspace::builtin;
@@ -188,6 +189,8 @@ pub(in crate::turn::tests) struct ScriptedAnswers {
     pub(in crate::turn::tests) span: Mutex<Duration>,
     /// The provider's code with which the next answer fails.
     pub(in crate::turn::tests) refusal: Mutex<Option<&'static str>>,
+    /// What each answer cost.
+    pub(in crate::turn::tests) usage: Mutex<Usage>,
     /// How many of the next answers fail, and may go better next time.
     pub(in crate::turn::tests) failures: Mutex<u32>,
     /// The `traceparent` of every request.
@@ -201,6 +204,7 @@ impl Default for ScriptedAnswers {
             script: Mutex::new(three_rounds),
             span: Mutex::new(Duration::from_millis(100)),
             refusal: Mutex::default(),
+            usage: Mutex::default(),
             failures: Mutex::default(),
             callers: Mutex::default(),
         }
@@ -234,6 +238,7 @@ impl Model for ScriptedAnswers {
             &json!({"content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}).to_string(),
         )
         .unwrap();
+        let message = AssistantMessage { usage: *self.usage.lock().unwrap(), ..message };
         let is_failing = {
             let mut failures = self.failures.lock().unwrap();
             let left = failures.checked_sub(1);

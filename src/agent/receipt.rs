@@ -1,0 +1,278 @@
+//! The receipt of a prompt: what it cost, what it did to the world, and who agreed to it. Built from the record alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::agent::content::Block;
+use crate::agent::entry::{CallRef, Entry, EntryBody, MessageEntry, PromptState, PromptStop};
+use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
+use crate::agent::raw::RawJson;
+use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
+use crate::agent::step::UNKNOWN_OUTCOME;
+use crate::agent::usage::Usage;
+use crate::clock::{Timestamp, iso, iso_option};
+use crate::ids::{PromptId, RequestId, UserId};
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptReceipt {
+    #[schema(value_type = String)]
+    pub prompt_id: PromptId,
+    #[schema(value_type = String)]
+    pub user_id: UserId,
+    /// `running`, `completed`, `failed` or `aborted`.
+    #[schema(value_type = String)]
+    pub state: PromptState,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub stop_reason: Option<PromptStop>,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+    /// Answers that the prompt went on with, or ended by.
+    pub turns: u64,
+    /// Failed and lost ones too.
+    pub model_calls: u64,
+    /// Of all answers, failed ones too.
+    #[schema(value_type = Object)]
+    pub usage: Usage,
+    /// Calls whose answer was lost with a worker: what was held for them, in none of the other sums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub lost_usage: Option<Usage>,
+    /// Calls of tools that were started.
+    pub tool_calls: u64,
+    pub writes: Writes,
+    pub requests: Vec<Asked>,
+}
+
+/// Calls that change something and may not be repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Writes {
+    pub done: u64,
+    /// Known not to have happened.
+    pub failed: u64,
+    /// Nobody knows whether they happened.
+    pub unknown: u64,
+    /// Under way, or a person is asked what became of them.
+    pub open: u64,
+    /// Sent once more because a person said so.
+    pub again: u64,
+    /// Sent once more and nobody had said so: always 0.
+    pub repeated: u64,
+}
+
+/// What a person was asked, and what was decided.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Asked {
+    #[schema(value_type = String)]
+    pub id: RequestId,
+    #[schema(value_type = String)]
+    pub kind: RequestKind,
+    pub title: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub requested_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub decision: Option<Verdict>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub value: Option<RawJson>,
+    /// A user's id, `link`, `expiry`, `abort`, `budget` or `late-result`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub decided_at: Option<Timestamp>,
+}
+
+/// What the record says of one call.
+#[derive(Default)]
+struct Called {
+    effect: Option<Effect>,
+    attempts: u64,
+    /// Times that a person said to send it again.
+    again: u64,
+    result: Option<Ending>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Done,
+    Failed,
+    Unknown,
+}
+
+/// The receipt of that prompt; `None` when it has not begun.
+#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry cost nothing")]
+pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
+    let mut receipt: Option<PromptReceipt> = None;
+    let mut calls: BTreeMap<(u64, usize), Called> = BTreeMap::new();
+    let mut has_failed = false;
+    for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
+        let at = entry.base.timestamp;
+        if let EntryBody::Prompt(prompt) = &entry.body {
+            receipt = Some(blank(id, &prompt.user, at));
+        }
+        let Some(receipt) = &mut receipt else { continue };
+        match &entry.body {
+            EntryBody::PromptEnd(end) => {
+                receipt.state = end.state;
+                receipt.stop_reason = Some(end.stop_reason);
+                receipt.ended_at = Some(at);
+            }
+            EntryBody::Message(MessageEntry { message: Message::Assistant(answer), .. }) => {
+                receipt.usage += answer.usage;
+                receipt.model_calls += u64::from(is_from_a_model(answer));
+                receipt.turns += u64::from(is_from_a_model(answer) && !answer.is_failed());
+                has_failed = answer.is_failed();
+            }
+            EntryBody::Message(MessageEntry {
+                message: Message::ToolResult(result),
+                call: Some(call),
+                ..
+            }) => called(&mut calls, *call).result = Some(ending(result)),
+            EntryBody::LostCall(lost) => {
+                receipt.model_calls += 1;
+                *receipt.lost_usage.get_or_insert_default() += lost.estimate;
+            }
+            EntryBody::ToolStarted(started) => {
+                let called = called(&mut calls, started.call);
+                called.attempts += 1;
+                called.effect = called.effect.or(started.effect);
+            }
+            EntryBody::Request(asked) => {
+                let request = &asked.request;
+                if let Some(call) = request.call {
+                    let called = called(&mut calls, call);
+                    called.effect = called.effect.or(request.effect);
+                }
+                receipt.requests.push(asked_view(request));
+            }
+            EntryBody::Decision(decided) => {
+                let decision = &decided.decision;
+                if decision.verdict == Verdict::Again
+                    && let Some(call) = call_of(entries, decision)
+                {
+                    called(&mut calls, call).again += 1;
+                }
+                settle(&mut receipt.requests, decision);
+            }
+            _ => {}
+        }
+    }
+    let mut receipt = receipt?;
+    // A prompt that ends by a failure ends by that turn; one that goes on has tried it again.
+    receipt.turns += u64::from(has_failed && receipt.ended_at.is_some());
+    receipt.tool_calls = calls.values().filter(|called| called.attempts > 0).count() as u64;
+    receipt.writes = writes(calls.values(), receipt.ended_at.is_some());
+    Some(receipt)
+}
+
+fn blank(id: &PromptId, user: &UserId, started_at: Timestamp) -> PromptReceipt {
+    PromptReceipt {
+        prompt_id: id.clone(),
+        user_id: user.clone(),
+        state: PromptState::Running,
+        stop_reason: None,
+        started_at,
+        ended_at: None,
+        turns: 0,
+        model_calls: 0,
+        usage: Usage::default(),
+        lost_usage: None,
+        tool_calls: 0,
+        writes: Writes::default(),
+        requests: Vec::new(),
+    }
+}
+
+/// What the service says in the model's place costs nothing.
+fn is_from_a_model(answer: &AssistantMessage) -> bool {
+    answer.provider != "turnwheel"
+}
+
+fn called(calls: &mut BTreeMap<(u64, usize), Called>, call: CallRef) -> &mut Called {
+    calls.entry((call.answer, call.index)).or_default()
+}
+
+fn ending(result: &ToolResultMessage) -> Ending {
+    let is_unknown = result
+        .content
+        .iter()
+        .any(|block| matches!(block, Block::Text(text) if text.text.starts_with(UNKNOWN_OUTCOME)));
+    if !result.is_error {
+        Ending::Done
+    } else if is_unknown {
+        Ending::Unknown
+    } else {
+        Ending::Failed
+    }
+}
+
+fn writes<'a>(calls: impl Iterator<Item = &'a Called>, has_ended: bool) -> Writes {
+    let mut writes = Writes::default();
+    let started = calls.filter(|it| it.effect == Some(Effect::Write) && it.attempts > 0);
+    for called in started {
+        match called.result {
+            Some(Ending::Done) => writes.done += 1,
+            Some(Ending::Failed) => writes.failed += 1,
+            Some(Ending::Unknown) => writes.unknown += 1,
+            None if has_ended => writes.unknown += 1,
+            None => writes.open += 1,
+        }
+        let more = called.attempts - 1;
+        writes.again += more.min(called.again);
+        writes.repeated += more.saturating_sub(called.again);
+    }
+    writes
+}
+
+fn asked_view(request: &Request) -> Asked {
+    Asked {
+        id: request.id.clone(),
+        kind: request.kind,
+        title: request.title.clone(),
+        tool_call_id: request.tool_call_id.clone(),
+        tool: request.tool.clone(),
+        requested_at: request.requested_at,
+        decision: None,
+        reason: None,
+        value: None,
+        decided_by: None,
+        decided_at: None,
+    }
+}
+
+fn settle(requests: &mut [Asked], decision: &Decision) {
+    for asked in requests.iter_mut().filter(|asked| asked.id == decision.request_id) {
+        asked.decision = Some(decision.verdict);
+        asked.reason.clone_from(&decision.reason);
+        asked.value.clone_from(&decision.value);
+        asked.decided_by = Some(decision.decided_by.clone());
+        asked.decided_at = Some(decision.decided_at);
+    }
+}
+
+/// The call that a decision was about.
+fn call_of(entries: &[Arc<Entry>], decision: &Decision) -> Option<CallRef> {
+    entries.iter().find_map(|entry| {
+        let EntryBody::Request(asked) = &entry.body else { return None };
+        asked.request.call.filter(|_| asked.request.id == decision.request_id)
+    })
+}

@@ -1,0 +1,42 @@
+//! What was spent: a user's own, and for operators the whole tenant's.
+
+use axum::extract::{OriginalUri, State};
+use axum::response::Response;
+use http::StatusCode;
+
+use crate::http::lists::Params;
+use crate::http::owner::Caller;
+use crate::http::problem::Problem;
+use crate::http::reach::store_problem;
+use crate::http::{Shared, json};
+use crate::turn::admission::Fault;
+use crate::turn::views::usage::{By, Days, UsageReport, Whose, usage};
+
+/// What was spent, day by day or added up.
+#[utoipa::path(
+    get, path = "/usage", tag = "usage",
+    params(
+        ("by" = Option<String>, Query, description = "`tenant`, `user`, `agent` or `day` (the default)"),
+        ("from" = Option<String>, Query, description = "the first day, in UTC, such as 2026-11-22; 30 days when it is absent"),
+        ("to" = Option<String>, Query, description = "the last day; today when it is absent"),
+    ),
+    responses((status = 200, body = UsageReport, description = "Your own; an operator's is the whole tenant's."))
+)]
+pub(crate) async fn read(
+    State(api): State<Shared>,
+    caller: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> Result<Response, Problem> {
+    let params = Params::of(&uri);
+    let by = params.get("by").unwrap_or("day");
+    let by = By::named(by).ok_or_else(|| {
+        let detail = "`by` is one of: `tenant`, `user`, `agent`, `day`";
+        Problem::bad_request(detail).with_faults(vec![Fault::at("?by", detail)])
+    })?;
+    let days = Days::read(params.get("from"), params.get("to"), api.world.clock.now())?;
+    let is_whole = caller.is_operator();
+    let whose =
+        Whose { tenant: caller.owner.tenant, user: (!is_whole).then_some(caller.owner.user) };
+    let report = usage(&*api.world.store, &whose, by, days).await.map_err(store_problem)?;
+    Ok(json(StatusCode::OK, &report))
+}

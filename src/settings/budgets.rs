@@ -1,0 +1,133 @@
+//! `TURNWHEEL_BUDGETS`: what tenants, users and agents may spend in a day, in a month, and ever.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+
+use super::mistake::Mistake;
+use super::reader::Reader;
+
+const NAME: &str = "TURNWHEEL_BUDGETS";
+const EXPECTED: &str = r#"JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}"#;
+/// Who is asked when nobody else is named.
+const APPROVERS: [&str; 2] = ["owner", "link"];
+
+/// What is absent is not bound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Budgets {
+    /// Of each tenant as a whole.
+    pub tenant: Bounds,
+    /// Of each user.
+    pub user: Bounds,
+    /// Of the agents of those names, in each tenant.
+    pub agents: Vec<(String, Bounds)>,
+    /// `owner`, `link`, `role:NAME`: who may raise a limit.
+    pub approvers: Vec<String>,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        Self {
+            tenant: Bounds::default(),
+            user: Bounds::default(),
+            agents: Vec::new(),
+            approvers: APPROVERS.map(ToOwned::to_owned).to_vec(),
+        }
+    }
+}
+
+/// Days and months are those of UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bounds {
+    pub day: Option<Bound>,
+    pub month: Option<Bound>,
+    pub total: Option<Bound>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bound {
+    pub tokens: Option<u64>,
+    /// US dollars.
+    pub usd: Option<f64>,
+}
+
+impl Bound {
+    fn is_fine(&self) -> bool {
+        let is_any = self.tokens.is_some() || self.usd.is_some();
+        let is_more = self.tokens != Some(0)
+            && self.usd.is_none_or(|usd| usd.is_finite() && usd >= 0.000_001);
+        is_any && is_more
+    }
+}
+
+impl<'de> Deserialize<'de> for Budgets {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Budgets;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map of budgets")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Budgets, A::Error> {
+                let mut budgets = Budgets::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "approvers" {
+                        budgets.approvers = map.next_value()?;
+                        continue;
+                    }
+                    let bounds: Bounds = map.next_value()?;
+                    check(&name, &bounds).map_err(A::Error::custom)?;
+                    match (name.as_str(), name.strip_prefix("agent:")) {
+                        ("tenant", _) => budgets.tenant = bounds,
+                        ("user", _) => budgets.user = bounds,
+                        (_, Some(agent)) if !agent.is_empty() => {
+                            budgets.agents.push((agent.to_owned(), bounds));
+                        }
+                        _ => {
+                            return Err(A::Error::custom(format!(
+                                "`{name}` is none of `tenant`, `user`, `agent:NAME`, `approvers`"
+                            )));
+                        }
+                    }
+                }
+                let is_named = |who: &String| {
+                    who == "owner"
+                        || who == "link"
+                        || who.strip_prefix("role:").is_some_and(|role| !role.is_empty())
+                };
+                if budgets.approvers.is_empty() || !budgets.approvers.iter().all(is_named) {
+                    return Err(A::Error::custom("`approvers` are `owner`, `link` or `role:NAME`"));
+                }
+                Ok(budgets)
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
+    let given: Vec<&Bound> =
+        [&bounds.day, &bounds.month, &bounds.total].into_iter().flatten().collect();
+    if given.is_empty() {
+        return Err(format!("`{name}` has none of `day`, `month`, `total`"));
+    }
+    if given.iter().all(|bound| bound.is_fine()) {
+        Ok(())
+    } else {
+        Err(format!("each limit of `{name}` has `tokens`, `usd` or both, and each is more than 0"))
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> Budgets {
+    let Some(text) = reader.text(NAME) else { return Budgets::default() };
+    match serde_json::from_str(&text) {
+        Ok(budgets) => budgets,
+        Err(error) => {
+            reader.note(Mistake::of(NAME, format!("cannot be read: {error}; expected {EXPECTED}")));
+            Budgets::default()
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `TURNWHEEL_RATE_LIMITS`: how fast one owner may ask, and call models.
+
+use std::time::Duration;
+
+use super::reader::{Reader, listed};
+
+const EXPECTED: &str =
+    "rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h";
+
+/// Without a rate there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimits {
+    /// Of the HTTP API.
+    pub requests: Option<Rate>,
+    pub model_calls: Option<Rate>,
+}
+
+/// So many at once, and so many again in each period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// At least 1.
+    pub count: u32,
+    pub period: Duration,
+}
+
+pub(super) fn read(reader: &mut Reader<'_>) -> RateLimits {
+    reader.parse("TURNWHEEL_RATE_LIMITS", EXPECTED, parse).unwrap_or_default()
+}
+
+fn parse(text: &str) -> Option<RateLimits> {
+    let mut limits = RateLimits::default();
+    for part in listed(text) {
+        let (name, rate) = part.split_once('=')?;
+        let place = match name {
+            "requests" => &mut limits.requests,
+            "modelCalls" => &mut limits.model_calls,
+            _ => return None,
+        };
+        // A rate that is given twice is a slip.
+        if place.replace(rate_in(rate)?).is_some() {
+            return None;
+        }
+    }
+    Some(limits)
+}
+
+fn rate_in(text: &str) -> Option<Rate> {
+    let (count, period) = text.split_once('/')?;
+    let count = count.parse().ok().filter(|count| *count > 0)?;
+    let seconds = match period {
+        "s" => 1,
+        "min" => 60,
+        "h" => 3_600,
+        _ => return None,
+    };
+    Some(Rate { count, period: Duration::from_secs(seconds) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_a_number_and_a_period() {
+        let minute = |count| Some(Rate { count, period: Duration::from_mins(1) });
+        let both = parse("requests=60/min,modelCalls=30/min").unwrap();
+        assert_eq!((both.requests, both.model_calls), (minute(60), minute(30)));
+        let one = parse("modelCalls=5/h").unwrap();
+        assert_eq!(one.requests, None);
+        assert_eq!(one.model_calls.unwrap().period, Duration::from_hours(1));
+        for wrong in [
+            "60/min",
+            "requests=0/min",
+            "requests=1/day",
+            "calls=1/s",
+            "requests=1/s,requests=2/s",
+            "requests=-1/s",
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The tenant's books, in its own partition: what users and agents spent day by day, and the accounts that bound it. The
+//! conversation is the truth: telling the books the same twice changes nothing, and telling them late loses nothing.
+
+pub(super) mod account;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use self::account::{Account, Room};
+use crate::agent::budget::{Held, Shortage};
+use crate::agent::head::Head;
+use crate::agent::raw::RawJson;
+use crate::agent::usage::Tally;
+use crate::clock::Timestamp;
+use crate::ids::{UserId, is_plain};
+use crate::store::{Document, ETag, Freshness, Kind, Partition, StoreError, Write};
+use crate::tools::sha256_hex;
+use crate::turn::{World, record};
+
+/// Tries of one entry: others write into the same accounts.
+const TRIES_MAX: u32 = 24;
+/// Tries in a row that a store may leave without an answer.
+const SILENT_MAX: u32 = 3;
+const WAIT: Duration = Duration::from_millis(10);
+const WAIT_MAX: Duration = Duration::from_millis(640);
+/// Longer names stand in an id as their hash.
+const NAME_MAX: usize = 200;
+
+/// What the books know of one conversation: by this nothing is entered twice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Line {
+    /// What of [`crate::agent::budget::Books::spent`] is entered.
+    counted: Tally,
+    /// The number of the newest call whose hold has ended.
+    done: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<LineHold>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LineHold {
+    held: Held,
+    /// Ids of the accounts that hold it: a setting may change before it ends.
+    accounts: Vec<String>,
+}
+
+/// What a user's agents spent on one day.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UsageDay {
+    pub(super) day: String,
+    pub(super) user: UserId,
+    pub(super) agents: BTreeMap<String, Tally>,
+}
+
+/// What became of an entry into the books.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Entered {
+    /// They know all that the head knows.
+    Settled,
+    /// The same, and the call may be made.
+    Held,
+    /// The same, but the call may not be made: a person has to agree.
+    UsedUp(Shortage),
+    /// The same, but calls that are under way may use up what is left: later.
+    Busy,
+    /// The books know of a later call: whoever asks has lost the conversation.
+    Overtaken,
+}
+
+/// A document of the books as it was read, and as it will be.
+struct Kept<T> {
+    id: String,
+    etag: Option<ETag>,
+    value: T,
+    is_changed: bool,
+}
+
+impl<T: Serialize> Kept<T> {
+    fn change(&mut self) -> &mut T {
+        self.is_changed = true;
+        &mut self.value
+    }
+
+    fn write(&self) -> Option<Write> {
+        let document = || document(&self.id, &self.value);
+        self.is_changed.then(|| match &self.etag {
+            Some(etag) => Write::Replace(document(), Some(etag.clone())),
+            None => Write::Create(document()),
+        })
+    }
+}
+
+fn document(id: &str, value: &impl Serialize) -> Document {
+    Document {
+        id: id.to_owned(),
+        kind: Kind::Scope,
+        body: RawJson::of(value),
+        due: None,
+        created_at: None,
+        state: None,
+        ttl: None,
+    }
+}
+
+fn safe(name: &str) -> String {
+    let is_short = name.len() <= NAME_MAX && is_plain(name);
+    if is_short { name.to_owned() } else { sha256_hex(name.as_bytes()) }
+}
+
+fn line_id(head: &Head) -> String {
+    let key = format!("{}\n{}", head.user, head.conversation_id);
+    let hash: String = sha256_hex(key.as_bytes()).chars().take(32).collect();
+    format!("line-{hash}-{}", head.incarnation)
+}
+
+pub(super) fn usage_id(day: &str, user: &str) -> String {
+    format!("usage-{day}-{}", safe(user))
+}
+
+/// Everything of the books that one conversation touches.
+struct Page {
+    line: Kept<Line>,
+    days: Vec<Kept<UsageDay>>,
+    accounts: Vec<Kept<Account>>,
+}
+
+/// Tells the tenant's books all that the head knows and they do not, and enters the hold of the call that the head names.
+///
+/// # Errors
+/// The store did not answer, or others were always quicker: nothing is lost, and the same call later does the same.
+pub(super) async fn enter(world: &World, head: &Head) -> Result<Entered, StoreError> {
+    let partition = Partition::Scope(head.tenant.clone());
+    let (mut wait, mut silent) = (WAIT, 0);
+    for _ in 0..TRIES_MAX {
+        let failed = match try_to_enter(world, head, &partition).await {
+            Ok(entered) => return Ok(entered),
+            Err(error @ StoreError::Unavailable(_)) if silent < SILENT_MAX => {
+                silent += 1;
+                error
+            }
+            Err(StoreError::Conflict) => StoreError::Conflict,
+            Err(error) => return Err(error),
+        };
+        tracing::debug!(conversation.id = %head.conversation_id, error = %failed, "the books of {} are read again", head.tenant);
+        tokio::time::sleep(wait.mul_f64(chance(world))).await;
+        wait = (wait * 2).min(WAIT_MAX);
+    }
+    Err(StoreError::Conflict)
+}
+
+/// From ½ to 1½: who lost together does not come back together.
+fn chance(world: &World) -> f64 {
+    let fresh = world.ids.fresh();
+    let drawn = sha256_hex(fresh.as_bytes()).bytes().next().unwrap_or_default();
+    0.5 + f64::from(drawn % 16) / 15.0
+}
+
+async fn try_to_enter(
+    world: &World,
+    head: &Head,
+    partition: &Partition,
+) -> Result<Entered, StoreError> {
+    let mut page = Page::read(world, head, partition).await?;
+    let entered = page.enter(world, head);
+    let writes = page.writes();
+    if !writes.is_empty() {
+        let (before, after) = if head.held.is_some() {
+            ("hold.before", "hold.after")
+        } else {
+            ("settle.before", "settle.after")
+        };
+        world.probe.reached(before).await;
+        world.store.write(partition, writes).await?;
+        world.probe.reached(after).await;
+    }
+    Ok(entered)
+}
+
+/// A document of the books, or what it is before anything is entered.
+async fn read<T: DeserializeOwned>(
+    world: &World,
+    partition: &Partition,
+    id: String,
+    blank: T,
+) -> Result<Kept<T>, StoreError> {
+    let stored = world.store.read(partition, &id, Freshness::Latest).await?;
+    let Some(stored) = stored else {
+        return Ok(Kept { id, etag: None, value: blank, is_changed: false });
+    };
+    let value = record::read(&stored.document)?;
+    Ok(Kept { id, etag: Some(stored.etag), value, is_changed: false })
+}
+
+impl Page {
+    async fn read(world: &World, head: &Head, partition: &Partition) -> Result<Self, StoreError> {
+        let days = head.books.days.iter().map(|end| {
+            let blank =
+                UsageDay { day: end.day.clone(), user: head.user.clone(), agents: BTreeMap::new() };
+            read(world, partition, usage_id(&end.day, head.user.as_str()), blank)
+        });
+        let bounded = world.money.accounts_of(head);
+        let accounts = bounded.iter().map(|(level, name, _)| {
+            let id = account::id(*level, name);
+            read(world, partition, id, Account::default())
+        });
+        let (line, days, mut accounts) = tokio::try_join!(
+            read(world, partition, line_id(head), Line::default()),
+            try_join_all(days),
+            try_join_all(accounts),
+        )?;
+        // Held when other limits were set.
+        for id in line.value.hold.iter().flat_map(|hold| &hold.accounts) {
+            if !accounts.iter().any(|account| &account.id == id) {
+                accounts.push(read(world, partition, id.clone(), Account::default()).await?);
+            }
+        }
+        Ok(Self { line, days, accounts })
+    }
+
+    fn enter(&mut self, world: &World, head: &Head) -> Entered {
+        let today = world.clock.now().utc_day();
+        self.count(head);
+        let number = head.held.as_ref().map(|held| held.number);
+        if self.line.value.hold.as_ref().is_some_and(|hold| Some(hold.held.number) == number) {
+            return Entered::Held;
+        }
+        self.release(head.books.holds);
+        for agreed in &head.books.agreed {
+            let id = account::id(agreed.level, account::name_in(agreed.level, head));
+            for account in self.accounts.iter_mut().filter(|account| account.id == id) {
+                if account.value.lacks(agreed) {
+                    account.change().raise(agreed, &today);
+                }
+            }
+        }
+        let Some(held) = &head.held else { return Entered::Settled };
+        let is_later = self.line.value.hold.is_some() || self.line.value.done >= held.number;
+        if is_later {
+            return Entered::Overtaken;
+        }
+        let mut is_busy = false;
+        for (level, name, limits) in world.money.accounts_of(head) {
+            let id = account::id(level, name);
+            let Some(account) = self.accounts.iter().find(|account| account.id == id) else {
+                continue;
+            };
+            match account.value.room(level, limits, &today) {
+                Room::Enough => {}
+                Room::Perhaps => is_busy = true,
+                Room::None(shortage) => return Entered::UsedUp(shortage),
+            }
+        }
+        if is_busy {
+            return Entered::Busy;
+        }
+        self.hold(world, head, held);
+        Entered::Held
+    }
+
+    /// What the conversation spent and the books do not know yet.
+    fn count(&mut self, head: &Head) {
+        let owed = head.books.owed_by_day(self.line.value.counted);
+        if owed.is_empty() {
+            return;
+        }
+        for (day, cost) in owed {
+            for kept in self.days.iter_mut().filter(|kept| kept.value.day == day) {
+                let sum = kept.change().agents.entry(head.agent.clone()).or_default();
+                *sum = sum.plus(cost);
+            }
+            for account in &mut self.accounts {
+                account.change().count(day, cost);
+            }
+        }
+        let line = self.line.change();
+        line.counted = line.counted.or_more(head.books.spent);
+    }
+
+    /// The hold of a call that has ended, up to the number that the head has come to.
+    fn release(&mut self, number: u64) {
+        let Some(hold) = self.line.value.hold.clone().filter(|it| it.held.number <= number) else {
+            return;
+        };
+        let line = self.line.change();
+        line.hold = None;
+        line.done = line.done.max(hold.held.number);
+        for account in &mut self.accounts {
+            if hold.accounts.contains(&account.id) {
+                let account = account.change();
+                account.held = account.held.minus(hold.held.estimate);
+            }
+        }
+    }
+
+    fn hold(&mut self, world: &World, head: &Head, held: &Held) {
+        let bounded = world.money.accounts_of(head);
+        let ids: Vec<String> =
+            bounded.iter().map(|(level, name, _)| account::id(*level, name)).collect();
+        for account in self.accounts.iter_mut().filter(|account| ids.contains(&account.id)) {
+            let account = account.change();
+            account.held = account.held.plus(held.estimate);
+        }
+        self.line.change().hold = Some(LineHold { held: held.clone(), accounts: ids });
+    }
+
+    fn writes(&self) -> Vec<Write> {
+        let line = self.line.write();
+        let days = self.days.iter().filter_map(Kept::write);
+        line.into_iter().chain(days).chain(self.accounts.iter().filter_map(Kept::write)).collect()
+    }
+}
+
+/// Whether every account that bounds the conversation has something left.
+///
+/// # Errors
+/// As the store's.
+pub(super) async fn has_room(world: &World, head: &Head) -> Result<bool, StoreError> {
+    let partition = Partition::Scope(head.tenant.clone());
+    let today = world.clock.now().utc_day();
+    for (level, name, limits) in world.money.accounts_of(head) {
+        let account =
+            read(world, &partition, account::id(level, name), Account::default()).await?.value;
+        if matches!(account.room(level, limits, &today), Room::None(_)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A deleted conversation's line is of no use once everything of it is entered.
+///
+/// # Errors
+/// As the store's.
+pub(super) async fn forget(world: &World, head: &Head) -> Result<(), StoreError> {
+    let partition = Partition::Scope(head.tenant.clone());
+    match world.store.write(&partition, vec![Write::Delete(line_id(head), None)]).await {
+        // It is gone already, or there never was one.
+        Ok(_) | Err(StoreError::Conflict) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// When the books are told at the latest, after a call at `now`.
+pub(super) fn again_at(now: Timestamp) -> Timestamp {
+    now.plus(Duration::from_mins(1))
+}

@@ -1,0 +1,220 @@
+//! An account of a tenant: what a user, an agent or all together have spent and hold, against the limits that are set.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::budget::{Agreed, Level, Limit, Period, Raise, Shortage};
+use crate::agent::head::Head;
+use crate::agent::usage::Tally;
+use crate::turn::books::safe;
+use crate::turn::money::Limits;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(in crate::turn) struct Account {
+    /// What calls under way may cost.
+    pub(in crate::turn) held: Tally,
+    /// Since the account was opened: by the first call after a limit was set.
+    pub(in crate::turn) total: Tally,
+    day: Span,
+    month: Span,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    raised: Vec<Agreed>,
+}
+
+/// The newest day or month, and what was spent in it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Span {
+    name: String,
+    used: Tally,
+}
+
+impl Span {
+    fn count(&mut self, name: &str, cost: Tally) {
+        if self.name.as_str() < name {
+            *self = Self { name: name.to_owned(), used: Tally::default() };
+        }
+        // What comes late for a span that is over bounds nothing any more.
+        if self.name == name {
+            self.used = self.used.plus(cost);
+        }
+    }
+
+    fn used_in(&self, name: &str) -> Tally {
+        if self.name == name { self.used } else { Tally::default() }
+    }
+}
+
+/// Whether another call fits.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::turn) enum Room {
+    Enough,
+    /// Not if the calls that are under way cost as much as they may.
+    Perhaps,
+    None(Shortage),
+}
+
+pub(in crate::turn) fn id(level: Level, name: &str) -> String {
+    match level {
+        Level::User => format!("account-user-{}", safe(name)),
+        Level::Agent => format!("account-agent-{}", safe(name)),
+        // The others have no accounts.
+        Level::Tenant | Level::Prompt | Level::Conversation => "account-tenant".to_owned(),
+    }
+}
+
+/// Whose account it is.
+pub(in crate::turn) fn name_in(level: Level, head: &Head) -> &str {
+    match level {
+        Level::User => head.user.as_str(),
+        Level::Agent => &head.agent,
+        Level::Tenant | Level::Prompt | Level::Conversation => head.tenant.as_str(),
+    }
+}
+
+/// The month of a day.
+fn month(day: &str) -> &str {
+    day.get(..7).unwrap_or(day)
+}
+
+/// The name of the span that a day is in.
+fn span(period: Period, day: &str) -> &str {
+    match period {
+        Period::Day => day,
+        Period::Month => month(day),
+        Period::Total => "",
+    }
+}
+
+impl Account {
+    pub(super) fn count(&mut self, day: &str, cost: Tally) {
+        self.total = self.total.plus(cost);
+        self.day.count(day, cost);
+        self.month.count(month(day), cost);
+    }
+
+    /// Spent in the period that `today` is in.
+    pub(in crate::turn) fn used(&self, period: Period, today: &str) -> Tally {
+        match period {
+            Period::Day => self.day.used_in(today),
+            Period::Month => self.month.used_in(month(today)),
+            Period::Total => self.total,
+        }
+    }
+
+    /// A call may begin while anything is left beyond what others hold: so an account is overspent by one call at most.
+    pub(in crate::turn) fn room(&self, level: Level, limits: &Limits, today: &str) -> Room {
+        let mut room = Room::Enough;
+        for (period, limit) in limits.by_period() {
+            let raises = self.raises(period, today);
+            let used = self.used(period, today);
+            if let Some(up) = limit.used_up(&raises, &used) {
+                return Room::None(Shortage {
+                    level,
+                    period: Some(period),
+                    span: Some(span(period, today).to_owned()),
+                    unit: up.unit,
+                    set: up.set,
+                    limit: up.limit,
+                    used: up.used,
+                });
+            }
+            if !self.held.is_nothing() && is_used_up(limit, &raises, used.plus(self.held)) {
+                room = Room::Perhaps;
+            }
+        }
+        room
+    }
+
+    fn raises(&self, period: Period, today: &str) -> Vec<Raise> {
+        let now = span(period, today);
+        let raised = self.raised.iter().filter(|it| it.period == period && it.span == now);
+        raised.map(|agreed| agreed.raise.clone()).collect()
+    }
+
+    pub(super) fn lacks(&self, agreed: &Agreed) -> bool {
+        !self
+            .raised
+            .iter()
+            .any(|known| is_same_limit(known, agreed) && known.raise.to >= agreed.raise.to)
+    }
+
+    /// Of two people who raise the same limit the more generous one is right; what is over is forgotten.
+    pub(super) fn raise(&mut self, agreed: &Agreed, today: &str) {
+        self.raised.retain(|known| {
+            known.span == span(known.period, today) && !is_same_limit(known, agreed)
+        });
+        self.raised.push(agreed.clone());
+    }
+}
+
+fn is_used_up(limit: &Limit, raises: &[Raise], used: Tally) -> bool {
+    limit.used_up(raises, &used).is_some()
+}
+
+fn is_same_limit(one: &Agreed, other: &Agreed) -> bool {
+    (one.period, &one.span, one.raise.unit, one.raise.from)
+        == (other.period, &other.span, other.raise.unit, other.raise.from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::budget::Unit;
+    use crate::agent::usage::nanos;
+
+    fn cost(usd: f64) -> Tally {
+        Tally { calls: 1, nanos: nanos(usd), ..Tally::default() }
+    }
+
+    fn limits(day: f64, month: f64) -> Limits {
+        let usd = |usd| Some(Limit { usd: Some(usd), tokens: None });
+        Limits { day: usd(day), month: usd(month), total: None }
+    }
+
+    #[test]
+    fn a_new_day_is_a_new_budget_and_the_month_goes_on() {
+        let mut account = Account::default();
+        let limits = limits(1.0, 1.5);
+        account.count("2026-11-21", cost(1.0));
+        let Room::None(short) = account.room(Level::User, &limits, "2026-11-21") else { panic!() };
+        assert_eq!((short.period, short.span.as_deref()), (Some(Period::Day), Some("2026-11-21")));
+        assert_eq!(account.room(Level::User, &limits, "2026-11-22"), Room::Enough);
+        account.count("2026-11-22", cost(0.6));
+        // Told late: it is no longer of this day.
+        account.count("2026-11-21", cost(0.1));
+        let Room::None(short) = account.room(Level::User, &limits, "2026-11-22") else { panic!() };
+        assert_eq!((short.period, short.used), (Some(Period::Month), nanos(1.7)));
+        assert_eq!(account.room(Level::User, &limits, "2026-12-01"), Room::Enough);
+    }
+
+    #[test]
+    fn what_others_hold_may_be_all_that_is_left() {
+        let mut account = Account::default();
+        account.count("2026-11-21", cost(0.5));
+        account.held = cost(0.4);
+        assert_eq!(account.room(Level::User, &limits(1.0, 9.0), "2026-11-21"), Room::Enough);
+        account.held = cost(0.5);
+        assert_eq!(account.room(Level::User, &limits(1.0, 9.0), "2026-11-21"), Room::Perhaps);
+    }
+
+    #[test]
+    fn a_raise_is_good_for_its_day_and_the_higher_one_counts() {
+        let mut account = Account::default();
+        account.count("2026-11-21", cost(1.0));
+        let agreed = |to: f64| Agreed {
+            level: Level::User,
+            period: Period::Day,
+            span: "2026-11-21".to_owned(),
+            raise: Raise { unit: Unit::Usd, from: nanos(1.0), to: nanos(to) },
+        };
+        account.raise(&agreed(3.0), "2026-11-21");
+        assert!(!account.lacks(&agreed(2.0)) && account.lacks(&agreed(4.0)));
+        assert_eq!(account.room(Level::User, &limits(1.0, 9.0), "2026-11-21"), Room::Enough);
+        account.count("2026-11-22", cost(1.0));
+        assert!(matches!(
+            account.room(Level::User, &limits(1.0, 9.0), "2026-11-22"),
+            Room::None(_)
+        ));
+    }
+}

@@ -1,0 +1,129 @@
+//! How fast one owner may go: a bucket of tokens for each, in the memory of this instance. Several instances together let
+//! through as many times more; nothing is stored and nothing asked of the store for it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::ids::{TenantId, UserId};
+use crate::settings::rates::{Rate, RateLimits};
+
+/// Owners whose buckets are remembered.
+const OWNERS_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub struct Rates {
+    requests: Option<Buckets>,
+    model_calls: Option<Buckets>,
+}
+
+#[derive(Debug)]
+struct Buckets {
+    rate: Rate,
+    by_owner: Mutex<HashMap<(TenantId, UserId), Bucket>>,
+}
+
+/// What is left, and when it was looked at.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    left: f64,
+    at: Duration,
+}
+
+impl Rates {
+    pub fn new(limits: &RateLimits) -> Self {
+        let buckets =
+            |rate: Option<Rate>| rate.map(|rate| Buckets { rate, by_owner: Mutex::default() });
+        Self { requests: buckets(limits.requests), model_calls: buckets(limits.model_calls) }
+    }
+
+    /// Takes one request; otherwise how long to wait. `now` is monotonic.
+    ///
+    /// # Errors
+    /// The owner goes too fast: the wait until the next is let through.
+    pub fn request(&self, owner: (&TenantId, &UserId), now: Duration) -> Result<(), Duration> {
+        self.requests.as_ref().map_or(Ok(()), |buckets| buckets.take(owner, now))
+    }
+
+    /// Takes one model call; otherwise how long to wait. `now` is monotonic.
+    ///
+    /// # Errors
+    /// As [`Rates::request`].
+    pub(super) fn model_call(
+        &self,
+        owner: (&TenantId, &UserId),
+        now: Duration,
+    ) -> Result<(), Duration> {
+        self.model_calls.as_ref().map_or(Ok(()), |buckets| buckets.take(owner, now))
+    }
+}
+
+impl Rate {
+    fn filled(self, bucket: Bucket, now: Duration) -> f64 {
+        let since = now.saturating_sub(bucket.at).as_secs_f64();
+        let more = since * f64::from(self.count) / self.period.as_secs_f64();
+        (bucket.left + more).min(f64::from(self.count))
+    }
+}
+
+impl Buckets {
+    fn take(&self, (tenant, user): (&TenantId, &UserId), now: Duration) -> Result<(), Duration> {
+        let mut by_owner = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = (tenant.clone(), user.clone());
+        let full = Bucket { left: f64::from(self.rate.count), at: now };
+        if !by_owner.contains_key(&owner) && by_owner.len() >= OWNERS_MAX {
+            // A full bucket says as much as none.
+            by_owner.retain(|_, bucket| self.rate.filled(*bucket, now) < full.left);
+            if by_owner.len() >= OWNERS_MAX {
+                // More owners at once than are remembered: all begin anew.
+                by_owner.clear();
+            }
+        }
+        let bucket = by_owner.entry(owner).or_insert(full);
+        let left = self.rate.filled(*bucket, now);
+        if left < 1.0 {
+            let lacking =
+                (1.0 - left) * self.rate.period.as_secs_f64() / f64::from(self.rate.count);
+            return Err(Duration::from_secs_f64(lacking));
+        }
+        *bucket = Bucket { left: left - 1.0, at: now };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(count: u32) -> Rates {
+        let rate = Rate { count, period: Duration::from_mins(1) };
+        Rates::new(&RateLimits { requests: Some(rate), model_calls: None })
+    }
+
+    #[test]
+    fn each_owner_has_a_bucket_that_fills_again() {
+        let rates = rates(2);
+        let tenant = TenantId::new("t");
+        let (ada, bob) = (UserId::new("ada"), UserId::new("bob"));
+        let ask =
+            |user: &UserId, seconds| rates.request((&tenant, user), Duration::from_secs(seconds));
+        assert_eq!([ask(&ada, 0), ask(&ada, 0)], [Ok(()), Ok(())]);
+        assert_eq!(ask(&ada, 0), Err(Duration::from_secs(30)));
+        assert_eq!(ask(&bob, 0), Ok(()), "others are not kept waiting");
+        assert_eq!(ask(&ada, 20), Err(Duration::from_secs(10)));
+        assert_eq!(ask(&ada, 31), Ok(()));
+        assert_eq!(rates.model_call((&tenant, &ada), Duration::ZERO), Ok(()), "no rate, no limit");
+    }
+
+    #[test]
+    fn owners_are_forgotten_when_there_are_too_many() {
+        let rates = rates(1);
+        let tenant = TenantId::new("t");
+        for number in 0..OWNERS_MAX * 2 {
+            let user = UserId::new(format!("u{number}"));
+            assert_eq!(rates.request((&tenant, &user), Duration::ZERO), Ok(()));
+        }
+        let held = rates.requests.as_ref().unwrap().by_owner.lock().unwrap().len();
+        assert!(held <= OWNERS_MAX, "{held}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Usage: what a tenant's books say that was spent, day by day, added up by tenant, user, agent or day.
+
+use std::collections::BTreeMap;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::usage::{Tally, Usage};
+use crate::clock::{Timestamp, utc_days};
+use crate::ids::{TenantId, UserId};
+use crate::store::{ConversationStore, Freshness, Kind, Partition, Selection, StoreError};
+use crate::turn::admission::{Fault, Refusal};
+use crate::turn::books::{UsageDay, usage_id};
+use crate::turn::record;
+
+/// Days of one report, when no first one is named.
+const DAYS: u64 = 30;
+const DAYS_MAX: usize = 92;
+/// Reads at a time.
+const READ_AT_ONCE: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    Tenant,
+    User,
+    Agent,
+    Day,
+}
+
+impl By {
+    /// The reverse of [`Self::name`].
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Tenant, Self::User, Self::Agent, Self::Day].into_iter().find(|by| by.name() == name)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::User => "user",
+            Self::Agent => "agent",
+            Self::Day => "day",
+        }
+    }
+}
+
+/// Whose usage: a whole tenant's, or one user's.
+#[derive(Clone, Debug)]
+pub struct Whose {
+    pub tenant: TenantId,
+    pub user: Option<UserId>,
+}
+
+/// Days in UTC, both included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Days {
+    pub from: String,
+    pub to: String,
+    all: Vec<String>,
+}
+
+impl Days {
+    /// Without a last day it is today, without a first one there are 30.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`]: one is no day, or they are too many.
+    pub fn read(from: Option<&str>, to: Option<&str>, now: Timestamp) -> Result<Self, Refusal> {
+        let to = to.map_or_else(|| now.utc_day(), ToOwned::to_owned);
+        let from = match from {
+            Some(from) => from.to_owned(),
+            None => first_of(&to).ok_or_else(|| wrong("to"))?,
+        };
+        let all = utc_days(&from, &to).ok_or_else(|| wrong("from"))?;
+        if all.is_empty() || all.len() > DAYS_MAX {
+            let detail = format!("from `from` to `to` are 1 to {DAYS_MAX} days");
+            return Err(Refusal::Invalid(vec![Fault::at("?from", detail)]));
+        }
+        Ok(Self { from, to, all })
+    }
+}
+
+/// The first of the days that end with that one.
+fn first_of(to: &str) -> Option<String> {
+    let end = crate::clock::parse_iso(&format!("{to}T00:00:00Z"))?;
+    let days = std::time::Duration::from_hours(24 * (DAYS - 1));
+    Some(end.minus(days).utc_day())
+}
+
+fn wrong(name: &str) -> Refusal {
+    let detail = format!("`{name}` is a day such as 2026-11-22");
+    Refusal::Invalid(vec![Fault::at(format!("?{name}"), detail)])
+}
+
+/// What was spent in these days.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsageReport {
+    /// `tenant`, `user`, `agent` or `day`.
+    pub by: String,
+    /// UTC, as `2026-11-22`; both days are included.
+    pub from: String,
+    pub to: String,
+    /// By name; what spent nothing is left out.
+    pub items: Vec<UsageItem>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsageItem {
+    /// The tenant, user, agent or day.
+    pub name: String,
+    pub model_calls: u64,
+    #[schema(value_type = Object)]
+    pub usage: Usage,
+}
+
+/// Adds up what the books have. What was spent within the last minutes may not be in them yet.
+///
+/// # Errors
+/// As the store's.
+pub async fn usage(
+    store: &dyn ConversationStore,
+    whose: &Whose,
+    by: By,
+    days: Days,
+) -> Result<UsageReport, StoreError> {
+    let mut sums: BTreeMap<String, Tally> = BTreeMap::new();
+    for of_day in read(store, whose, &days).await? {
+        for (agent, spent) in of_day.agents {
+            let name = match by {
+                By::Tenant => whose.tenant.as_str().to_owned(),
+                By::User => of_day.user.as_str().to_owned(),
+                By::Agent => agent,
+                By::Day => of_day.day.clone(),
+            };
+            let sum = sums.entry(name).or_default();
+            *sum = sum.plus(spent);
+        }
+    }
+    let items = sums.into_iter().map(|(name, spent)| UsageItem {
+        name,
+        model_calls: spent.calls,
+        usage: spent.usage(),
+    });
+    Ok(UsageReport {
+        by: by.name().to_owned(),
+        items: items.collect(),
+        from: days.from,
+        to: days.to,
+    })
+}
+
+async fn read(
+    store: &dyn ConversationStore,
+    whose: &Whose,
+    days: &Days,
+) -> Result<Vec<UsageDay>, StoreError> {
+    let partition = Partition::Scope(whose.tenant.clone());
+    let found = if let Some(user) = &whose.user {
+        let ids: Vec<String> = days.all.iter().map(|day| usage_id(day, user.as_str())).collect();
+        let reads = stream::iter(ids).map(|id| {
+            let partition = &partition;
+            async move { store.read(partition, &id, Freshness::Any).await }
+        });
+        let found: Vec<_> = reads.buffered(READ_AT_ONCE).try_collect().await?;
+        found.into_iter().flatten().collect()
+    } else {
+        // A point sorts behind the hyphen that follows the day.
+        let selection = Selection {
+            from_id: Some(format!("usage-{}", days.from)),
+            to_id: Some(format!("usage-{}.", days.to)),
+            ..Selection::all(Kind::Scope)
+        };
+        store.select(&partition, &selection, Freshness::Any).await?
+    };
+    found.iter().map(|stored| record::read(&stored.document)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_read_and_bounded() {
+        let now = Timestamp(1_795_292_349_669);
+        let days = Days::read(None, None, now).unwrap();
+        assert_eq!(
+            (days.from.as_str(), days.to.as_str(), days.all.len()),
+            ("2026-10-23", "2026-11-21", 30)
+        );
+        let one = Days::read(Some("2026-02-28"), Some("2026-03-01"), now).unwrap();
+        assert_eq!(one.all, ["2026-02-28", "2026-03-01"]);
+        for (from, to) in [
+            ("2026-13-01", None),
+            ("yesterday", None),
+            ("2026-11-22", None),
+            ("2026-01-01", None),
+            ("2026-11-01", Some("x")),
+        ] {
+            assert!(matches!(Days::read(Some(from), to, now), Err(Refusal::Invalid(_))), "{from}");
+        }
+        assert!(Days::read(None, Some("x"), now).is_err());
+    }
+}
