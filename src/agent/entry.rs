@@ -6,6 +6,7 @@ use crate::agent::content::Content;
 use crate::agent::message::Message;
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{Decision, Request};
+use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ArtifactId, EffectId, EntryId, InputId, PromptId, UserId};
 
@@ -76,6 +77,10 @@ tagged!(EntryBody by "type" {
 impl EntryBody {
     pub fn message(&self) -> Option<&Message> {
         if let Self::Message(entry) = self { Some(&entry.message) } else { None }
+    }
+
+    pub fn compaction(&self) -> Option<&Compaction> {
+        if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
     }
 }
 
@@ -150,8 +155,12 @@ pub struct Compaction {
     pub tokens_before: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
+    /// Whether an extension wrote the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<bool>,
+    /// What the summary took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

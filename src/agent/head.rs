@@ -18,7 +18,9 @@ use crate::ids::{
 /// What this version writes.
 pub const SCHEMA: u32 = 1;
 /// The newest `minReader` that this version may act on.
-pub const READER: u32 = 1;
+pub const READER: u32 = 2;
+/// Knows what a compaction stands for; one below sends the whole history, and lets a summary that is owed lie.
+const COMPACTING: u32 = 2;
 /// Bytes of a head as JSON; a commit above it is refused.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Prompts whose span the head remembers.
@@ -82,6 +84,12 @@ pub struct Head {
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
+    /// Answers there were when the conversation was last summed up, or could not be: the next try comes with another answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_tried: Option<u64>,
+    /// Whether a `compaction` entry was ever written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_compacted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<RawJson>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,6 +139,9 @@ pub struct Run {
     pub rounds: u32,
     /// Whether the first `turn_start` is already in the record.
     pub is_turn_open: bool,
+    /// Whether the window was too small since the last answer that came whole: the next time it is the prompt's end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_overflowed: bool,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,6 +197,15 @@ impl Head {
             tenant: self.tenant.clone(),
             user: self.user.clone(),
             conversation_id: self.conversation_id.clone(),
+        }
+    }
+
+    /// The least `minReader` of whoever may act on it as it is.
+    pub fn reader_needed(&self) -> u32 {
+        if self.is_compacted || matches!(self.phase, Phase::Summary { .. }) {
+            COMPACTING
+        } else {
+            1
         }
     }
 
