@@ -10,6 +10,7 @@ use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
 use turnwheel::agent::path::path;
 use turnwheel::agent::projection;
+use turnwheel::agent::settings::QueueMode;
 use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
 
@@ -88,7 +89,16 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         setback: Setback::default(),
     };
     let input = Input::Answered(Box::new(answered));
-    let rules = Rules { rounds_max: None, hard_rounds_max: 200, writes_notices: false };
+    let rules = Rules {
+        rounds_max: None,
+        hard_rounds_max: 200,
+        steering_mode: QueueMode::OneAtATime,
+        follow_up_mode: QueueMode::OneAtATime,
+        steering_skips_tools: true,
+        taken_in_operations_max: 60,
+        taken_in_bytes_max: 500_000,
+        writes_notices: false,
+    };
     bencher.bench(|| {
         let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));
         step(&mut draft, black_box(&input));

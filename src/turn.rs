@@ -18,6 +18,7 @@ pub mod recount;
 mod reduce;
 mod spans;
 mod spending;
+mod summing;
 pub mod sweep;
 pub mod views;
 
@@ -80,7 +81,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 36] = [
+pub const BOUNDARIES: [&str; 40] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -107,6 +108,10 @@ pub const BOUNDARIES: [&str; 36] = [
     "tool.after",
     "result.before",
     "result.after",
+    "summing.before",
+    "summing.after",
+    "summary.before",
+    "summary.after",
     "renew.before",
     "renew.after",
     "expiry.before",

@@ -4,25 +4,45 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::agent::compaction::Room;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
 use crate::agent::head::Head;
-use crate::agent::inbox::Receipt;
+use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::AssistantMessage;
 use crate::agent::notice::Notice;
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::RawJson;
+use crate::agent::settings::{QueueMode, Retry};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId};
 
 /// What the settings in force say to the core.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
     /// Model answers in one prompt; `None`: no limit but the hard one.
     pub rounds_max: Option<u32>,
     pub hard_rounds_max: u32,
+    pub retry: Retry,
+    /// Of the model that is asked next.
+    pub room: Room,
+    pub steering_mode: QueueMode,
+    pub follow_up_mode: QueueMode,
+    /// Whether a steer skips the calls of its batch that have not been started.
+    pub steering_skips_tools: bool,
+    /// Operations and bytes that taking in may fill; what follows in the same commit has the rest.
+    pub taken_in_operations_max: usize,
+    pub taken_in_bytes_max: usize,
     /// Whether there is somebody to send notices to.
     pub writes_notices: bool,
+}
+
+/// An inbox item that was looked at and has not landed.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    pub item: Arc<InboxItem>,
+    /// As stored.
+    pub bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +52,12 @@ pub struct Draft {
     pub events: Vec<Event>,
     pub receipts: Vec<Receipt>,
     pub notices: Vec<Notice>,
+    /// What waits in the inbox, as far as somebody has looked, oldest first.
+    pub pending: Vec<Pending>,
+    pub taken_in_bytes: usize,
+    /// Of the batch that this commit closes: what ran, and what gave way to a steer. The provider's ids.
+    pub ran_calls: Vec<String>,
+    pub skipped_calls: Vec<String>,
     /// The answer whose calls are open; the driver loads it when the phase names one.
     pub answer: Option<Arc<Entry>>,
     pub rules: Rules,
@@ -46,6 +72,10 @@ impl Draft {
             events: Vec::new(),
             receipts: Vec::new(),
             notices: Vec::new(),
+            pending: Vec::new(),
+            taken_in_bytes: 0,
+            ran_calls: Vec::new(),
+            skipped_calls: Vec::new(),
             answer,
             rules,
             now,

@@ -100,7 +100,8 @@ pub struct Head {
     pub metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// Inbox items that were looked at and left waiting: whoever frees the conversation owes them a look.
+    /// Inbox items that were looked at and left waiting, and will begin something: whoever frees the conversation owes them
+    /// a look. What is held for the next prompt is not counted.
     #[serde(default)]
     pub waiting: u32,
     /// When something is owed; absent: nothing is.
@@ -137,11 +138,18 @@ pub struct Run {
     pub model: Option<String>,
     /// Model answers so far.
     pub rounds: u32,
+    /// `seq` at which the agent run began that this prompt is part of: prompts that follow one another without a pause are
+    /// one run. Absent: with this prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_from_seq: Option<u64>,
     /// Whether the first `turn_start` is already in the record.
     pub is_turn_open: bool,
     /// Whether the window was too small since the last answer that came whole: the next time it is the prompt's end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_overflowed: bool,
+    /// Whether a steer has been taken in since the last answer or result: one at a time means no other until then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_steered: bool,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! What has been accepted and not yet taken in, and the receipt that replaces it under the same id.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::entry::{CallRef, Source};
@@ -23,6 +24,22 @@ pub struct InboxItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     pub body: InboxBody,
+}
+
+impl InboxItem {
+    /// Whether it begins something by itself in a conversation in which nothing runs: such an item is owed a look.
+    pub fn starts_when_idle(&self) -> bool {
+        match &self.body {
+            InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+                prompt.when_idle == WhenIdle::Start
+            }
+            InboxBody::Decision(_)
+            | InboxBody::Abort(_)
+            | InboxBody::Continue(_)
+            | InboxBody::LateResult(_)
+            | InboxBody::Command(_) => true,
+        }
+    }
 }
 
 /// What a repeated request is compared with and answered from.
@@ -52,11 +69,32 @@ pub enum InboxBody {
     Command(Command),
 }
 
+/// What an input does in a conversation in which nothing runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum WhenIdle {
+    /// It begins a prompt.
+    #[default]
+    Start,
+    /// It waits for the next prompt, and owes nothing meanwhile.
+    Hold,
+}
+
+impl WhenIdle {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+    fn is_start(&self) -> bool {
+        *self == Self::Start
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptInput {
     pub prompt_id: PromptId,
     pub user: UserId,
+    /// What becomes of it when nothing runs.
+    #[serde(default, skip_serializing_if = "WhenIdle::is_start")]
+    pub when_idle: WhenIdle,
     /// Absent: begun by the system, adds no user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,

@@ -2,17 +2,17 @@
 
 mod answer;
 mod calls;
+mod compacting;
 mod ending;
 mod landing;
 mod retrying;
+mod taking_in;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::agent::content::Block;
-use crate::agent::draft::Draft;
+use crate::agent::draft::{Draft, Pending};
 use crate::agent::entry::Output;
-use crate::agent::inbox::InboxItem;
 use crate::agent::message::{AssistantMessage, WorkspaceFile};
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
@@ -20,8 +20,9 @@ use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
-pub use landing::{can_land, is_understood};
+pub use compacting::{CompactInput, Summarised, SummaryOutcome, wants_measuring};
 pub use retrying::{Setback, wait_after};
+pub use taking_in::is_understood;
 
 /// Deliveries of the same step without progress before its prompt is given up.
 pub const CLAIMS_MAX: u32 = 5;
@@ -29,14 +30,19 @@ pub const CLAIMS_MAX: u32 = 5;
 /// What the driver found out or did. The same inputs on the same head give the same draft, so a lost commit is made anew.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// An inbox item that [`can_land`] is taken in.
-    Landed(Arc<InboxItem>),
-    /// Items that cannot land yet were looked at: their number.
-    Waiting(u32),
+    /// All that waits in the inbox, oldest first. It lands where the loop looks: with [`Input::TakeIn`], or where an answer
+    /// would end the run.
+    Looked(Vec<Pending>),
+    /// What was looked at and can land now does.
+    TakeIn,
     /// The worker that held the conversation stopped in the middle of something.
     TakenOver,
     /// The model answered, or failed.
     Answered(Box<Answered>),
+    /// What the model is sent next comes too close to its window.
+    Crowded,
+    /// A summary was made, or could not be.
+    Summarised(Box<Summarised>),
     /// A ready call was looked at.
     Prepared { index: usize, gate: Gate },
     /// A started call gave its result.
@@ -109,10 +115,12 @@ impl CallResult {
 /// Applies one input to the draft.
 pub fn step(draft: &mut Draft, input: &Input) {
     match input {
-        Input::Landed(item) => landing::land(draft, item),
-        Input::Waiting(count) => draft.head.waiting = *count,
+        Input::Looked(pending) => taking_in::look(draft, pending),
+        Input::TakeIn => taking_in::take_in(draft),
         Input::TakenOver => calls::take_over(draft),
         Input::Answered(answered) => answer::accept(draft, answered),
+        Input::Crowded => compacting::crowd(draft),
+        Input::Summarised(summarised) => compacting::accept(draft, summarised),
         Input::Prepared { index, gate } => calls::pass_gate(draft, *index, gate),
         Input::Returned { index, result } => calls::settle(draft, *index, result),
         Input::OutcomeUnknown { index, reason, expires_at } => {

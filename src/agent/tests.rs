@@ -10,19 +10,21 @@
 mod fixtures;
 mod outcomes;
 mod projecting;
+mod steering;
 mod stories;
 
 use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::agent::draft::{Draft, Rules};
+use crate::agent::draft::{Draft, Pending, Rules};
 use crate::agent::event::{Event, EventBody};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::message::AssistantMessage;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::{Decision, Effect, Verdict};
+use crate::agent::settings::QueueMode;
 use crate::agent::step::{Answered, Asked, CallResult, Gate, Input, Setback, Start, step};
 use crate::clock::Timestamp;
 use crate::ids::RequestId;
@@ -39,7 +41,18 @@ pub(super) fn head() -> Head {
 }
 
 pub(super) fn rules() -> Rules {
-    Rules { rounds_max: Some(25), hard_rounds_max: 200, writes_notices: false }
+    Rules {
+        rounds_max: Some(25),
+        retry: crate::agent::settings::Retry::default(),
+        room: crate::agent::compaction::Room::default(),
+        hard_rounds_max: 200,
+        steering_mode: QueueMode::OneAtATime,
+        follow_up_mode: QueueMode::OneAtATime,
+        steering_skips_tools: true,
+        taken_in_operations_max: 60,
+        taken_in_bytes_max: 500_000,
+        writes_notices: false,
+    }
 }
 
 pub(super) fn draft() -> Draft {
@@ -48,7 +61,18 @@ pub(super) fn draft() -> Draft {
 
 pub(super) fn prompt(text: &str) -> Input {
     let body = json!({"prompt": {"promptId": "pr_1", "user": "default", "input": text, "visible": true, "source": "user"}});
-    Input::Landed(Arc::new(item("in_1", body)))
+    landed(item("in_1", body))
+}
+
+/// Comes in when somebody looks, and is taken in at once.
+pub(super) fn landed(item: InboxItem) -> Input {
+    looked(&[item])
+}
+
+/// What waits from now on.
+pub(super) fn looked(items: &[InboxItem]) -> Input {
+    let pending = |item: &InboxItem| Pending { item: Arc::new(item.clone()), bytes: 100 };
+    Input::Looked(items.iter().map(pending).collect())
 }
 
 fn item(id: &str, body: serde_json::Value) -> InboxItem {
@@ -75,11 +99,11 @@ pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) ->
         decided_by: "default".to_owned(),
         decided_at: NOW,
     };
-    Input::Landed(Arc::new(InboxItem {
+    landed(InboxItem {
         traceparent: None,
         body: InboxBody::Decision(decision),
         ..item(&format!("decision-{request_id}"), json!({"abort": {}}))
-    }))
+    })
 }
 
 /// `content`: texts, or calls as `name {json}`.
@@ -161,6 +185,9 @@ pub(super) fn play(draft: &mut Draft, inputs: &[Input]) -> Vec<String> {
     let before = draft.events.len();
     for input in inputs {
         step(draft, input);
+        if matches!(input, Input::Looked(_)) {
+            step(draft, &Input::TakeIn);
+        }
     }
     draft.events.iter().skip(before).map(|event| line(draft, event)).collect()
 }

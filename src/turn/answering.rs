@@ -49,9 +49,7 @@ impl Hold<'_> {
         self.answers_taken += 1;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
-        let mut inputs = vec![Input::Answered(Box::new(answered))];
-        self.prepare(&mut inputs).await;
-        self.commit("answer", &inputs, &[]).await
+        self.commit_done("answer", Input::Answered(Box::new(answered))).await
     }
 
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {
@@ -62,9 +60,7 @@ impl Hold<'_> {
         };
         let settings = self.settings();
         let run = self.head.prompt.clone();
-        let model =
-            run.as_ref().and_then(|run| run.model.clone()).or_else(|| settings.model.clone());
-        let record = match world.model.record(model.as_deref().unwrap_or("normal")) {
+        let record = match self.model(&settings) {
             Ok(record) => record,
             Err(reason) => return Ok((failed(NO_MODEL, reason), agent.revision.clone())),
         };
@@ -106,7 +102,7 @@ impl Hold<'_> {
     }
 
     /// What the core is told of a failure, with the chance that it has none of by itself.
-    fn setback(&self, failure: Option<&Failure>) -> Setback {
+    pub(super) fn setback(&self, failure: Option<&Failure>) -> Setback {
         match failure {
             Some(Failure::Retryable { after }) => {
                 Setback::Passing { after: *after, chance: self.world.ids.chance() }
@@ -117,19 +113,19 @@ impl Hold<'_> {
     }
 
     /// Which try of the same answer this is.
-    fn attempt(&self) -> u32 {
+    pub(super) fn attempt(&self) -> u32 {
         match self.head.phase {
-            Phase::Model { attempt, .. } => attempt,
-            Phase::Idle | Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => 1,
+            Phase::Model { attempt, .. } | Phase::Summary { attempt, .. } => attempt,
+            Phase::Idle | Phase::Calls { .. } | Phase::Deleted => 1,
         }
     }
 
     /// Waits for the answer, renewing the claim; a turn that would outlast the host's patience fails instead.
-    async fn listen(
+    pub(super) async fn listen(
         &mut self,
         record: &ModelRecord,
         request: ModelRequest<'_>,
-        listener: &Broadcast<'_>,
+        listener: &dyn Listener,
     ) -> Result<Answer, TurnError> {
         let world = self.world;
         let left = self.turn_ends.saturating_sub(world.clock.monotonic());
@@ -170,7 +166,7 @@ fn request_of<'a>(
 }
 
 /// The tools that are offered: the agent's, less those that the settings leave out. Unknown names are passed over.
-fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
+pub(super) fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
     let is_active = |name: &str| {
         settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
     };

@@ -46,14 +46,10 @@ impl Hold<'_> {
                 Input::OutcomeUnknown { index, reason, expires_at }
             }
         };
-        let mut inputs = vec![input];
-        self.prepare(&mut inputs).await;
         let answer = self.answer.clone();
-        let committed = self.commit("result", &inputs, &[]).await;
-        if committed.is_err()
-            && let Some(known) = inputs.first()
-        {
-            self.keep_late(known, answer).await;
+        let committed = self.commit_done("result", input.clone()).await;
+        if committed.is_err() {
+            self.keep_late(&input, answer).await;
         }
         committed
     }

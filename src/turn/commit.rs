@@ -95,6 +95,7 @@ impl Hold<'_> {
         // A renewal is made in the middle of something: whatever the turn's time says, it goes on.
         let is_last = name != "renew" && self.is_last(draft);
         let head = &mut draft.head;
+        head.min_reader = head.reader_needed();
         let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
         head.commit_id = CommitId::new(self.world.ids.fresh());
         head.epoch = self.epoch;
@@ -271,6 +272,8 @@ fn boundary(name: &'static str, side: &'static str) -> &'static str {
         ("take-in", _) => "take-in.after",
         ("answer", "before") => "answer.before",
         ("answer", _) => "answer.after",
+        ("summary", "before") => "summary.before",
+        ("summary", _) => "summary.after",
         ("result", "before") => "result.before",
         ("result", _) => "result.after",
         (_, "before") => "renew.before",

@@ -128,19 +128,22 @@ async fn work(
         if has_expired { inbox::look(hold.world, &hold.key).await } else { inbox::in_order(inbox) };
     hold.world.probe.reached("inbox.after").await;
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
-    let (landing, waiting) = inbox::sort_out(&hold.head, inbox, hold.rules(), now);
+    let tried = hold.try_out(&[inbox::looked(&inbox), Input::TakeIn]);
+    let landed = |item: &InboxItem| tried.receipts.iter().any(|it| it.input_id == item.input_id);
     let is_due =
         hold.head.owed_at(now).is_some_and(|due| due <= now) && !is_backing_off(&hold.head, now);
-    let is_news =
-        waiting.iter().any(|waiting| waiting.is_due) || waiting.len() != hold.head.waiting as usize;
-    if landing.is_empty() && !is_due && !is_news {
+    let is_left = |waiting: &Waiting| waiting.is_due && !landed(&waiting.item);
+    let is_news = inbox.iter().any(is_left) || tried.head.waiting != hold.head.waiting;
+    if tried.receipts.is_empty() && !is_due && !is_news {
         return Ok(Round::Nothing);
     }
+    let landing: Vec<Arc<InboxItem>> =
+        inbox.iter().map(|waiting| Arc::clone(&waiting.item)).filter(|item| landed(item)).collect();
     let span = visit.turn(&hold.head, &landing);
     if span.is_recording() {
         hold.traceparent = span.traceparent();
     }
-    let found = Found { landing, waiting, is_news };
+    let found = Found { inbox, is_news };
     let outcome = span.run(Box::pin(take_turn(hold, found, &span))).await;
     visit.end(&span, &hold.head.agent, outcome.as_ref().err());
     outcome.map(|()| Round::Done)
@@ -148,24 +151,20 @@ async fn work(
 
 /// What a look at a conversation has found.
 struct Found {
-    landing: Vec<Arc<InboxItem>>,
-    waiting: Vec<Waiting>,
+    inbox: Vec<Waiting>,
     is_news: bool,
 }
 
 async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(), TurnError> {
-    let Found { landing, waiting, is_news } = found;
+    let Found { inbox, is_news } = found;
     let now = hold.world.clock.now();
     hold.load_answer().await?;
-    // Always counted anew, and first: a stale count would leave somebody waiting for nothing, or nobody looking.
-    let mut inputs = vec![waiting_input(waiting.len())];
-    let mut looked_at: &[Waiting] = &waiting;
+    let mut inputs = Vec::new();
     if hold.head.claims >= CLAIMS_MAX {
         // The end of the prompt is a commit of its own: what would land now lands in the next round.
-        inputs = vec![waiting_input(waiting.len() + landing.len())];
-        looked_at = &[];
         let reason = format!("{CLAIMS_MAX} workers tried this step and none came to its end.");
-        inputs.push(Input::Poisoned { reason });
+        inputs.extend([inbox::looked(&inbox), Input::Poisoned { reason }]);
+        hold.commit("take-in", &inputs, &[]).await?;
         span.fail(&faults::poisoned());
         count(hold, |metrics, _| metrics.poison("prompt"));
     } else {
@@ -176,11 +175,13 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         }
         // A write that was under way when its worker stopped: nobody knows whether it happened.
         inputs.extend(lost_writes(&hold.head, now));
-        inputs.extend(landing.into_iter().map(Input::Landed));
+        inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         hold.prepare(&mut inputs).await;
-    }
-    if inputs.len() > 1 || is_news || !hold.is_settled {
-        hold.commit("take-in", &inputs, looked_at).await?;
+        hold.measure(&mut inputs).await?;
+        let is_plain = inputs.len() == 2 && !is_news && hold.is_settled;
+        if !is_plain || !hold.try_out(&inputs).is_empty() {
+            hold.commit("take-in", &inputs, &inbox).await?;
+        }
     }
     if !is_performing(&hold.head) {
         return Ok(());
@@ -197,8 +198,8 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
 /// Whether the turn has anything to perform.
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
-        Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
-        Phase::Model { .. } => true,
+        Phase::Idle | Phase::Deleted => false,
+        Phase::Model { .. } | Phase::Summary { .. } => true,
         Phase::Calls { calls, .. } => {
             calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
         }
@@ -211,24 +212,24 @@ fn count(hold: &Hold<'_>, told: impl FnOnce(&Metrics, &str)) {
     }
 }
 
-fn waiting_input(count: usize) -> Input {
-    Input::Waiting(u32::try_from(count).unwrap_or(u32::MAX))
-}
-
 /// Performs what is owed until the turn is over.
 async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
     loop {
         let now = hold.world.clock.now();
         match &hold.head.phase {
-            Phase::Idle | Phase::Deleted | Phase::Summary { .. } => return Ok(()),
-            Phase::Model { not_before, .. } => {
+            Phase::Idle | Phase::Deleted => return Ok(()),
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 let is_early = not_before.is_some_and(|time| time > now);
                 // A commit that kept the claim has promised to go on: time that passed since changes nothing.
                 let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
                 if is_early || !goes_on {
                     return Ok(());
                 }
-                Box::pin(hold.answer()).await?;
+                if matches!(hold.head.phase, Phase::Summary { .. }) {
+                    Box::pin(hold.sum_up()).await?;
+                } else {
+                    Box::pin(hold.answer()).await?;
+                }
             }
             Phase::Calls { calls, .. } => {
                 let open = calls.iter().enumerate().find(|(_, call)| !call.is_done());

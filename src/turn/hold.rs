@@ -19,6 +19,7 @@ use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
+use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
 use crate::turn::{World, record};
 
 /// The right to act on one conversation, and what is known of it.
@@ -42,7 +43,7 @@ pub(super) struct Hold<'w> {
     pub(super) turn_ends: Duration,
     /// Answers taken in this delivery.
     pub(super) answers_taken: u32,
-    /// Whether tools have run in this delivery: they may have taken most of the turn.
+    /// Whether tools or a summary have run in this delivery: they may have taken most of the turn.
     pub(super) has_run_tools: bool,
     /// Whether this is no delivery, and only counts one that came to nothing.
     pub(super) is_counting: bool,
@@ -175,6 +176,13 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
+            retry: settings.retry.clone().unwrap_or_default(),
+            room: self.room(&settings),
+            steering_mode: settings.steering_mode.unwrap_or_default(),
+            follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
+            steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),
+            taken_in_operations_max: LANDING_OPERATIONS,
+            taken_in_bytes_max: LANDING_BYTES,
             writes_notices: self.world.herald.is_some(),
         }
     }
@@ -211,8 +219,8 @@ impl Hold<'_> {
             return true;
         }
         match &draft.head.phase {
-            Phase::Idle | Phase::Deleted | Phase::Summary { .. } => true,
-            Phase::Model { not_before, .. } => {
+            Phase::Idle | Phase::Deleted => true,
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 not_before.is_some_and(|time| time > draft.now) || !self.may_answer(&draft.head)
             }
             Phase::Calls { .. } => {

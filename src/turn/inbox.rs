@@ -1,24 +1,24 @@
-//! What waits in the inbox: looking at it, and sorting out what lands now.
+//! What waits in the inbox: looking at it, and handing it to the core, which knows what lands.
 
 use std::sync::Arc;
 
-use crate::agent::draft::{Draft, Rules};
-use crate::agent::head::Head;
+use crate::agent::draft::Pending;
 use crate::agent::inbox::InboxItem;
-use crate::agent::step::{Input, can_land, is_understood, step};
-use crate::clock::Timestamp;
+use crate::agent::step::{Input, is_understood};
 use crate::ids::ConversationKey;
 use crate::store::{
     BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Freshness, Kind, Partition, Selection, StoreError,
     Stored, Write,
 };
 use crate::turn::admission::write::bytes_of;
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
 use crate::turn::{World, record};
 
 /// Operations that taking in may fill, so that a prepared call still fits.
-const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
+pub(super) const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
 /// Bytes of the same: an item is written as entry and as receipt.
-const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
+pub(super) const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
@@ -55,28 +55,39 @@ pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
     Ok(items)
 }
 
-/// Which items land now, and which wait. At least one lands if any can.
-pub(super) fn sort_out(
-    head: &Head,
-    inbox: Vec<Waiting>,
-    rules: Rules,
-    now: Timestamp,
-) -> (Vec<Arc<InboxItem>>, Vec<Waiting>) {
-    let mut draft = Draft::new(head.clone(), None, rules, now);
-    let (mut landing, mut waiting) = (Vec::new(), Vec::new());
-    let mut bytes = 0;
-    for waits in inbox {
-        let fits = draft.operations() < LANDING_OPERATIONS
-            && (landing.is_empty() || bytes + waits.bytes <= LANDING_BYTES);
-        if fits && can_land(&draft.head, &waits.item) {
-            bytes += waits.bytes;
-            step(&mut draft, &Input::Landed(Arc::clone(&waits.item)));
-            landing.push(waits.item);
-        } else {
-            waiting.push(waits);
+/// The same as the core is told of it.
+pub(super) fn looked(waiting: &[Waiting]) -> Input {
+    let pending = |waits: &Waiting| Pending { item: Arc::clone(&waits.item), bytes: waits.bytes };
+    Input::Looked(waiting.iter().map(pending).collect())
+}
+
+impl Hold<'_> {
+    /// Looks once more, just before a commit is built. `None`: the store did not say. What is known already is committed all
+    /// the same, but nothing new may begin, since a stop could be waiting.
+    pub(super) async fn look(&self) -> Option<Vec<Waiting>> {
+        match look(self.world, &self.key).await {
+            Ok(waiting) => Some(waiting),
+            Err(error) => {
+                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the inbox of {} was not read; what waits there is looked at in the next turn", self.key);
+                None
+            }
         }
     }
-    (landing, waiting)
+
+    /// Commits what was done, with what has come in meanwhile and the intent of what comes next.
+    pub(super) async fn commit_done(
+        &mut self,
+        name: &'static str,
+        done: Input,
+    ) -> Result<(), TurnError> {
+        let Some(waiting) = self.look().await else {
+            return self.commit(name, &[done], &[]).await;
+        };
+        let mut inputs = vec![looked(&waiting), done, Input::TakeIn];
+        self.prepare(&mut inputs).await;
+        self.measure(&mut inputs).await?;
+        self.commit(name, &inputs, &waiting).await
+    }
 }
 
 /// Takes the `due` from what was looked at and left waiting: the phase that will take it in owes it. What the batch has no

@@ -10,13 +10,14 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
     if is_poisoned {
         return None;
     }
+    // What was looked at ahead is looked at again by the next commit.
+    let is_ahead =
+        |input: &Input| matches!(input, Input::Looked(_) | Input::TakeIn | Input::Prepared { .. });
+    let done: Vec<Input> = inputs.iter().filter(|input| !is_ahead(input)).cloned().collect();
+    if !done.is_empty() && done.len() < inputs.len() {
+        return Some(done);
+    }
     match inputs {
-        // What was looked at ahead is looked at again by the next commit.
-        [
-            first @ (Input::Answered(_) | Input::Returned { .. } | Input::OutcomeUnknown { .. }),
-            _,
-            ..,
-        ] => Some(vec![first.clone()]),
         [Input::Returned { index, result }] if !is_plain(result) => {
             Some(vec![Input::Returned { index: *index, result: Box::new(plain(result)) }])
         }
@@ -25,9 +26,9 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
         }
         _ => {
             let reason = format!("The step outgrew what one commit can hold: {what}.");
-            let waiting = inputs.iter().filter(|input| matches!(input, Input::Waiting(_)));
+            let looked = inputs.iter().filter(|input| matches!(input, Input::Looked(_)));
             // Who waits is counted all the same, or nobody would look for them.
-            Some(waiting.cloned().chain([Input::Poisoned { reason }]).collect())
+            Some(looked.cloned().chain([Input::Poisoned { reason }]).collect())
         }
     }
 }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_a_tool_did_is_told_even_when_what_it_made_is_too_much() {
-        let whole = [returned(100), Input::Waiting(0)];
+        let whole = [Input::Looked(Vec::new()), returned(100), Input::TakeIn];
         let first = reduced(&whole, "100 operations").unwrap();
         assert_eq!(first.len(), 1);
         let second = reduced(&first, "100 operations").unwrap();
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_counted_when_the_prompt_is_given_up() {
-        let reduced = reduced(&[Input::Waiting(3), Input::TakenOver], "x").unwrap();
-        assert!(matches!(reduced.as_slice(), [Input::Waiting(3), Input::Poisoned { .. }]));
+        let reduced = reduced(&[Input::Looked(Vec::new()), Input::TakeIn], "x").unwrap();
+        assert!(matches!(reduced.as_slice(), [Input::Looked(_), Input::Poisoned { .. }]));
     }
 }

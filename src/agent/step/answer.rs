@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::agent::content::Block;
 use crate::agent::draft::Draft;
 use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptState, PromptStop};
-use crate::agent::event::{Empty, EventBody, OutputRef};
+use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, calls, ending};
+use crate::agent::step::{Answered, CallResult, Setback, calls, compacting, ending, taking_in};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -32,16 +32,20 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
             "The model asked for {calls_count} tool calls in one answer; at most {CALLS_MAX} are taken. None was run."
         ));
     }
+    let setback = compacting::judge(draft, &mut message, answered.setback);
     let entry = record(draft, answered, message);
     let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
     if message.is_failed() {
-        end_failed(draft, &entry, message);
+        end_failed(draft, &entry, message, setback);
         return;
+    }
+    if let Some(run) = &mut draft.head.prompt {
+        run.has_overflowed = false;
     }
     tell_texts(draft, &entry, message);
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
-        ending::end(draft, PromptState::Completed, PromptStop::End, None);
+        taking_in::stop(draft);
         return;
     }
     draft.head.phase = Phase::Calls {
@@ -63,16 +67,12 @@ fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> 
     head.claims = 0;
     head.answers += 1;
     head.usage += usage;
-    let mut begins_turn = false;
     if let Some(run) = &mut head.prompt {
         run.rounds += 1;
         run.usage += usage;
-        begins_turn = !std::mem::replace(&mut run.is_turn_open, true);
+        run.is_steered = false;
     }
-    if begins_turn {
-        head.turn += 1;
-        draft.tell(EventBody::TurnStart(Empty {}));
-    }
+    taking_in::open_turn(draft);
     let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
     let entry = draft.append_as(
         id,
@@ -102,17 +102,21 @@ fn tell_texts(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
 }
 
 /// A final failure ends the prompt; what waits is not looked at for this prompt, and stays.
-fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
+fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage, setback: Setback) {
+    if compacting::recovers(draft, setback) {
+        ending::end_turn(draft, entry.base.seq, Vec::new());
+        compacting::recover(draft);
+        return;
+    }
     tell_texts(draft, entry, message);
     ending::end_turn(draft, entry.base.seq, Vec::new());
     if message.stop_reason == StopReason::Aborted {
         ending::end(draft, PromptState::Aborted, PromptStop::Aborted, None);
         return;
     }
-    let error = PromptError {
-        kind: "model".to_owned(),
-        message: message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned()),
-    };
+    let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
+    let text = compacting::told_error(draft, setback, text);
+    let error = PromptError { kind: "model".to_owned(), message: text };
     ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }
 

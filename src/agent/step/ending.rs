@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls};
+use crate::agent::step::{CallResult, calls, compacting, taking_in};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -33,10 +33,11 @@ pub(super) fn close_turn(draft: &mut Draft) {
         })
         .collect();
     let answer = *answer;
+    taking_in::note_batch(draft);
     end_turn(draft, answer, results);
     draft.head.phase = Phase::Model { attempt: 1, not_before: None };
     draft.answer = None;
-    let rounds = draft.head.prompt.as_ref().map_or(0, |run| run.rounds);
+    let rounds = rounds(draft);
     let said = if rounds >= draft.rules.hard_rounds_max {
         format!("Stopped after {} rounds: the service's hard limit.", draft.rules.hard_rounds_max)
     } else if let Some(max) = draft.rules.rounds_max.filter(|max| rounds >= *max) {
@@ -58,6 +59,16 @@ pub(super) fn close_turn(draft: &mut Draft) {
     end(draft, PromptState::Completed, PromptStop::MaxRounds, None);
 }
 
+fn rounds(draft: &Draft) -> u32 {
+    draft.head.prompt.as_ref().map_or(0, |run| run.rounds)
+}
+
+/// Whether the prompt has had all its rounds.
+pub(super) fn is_used_up(draft: &Draft) -> bool {
+    let max = draft.rules.rounds_max.unwrap_or(u32::MAX).min(draft.rules.hard_rounds_max);
+    rounds(draft) >= max
+}
+
 /// What the service itself says in the model's place.
 fn own_words(text: String, draft: &Draft) -> AssistantMessage {
     AssistantMessage {
@@ -73,6 +84,7 @@ fn own_words(text: String, draft: &Draft) -> AssistantMessage {
     }
 }
 
+/// The end of a prompt and of the run that it was the last of.
 pub(super) fn end(
     draft: &mut Draft,
     state: PromptState,
@@ -80,15 +92,35 @@ pub(super) fn end(
     error: Option<&PromptError>,
 ) {
     let Some(run) = draft.head.prompt.clone() else { return };
+    let from_seq = run.run_from_seq.unwrap_or(run.from_seq);
+    draft.tell(EventBody::AgentEnd(AgentEnd { from_seq, to_seq: draft.head.seq }));
+    end_prompt(draft, state, stop_reason, error);
+    if draft.head.waiting == 0 {
+        draft.tell(EventBody::AgentSettled(Empty {}));
+    }
+    draft.head.prompt = None;
+    draft.head.phase = Phase::Idle;
+    draft.head.requests.clear();
+    draft.head.claims = 0;
+    draft.answer = None;
+}
+
+/// The end of a prompt; another may follow in the same run.
+pub(super) fn end_prompt(
+    draft: &mut Draft,
+    state: PromptState,
+    stop_reason: PromptStop,
+    error: Option<&PromptError>,
+) {
+    let Some(id) = draft.prompt_id() else { return };
     let entry =
         draft.append(EntryBody::PromptEnd(PromptEnd { state, stop_reason, error: error.cloned() }));
-    if let Some(span) = draft.head.prompts.iter_mut().rev().find(|span| span.id == run.id) {
+    if let Some(span) = draft.head.prompts.iter_mut().rev().find(|span| span.id == id) {
         span.state = state;
         span.stop_reason = Some(stop_reason);
         span.to_seq = Some(entry.base.seq);
     }
-    draft.tell(EventBody::AgentEnd(AgentEnd { from_seq: run.from_seq, to_seq: entry.base.seq }));
-    let data = json!({"promptId": run.id, "state": state, "stopReason": stop_reason, "error": error.map(|error| &error.kind)});
+    let data = json!({"promptId": id, "state": state, "stopReason": stop_reason, "error": error.map(|error| &error.kind)});
     match state {
         PromptState::Failed => {
             draft.tell(EventBody::PromptError(Empty {}));
@@ -104,18 +136,14 @@ pub(super) fn end(
             draft.owe_notice("prompt.completed", &data, text);
         }
     }
-    if draft.head.waiting == 0 {
-        draft.tell(EventBody::AgentSettled(Empty {}));
-    }
-    draft.head.prompt = None;
-    draft.head.phase = Phase::Idle;
-    draft.head.requests.clear();
-    draft.head.claims = 0;
-    draft.answer = None;
 }
 
 /// The prompt fails with the reason; calls that have no result get one, so that the conversation can go on.
 pub(super) fn poison(draft: &mut Draft, reason: &str) {
+    if matches!(draft.head.phase, Phase::Summary { .. }) {
+        compacting::fail(draft, reason);
+        return;
+    }
     if draft.head.prompt.is_none() {
         draft.head.phase = Phase::Idle;
         draft.head.claims = 0;

@@ -2,51 +2,18 @@
 
 use crate::agent::content::Block;
 use crate::agent::draft::Draft;
-use crate::agent::entry::{DecisionEntry, EntryBody, MessageEntry, PromptEntry};
+use crate::agent::entry::{DecisionEntry, EntryBody, PromptEntry};
 use crate::agent::event::{Empty, EventBody, RequestRef};
-use crate::agent::head::{Head, PROMPTS_KEPT, PromptSpan, Run};
+use crate::agent::head::{PROMPTS_KEPT, PromptSpan, Run};
 use crate::agent::inbox::{InboxBody, InboxItem, LateResult, Outcome, PromptInput, Receipt};
-use crate::agent::message::{Message, UserMessage};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::agent::step::CallResult;
-use crate::agent::step::calls;
+use crate::agent::step::{CallResult, calls, taking_in};
 
-/// Whether an item changes something now; otherwise it waits where it is.
-pub fn can_land(head: &Head, item: &InboxItem) -> bool {
-    match &item.body {
-        InboxBody::Prompt(_) | InboxBody::FollowUp(_) => {
-            head.prompt.is_none() && head.phase == Phase::Idle
-        }
-        InboxBody::Decision(_) | InboxBody::LateResult(_) => true,
-        InboxBody::Steer(_)
-        | InboxBody::Abort(_)
-        | InboxBody::Continue(_)
-        | InboxBody::Command(_) => false,
-    }
-}
-
-/// Whether this version ever takes such an item in. The others are left as they lie, due, for a version that does: counted
-/// among what waits, they would keep this one looking for ever.
-pub fn is_understood(body: &InboxBody) -> bool {
-    match body {
-        InboxBody::Prompt(_)
-        | InboxBody::FollowUp(_)
-        | InboxBody::Decision(_)
-        | InboxBody::LateResult(_) => true,
-        InboxBody::Steer(_)
-        | InboxBody::Abort(_)
-        | InboxBody::Continue(_)
-        | InboxBody::Command(_) => false,
-    }
-}
-
-pub(super) fn land(draft: &mut Draft, item: &InboxItem) {
-    if !can_land(&draft.head, item) {
-        return;
-    }
-    let mut receipt = Receipt {
+/// The receipt of what lands now.
+pub(super) fn receipt(draft: &Draft, item: &InboxItem) -> Receipt {
+    Receipt {
         input_id: item.input_id.clone(),
         accepted_at: item.accepted_at,
         admission: item.admission.clone(),
@@ -57,35 +24,39 @@ pub(super) fn land(draft: &mut Draft, item: &InboxItem) {
         skipped_calls: Vec::new(),
         ran_calls: Vec::new(),
         extra: Extra::new(),
-    };
-    match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::FollowUp(prompt) => {
-            begin(draft, item, prompt);
-            receipt.turn = draft.head.turn;
-            receipt.prompt_id = Some(prompt.prompt_id.clone());
-        }
+    }
+}
+
+/// A decision, or a result that came late.
+pub(super) fn settle(draft: &mut Draft, item: &InboxItem) {
+    let mut receipt = receipt(draft, item);
+    receipt.prompt_id = draft.prompt_id();
+    let changes_something = match &item.body {
         InboxBody::Decision(decision) => {
             receipt.decision = Some(decision.clone());
-            receipt.prompt_id = draft.prompt_id();
-            if !decide(draft, decision) {
-                receipt.outcome = Outcome::Ignored;
-            }
+            decide(draft, decision)
         }
-        InboxBody::LateResult(late) => {
-            receipt.prompt_id = draft.prompt_id();
-            if !accept_late(draft, late) {
-                receipt.outcome = Outcome::Ignored;
-            }
-        }
-        InboxBody::Steer(_)
+        InboxBody::LateResult(late) => accept_late(draft, late),
+        InboxBody::Prompt(_)
+        | InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
-        | InboxBody::Command(_) => {}
+        | InboxBody::Command(_) => false,
+    };
+    if !changes_something {
+        receipt.outcome = Outcome::Ignored;
     }
     draft.receipts.push(receipt);
 }
 
-fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
+/// `run_from_seq`: where the agent run began that this prompt goes on with.
+pub(super) fn begin(
+    draft: &mut Draft,
+    item: &InboxItem,
+    prompt: &PromptInput,
+    run_from_seq: Option<u64>,
+) {
     let head = &mut draft.head;
     head.turn += 1;
     head.prompt = Some(Run {
@@ -94,7 +65,10 @@ fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
         user: prompt.user.clone(),
         model: prompt.model.clone(),
         rounds: 0,
+        run_from_seq,
         is_turn_open: true,
+        has_overflowed: false,
+        is_steered: false,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
         last_turn: None,
@@ -123,16 +97,11 @@ fn begin(draft: &mut Draft, item: &InboxItem, prompt: &PromptInput) {
         source: prompt.source,
     }));
     draft.tell(EventBody::PromptCreated(Empty {}));
-    draft.tell(EventBody::AgentStart(Empty {}));
-    draft.tell(EventBody::TurnStart(Empty {}));
-    if let Some(content) = &prompt.input {
-        let message = Message::User(UserMessage {
-            content: content.clone(),
-            timestamp: draft.now,
-            extra: Extra::new(),
-        });
-        draft.speak(MessageEntry { message, revision: None, call: None, started_at: None });
+    if run_from_seq.is_none() {
+        draft.tell(EventBody::AgentStart(Empty {}));
     }
+    draft.tell(EventBody::TurnStart(Empty {}));
+    taking_in::speak_input(draft, prompt);
 }
 
 /// `false`: nobody asked for it any more.

@@ -21,20 +21,39 @@ fn late(draft: &Draft, text: &str) -> Input {
     let message = json!({"toolCallId": "c0|fc_0", "toolName": "pay", "isError": false, "timestamp": 1,
         "content": [{"type": "text", "text": text}]});
     let body = json!({"lateResult": {"call": {"answer": answer, "index": 0}, "message": message}});
-    Input::Landed(Arc::new(item("late-1", body)))
+    landed(item("late-1", body))
 }
 
 #[test]
 fn a_prompt_that_was_queued_behind_another_begins_when_that_one_has_ended() {
     let body = json!({"followUp": {"promptId": "pr_2", "user": "default", "input": "two", "visible": true, "source": "queue"}});
-    let queued = Input::Landed(Arc::new(item("in_2", body)));
+    let queued = looked(&[item("in_2", body)]);
     let mut draft = draft();
     play(&mut draft, &[prompt("one")]);
-    assert!(play(&mut draft, &[queued.clone(), Input::Waiting(1)]).is_empty(), "not before");
-    play(&mut draft, &[answer(&["done"])]);
-    assert_eq!(play(&mut draft, &[queued])[0], "prompt.created");
+    assert!(play(&mut draft, &[queued]).is_empty(), "not before");
+    let told = play(&mut draft, &[answer(&["done"])]);
+    let end = told.iter().position(|event| event == "turn_end 0").unwrap();
+    assert_eq!(
+        told[end + 1..],
+        [
+            "prompt.completed",
+            "prompt.created",
+            "turn_start",
+            "message_start user:two",
+            "message_end user:two"
+        ],
+        "the run goes on"
+    );
     assert_eq!(draft.head.prompts[1].state, PromptState::Running);
     assert_eq!(draft.receipts.len(), 2);
+    let told = play(&mut draft, &[answer(&["done"])]);
+    assert_eq!(told[told.len() - 3..], ["agent_end", "prompt.completed", "agent_settled"]);
+    let Some(EventBody::AgentEnd(end)) =
+        draft.events.iter().rev().map(|event| &event.body).find(|body| body.name() == "agent_end")
+    else {
+        panic!("no end")
+    };
+    assert_eq!(end.from_seq, 1, "of the whole run");
 }
 
 #[test]

@@ -336,7 +336,7 @@ fn a_late_result_settles_what_a_person_was_asked() {
     let Phase::Calls { answer, .. } = draft.head.phase.clone() else { panic!() };
     let body = json!({"lateResult": {"call": {"answer": answer, "index": 0}, "message":
         {"toolCallId": "c0|fc_0", "toolName": "pay", "content": [{"type": "text", "text": "paid"}], "isError": false, "timestamp": 1}}});
-    play(&mut draft, &[Input::Landed(Arc::new(item("late-1", body)))]);
+    play(&mut draft, &[landed(item("late-1", body))]);
     assert!(draft.head.requests.is_empty() && draft.head.unknown_writes.is_empty());
     assert_eq!(view(&draft)["output"][0]["result"], json!({"type": "success", "output": "paid"}));
 }
@@ -366,12 +366,14 @@ fn a_poisoned_step_fails_the_prompt_and_the_conversation_goes_on() {
 fn a_second_prompt_waits_for_the_first() {
     let mut draft = draft();
     play(&mut draft, &[prompt("one")]);
-    assert!(play(&mut draft, &[prompt("two"), Input::Waiting(1)]).is_empty());
-    assert!(draft.receipts.len() == 1);
-    let told = play(&mut draft, &[answer(&["done"])]);
+    assert!(play(&mut draft, &[prompt("two")]).is_empty());
+    assert_eq!((draft.receipts.len(), draft.head.waiting), (1, 1));
+    // An answer that failed ends the run; who waits is owed a look.
+    let told = play(&mut draft, &[answer_with(&[], "error")]);
+    assert!(told.contains(&"agent_end".to_owned()));
     assert!(!told.contains(&"agent_settled".to_owned()), "something waits still");
     assert_eq!(draft.head.owed_at(NOW), Some(NOW));
-    assert_eq!(draft.head.prompts[0].state, PromptState::Completed);
+    assert_eq!(draft.head.prompts[0].state, PromptState::Failed);
 }
 
 #[test]

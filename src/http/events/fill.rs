@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::agent::entry::{CallRef, Entry, EntryBody};
-use crate::agent::event::{Event, EventBody, MessageRef, OutputRef, RequestRef};
+use crate::agent::event::{CompactionEnd, Event, EventBody, MessageRef, OutputRef, RequestRef};
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agent::view::{Origin, outputs};
@@ -40,9 +40,10 @@ impl Filler {
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::TurnStart(_)
+            | EventBody::SummarizationRetryFinished(_)
             | EventBody::PromptCreated(_) => json!({}),
             EventBody::AgentEnd(end) => {
-                json!({"messages": self.messages(event, end.from_seq, end.to_seq)})
+                json!({"messages": self.messages(end.from_seq, end.to_seq)})
             }
             EventBody::TurnEnd(end) => json!({
                 "message": self.message(end.message),
@@ -60,6 +61,9 @@ impl Filler {
                 "toolCallId": end.tool_call_id, "toolName": end.tool_name,
                 "result": self.result(end.result), "isError": end.is_error,
             }),
+            EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
+            EventBody::AutoCompactionEnd(end) => self.compaction(end),
+            EventBody::SummarizationRetryScheduled(retry) => json!(retry),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 json!({"output": self.output(event, output)})
             }
@@ -91,6 +95,7 @@ impl Filler {
             EventBody::MessageStart(message) | EventBody::MessageEnd(message) => one(message.seq),
             EventBody::ToolExecutionStart(start) => one(start.call.answer),
             EventBody::ToolExecutionEnd(end) => one(end.result),
+            EventBody::AutoCompactionEnd(end) => end.entry.into_iter().for_each(one),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 let from = output.call.map_or(output.seq, |call| call.answer.min(output.seq));
                 ranges.push((from, output.seq));
@@ -105,6 +110,9 @@ impl Filler {
             | EventBody::AgentSettled(_)
             | EventBody::TurnStart(_)
             | EventBody::MessageReset(_)
+            | EventBody::AutoCompactionStart(_)
+            | EventBody::SummarizationRetryScheduled(_)
+            | EventBody::SummarizationRetryFinished(_)
             | EventBody::PromptCreated(_)
             | EventBody::PromptApprovalRequested(_)
             | EventBody::PromptApprovalSettled(_)
@@ -142,10 +150,30 @@ impl Filler {
         json!({"messageId": message.message_id, "message": self.message(message.seq)})
     }
 
-    fn messages(&self, event: &Event, from: u64, to: u64) -> Vec<Value> {
+    /// The summary and what it stands for, when there is one.
+    fn compaction(&self, end: &CompactionEnd) -> Value {
+        let entry = end.entry.and_then(|seq| self.entries.get(&seq));
+        let result = entry.and_then(|entry| entry.body.compaction()).map(|compaction| {
+            json!({
+                "summary": compaction.summary, "firstKeptEntryId": compaction.first_kept_entry_id,
+                "tokensBefore": compaction.tokens_before, "details": compaction.details,
+            })
+        });
+        let mut told = json!({"aborted": end.aborted, "willRetry": end.will_retry});
+        if let Some(told) = told.as_object_mut() {
+            told.extend(result.map(|result| ("result".to_owned(), result)));
+            told.extend(
+                end.error_message.as_ref().map(|text| ("errorMessage".to_owned(), json!(text))),
+            );
+        }
+        told
+    }
+
+    /// Of a run, which may be of several prompts.
+    fn messages(&self, from: u64, to: u64) -> Vec<Value> {
         self.entries
             .range(from..=to.max(from))
-            .filter(|(_, entry)| entry.base.prompt_id == event.prompt_id)
+            .filter(|(_, entry)| entry.base.prompt_id.is_some())
             .filter_map(|(_, entry)| entry.body.message())
             .map(as_value)
             .collect()

@@ -212,6 +212,8 @@ pub(crate) fn new_head(
         unknown_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
         provider_state: None,
+        compaction_tried: None,
+        is_compacted: false,
         hold: None,
         name: None,
         labels: BTreeMap::new(),

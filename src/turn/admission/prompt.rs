@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, WhenIdle};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
 use crate::ids::{ConversationKey, InputId, PromptId};
@@ -56,13 +56,6 @@ pub enum Mode {
     Prompt,
     Steer,
     FollowUp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum WhenIdle {
-    Start,
-    Hold,
 }
 
 /// How a prompt came.
@@ -304,6 +297,7 @@ async fn inbox_item(
     let prompt = PromptInput {
         prompt_id: PromptId::of(input_id),
         user: head.user.clone(),
+        when_idle: WhenIdle::Start,
         input,
         visible: request.visible.unwrap_or(true),
         model: request.model,

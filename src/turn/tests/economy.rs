@@ -52,7 +52,7 @@ pub(super) async fn bells(bench: &Bench) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prompt_without_tools_costs_four_requests() {
+async fn a_prompt_without_tools_costs_five_requests() {
     let (bench, world, counting) = stage(says_hello).await;
     insta::assert_snapshot!(counting.told(), @r"
     write receipt
@@ -62,6 +62,7 @@ async fn a_prompt_without_tools_costs_four_requests() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 2 entry, events
     select inbox
     ");
@@ -77,26 +78,30 @@ async fn a_prompt_without_tools_costs_four_requests() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 2 entry, events
     select inbox
     ");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_round_on_a_warm_worker_costs_four_requests_and_one_nudge() {
+async fn a_tool_round_on_a_warm_worker_costs_six_requests_and_one_nudge() {
     let (bench, world, counting) = stage(looks_twice).await;
     turn(&bench, &world, &counting).await;
     assert_eq!(bells(&bench).await, 1);
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head
+    select inbox
     write head, 2 entry, events
+    select inbox
     write head, entry, events
     ");
     assert_eq!(bells(&bench).await, 1, "what rings is one nudge");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head
+    select inbox
     write head, 2 entry, events
     select inbox
     ");
@@ -104,7 +109,7 @@ async fn a_tool_round_on_a_warm_worker_costs_four_requests_and_one_nudge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_cosmos_a_tool_round_is_those_four_requests() {
+async fn on_cosmos_a_tool_round_is_those_six_requests() {
     let emulator = in_process(1);
     let mut bench = Bench::with(1, looks_twice);
     let counting = Counting::before(Arc::new(store(&emulator, Vec::new()).await));
@@ -116,7 +121,7 @@ async fn on_cosmos_a_tool_round_is_those_four_requests() {
     metered(Arc::clone(&meter), turn(&bench, &world, &counting)).await;
     let costs = meter.costs();
     let sent: Vec<_> = costs.iter().map(|(operation, cost)| (*operation, cost.requests)).collect();
-    assert_eq!(sent, [("cosmos.claim", 1), ("cosmos.write", 3)]);
+    assert_eq!(sent, [("cosmos.claim", 1), ("cosmos.select", 2), ("cosmos.write", 3)]);
     assert!(costs.values().all(|cost| cost.request_units > 0.0), "{costs:?}");
 }
 
@@ -129,13 +134,15 @@ async fn a_cold_worker_reads_the_entries_once_more() {
     claim (head and inbox)
     write head
     select entry
+    select inbox
     write head, 2 entry, events
+    select inbox
     write head, entry, events
     ");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inline_tool_round_costs_two_requests() {
+async fn an_inline_tool_round_costs_four_requests() {
     let (bench, world, counting) = stage(looks_twice).await;
     let patch = json!({"settings": {"continuation": "inline"}});
     let key = idempotency("patch");
@@ -145,10 +152,15 @@ async fn an_inline_tool_round_costs_two_requests() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 2 entry, events
+    select inbox
     write head, entry, events
+    select inbox
     write head, 2 entry, events
+    select inbox
     write head, entry, events
+    select inbox
     write head, 2 entry, events
     select inbox
     ");
@@ -161,6 +173,7 @@ async fn an_approval_costs_one_turn_more_and_waits_for_free() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, 2 entry, events
     select inbox
     ");
@@ -176,7 +189,9 @@ async fn an_approval_costs_one_turn_more_and_waits_for_free() {
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
+    select inbox
     write head, entry, events
+    select inbox
     write head, 2 entry, events
     select inbox
     ");
@@ -230,6 +245,7 @@ async fn a_patch_in_the_middle_costs_one_read_and_the_commit_again() {
     });
     assert_eq!(handled.unwrap(), Handled::Worked);
     insta::assert_snapshot!(counting.told(), @r"
+    select inbox
     write head, 2 entry, events
     read head
     write head, 2 entry, events

@@ -1,0 +1,224 @@
+//! Where the loop looks at what waits: before an answer is asked for, after each result, and where it would stop.
+
+use crate::agent::content::Block;
+use crate::agent::draft::{Draft, Pending};
+use crate::agent::entry::{MessageEntry, PromptState, PromptStop};
+use crate::agent::event::{Empty, EventBody};
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::message::{Message, UserMessage};
+use crate::agent::phase::{CallState, CallStatus, Phase};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::settings::QueueMode;
+use crate::agent::step::{CallResult, CompactInput, calls, compacting, ending, landing};
+
+/// What the model reads of a call that a steer came before.
+const SKIPPED: &str = "Skipped due to queued user message.";
+
+/// Whether this version ever takes such an item in. The others are left as they lie, due, for a version that does: counted
+/// among what waits, they would keep this one looking for ever.
+pub fn is_understood(body: &InboxBody) -> bool {
+    match body {
+        InboxBody::Prompt(_)
+        | InboxBody::Steer(_)
+        | InboxBody::FollowUp(_)
+        | InboxBody::Decision(_)
+        | InboxBody::LateResult(_) => true,
+        InboxBody::Command(command) => command.name == compacting::COMPACT,
+        InboxBody::Abort(_) | InboxBody::Continue(_) => false,
+    }
+}
+
+/// All that waits. Nothing lands by this alone: an answer that was given before is placed before it.
+pub(super) fn look(draft: &mut Draft, pending: &[Pending]) {
+    draft.pending = pending.to_vec();
+    count_waiting(draft);
+}
+
+/// What can land now does, as far as one commit has room for it.
+pub(super) fn take_in(draft: &mut Draft) {
+    if draft.head.phase == Phase::Deleted {
+        return;
+    }
+    while let Some(item) =
+        take(draft, |item| matches!(item.body, InboxBody::Decision(_) | InboxBody::LateResult(_)))
+    {
+        landing::settle(draft, &item);
+    }
+    if draft.head.prompt.is_none() && draft.head.phase == Phase::Idle {
+        let is_first = |item: &InboxItem| {
+            (prompt_of(item).is_some() && item.starts_when_idle())
+                || CompactInput::of(item).is_some()
+        };
+        if let Some(item) = take(draft, is_first) {
+            match CompactInput::of(&item) {
+                Some(asked) => compacting::land(draft, &item, asked),
+                None => begin(draft, &item, None),
+            }
+        }
+    }
+    skip_calls(draft);
+    steer(draft);
+}
+
+/// The loop would stop here: steers go on with the prompt, follow-ups begin the next in the same run, and without either it
+/// stops.
+pub(super) fn stop(draft: &mut Draft) {
+    if !ending::is_used_up(draft) && waits(draft, is_steer) {
+        draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+        steer(draft);
+        return;
+    }
+    let follows =
+        |item: &InboxItem| matches!(item.body, InboxBody::FollowUp(_) | InboxBody::Prompt(_));
+    let Some(item) = take(draft, follows) else {
+        ending::end(draft, PromptState::Completed, PromptStop::End, None);
+        return;
+    };
+    let run_from_seq =
+        draft.head.prompt.as_ref().map(|run| run.run_from_seq.unwrap_or(run.from_seq));
+    ending::end_prompt(draft, PromptState::Completed, PromptStop::End, None);
+    begin(draft, &item, run_from_seq);
+    if draft.rules.follow_up_mode == QueueMode::All && matches!(item.body, InboxBody::FollowUp(_)) {
+        while let Some(item) = take(draft, |item| matches!(item.body, InboxBody::FollowUp(_))) {
+            join(draft, &item);
+        }
+    }
+    steer(draft);
+}
+
+/// Steers join the prompt before its next answer: the oldest, or all of them.
+fn steer(draft: &mut Draft) {
+    if !matches!(draft.head.phase, Phase::Model { .. }) {
+        return;
+    }
+    let takes_all = draft.rules.steering_mode == QueueMode::All;
+    while draft.head.prompt.as_ref().is_some_and(|run| takes_all || !run.is_steered) {
+        let Some(item) = take(draft, is_steer) else { return };
+        join(draft, &item);
+        if let Some(run) = &mut draft.head.prompt {
+            run.is_steered = true;
+        }
+    }
+}
+
+/// Calls that nobody has started give way to a steer; each is announced and answered all the same.
+fn skip_calls(draft: &mut Draft) {
+    let open: Vec<usize> = indices(draft, |call| !call.is_done());
+    let is_untouched = |call: &CallState| call.status == CallStatus::Ready && call.attempts == 0;
+    let is_in_the_way = !open.is_empty() && open.len() == indices(draft, is_untouched).len();
+    if !draft.rules.steering_skips_tools || !is_in_the_way || !waits(draft, is_steer) {
+        return;
+    }
+    draft.skipped_calls = call_ids(draft, &open);
+    let skipped = CallResult {
+        content: vec![Block::text(SKIPPED)],
+        details: Some(RawJson::of(&serde_json::json!({}))),
+        is_error: true,
+        ..CallResult::default()
+    };
+    for index in open {
+        calls::refuse(draft, index, &skipped);
+    }
+}
+
+fn indices(draft: &Draft, is_meant: impl Fn(&CallState) -> bool) -> Vec<usize> {
+    let calls = draft.calls().iter().enumerate();
+    calls.filter(|(_, call)| is_meant(call)).map(|(index, _)| index).collect()
+}
+
+/// The provider's ids of these calls.
+fn call_ids(draft: &Draft, indices: &[usize]) -> Vec<String> {
+    let Some(answer) = draft.open_answer() else { return Vec::new() };
+    let calls = answer.tool_calls().enumerate();
+    calls.filter(|(index, _)| indices.contains(index)).map(|(_, call)| call.id.clone()).collect()
+}
+
+/// The batch is closing: which of its calls ran is told to whoever lands now.
+pub(super) fn note_batch(draft: &mut Draft) {
+    let all: Vec<usize> = (0..draft.calls().len()).collect();
+    let mut ran = call_ids(draft, &all);
+    // From the end: ids repeat, and what was skipped came last.
+    let kept = ran.len().saturating_sub(draft.skipped_calls.len());
+    ran.truncate(kept);
+    draft.ran_calls = ran;
+}
+
+fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
+    let Some(prompt) = prompt_of(item) else { return };
+    landing::begin(draft, item, prompt, run_from_seq);
+    let mut receipt = landing::receipt(draft, item);
+    receipt.prompt_id = draft.prompt_id();
+    draft.receipts.push(receipt);
+}
+
+/// The item's words become part of the prompt that runs.
+fn join(draft: &mut Draft, item: &InboxItem) {
+    let Some(prompt) = prompt_of(item) else { return };
+    open_turn(draft);
+    speak_input(draft, prompt);
+    draft.head.claims = 0;
+    let mut receipt = landing::receipt(draft, item);
+    receipt.prompt_id = draft.prompt_id();
+    receipt.skipped_calls.clone_from(&draft.skipped_calls);
+    receipt.ran_calls.clone_from(&draft.ran_calls);
+    draft.receipts.push(receipt);
+}
+
+/// Each turn is begun once, before the first thing that belongs to it.
+pub(super) fn open_turn(draft: &mut Draft) {
+    let Some(run) = &mut draft.head.prompt else { return };
+    if !std::mem::replace(&mut run.is_turn_open, true) {
+        draft.head.turn += 1;
+        draft.tell(EventBody::TurnStart(Empty {}));
+    }
+}
+
+pub(super) fn speak_input(draft: &mut Draft, prompt: &PromptInput) {
+    let Some(content) = prompt.input.clone() else { return };
+    let message = Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
+    draft.speak(MessageEntry { message, revision: None, call: None, started_at: None });
+}
+
+fn is_steer(item: &InboxItem) -> bool {
+    matches!(item.body, InboxBody::Steer(_))
+}
+
+fn prompt_of(item: &InboxItem) -> Option<&PromptInput> {
+    match &item.body {
+        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+            Some(prompt)
+        }
+        InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => None,
+    }
+}
+
+fn waits(draft: &Draft, is_meant: impl Fn(&InboxItem) -> bool) -> bool {
+    draft.pending.iter().any(|pending| is_meant(&pending.item))
+}
+
+/// The oldest of its kind, if this commit still has room for it. There is room for one always.
+fn take(
+    draft: &mut Draft,
+    is_meant: impl Fn(&InboxItem) -> bool,
+) -> Option<std::sync::Arc<InboxItem>> {
+    let position = draft.pending.iter().position(|pending| is_meant(&pending.item))?;
+    let bytes = draft.pending.get(position)?.bytes;
+    let has_room = draft.operations() < draft.rules.taken_in_operations_max
+        && draft.taken_in_bytes + bytes <= draft.rules.taken_in_bytes_max;
+    if !has_room && draft.taken_in_bytes > 0 {
+        return None;
+    }
+    draft.taken_in_bytes += bytes;
+    let pending = draft.pending.remove(position);
+    count_waiting(draft);
+    Some(pending.item)
+}
+
+fn count_waiting(draft: &mut Draft) {
+    let count = draft.pending.iter().filter(|pending| pending.item.starts_when_idle()).count();
+    draft.head.waiting = u32::try_from(count).unwrap_or(u32::MAX);
+}
