@@ -7,6 +7,7 @@
     reason = "a story reads better than it runs"
 )]
 
+mod compacting;
 mod fixtures;
 mod outcomes;
 mod projecting;

@@ -16,7 +16,7 @@ use crate::agent::step::{Setback, ending, landing, wait_after};
 use crate::agent::usage::Usage;
 
 /// The inbox command that asks for it.
-pub const COMPACT: &str = "compact";
+pub(super) const COMPACT: &str = "compact";
 
 /// What the command carries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::agent::compaction::told::{Shortened, conversation};
-use crate::agent::compaction::{Summed, files, wording};
+use crate::agent::compaction::{Summed, files, tokens, wording};
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::Entry;
 use crate::agent::message::{Message, StopReason, UserMessage};
@@ -93,8 +93,8 @@ impl Hold<'_> {
         Ok(self.proven(site, entry))
     }
 
-    /// The message: the conversation, as much of it as the window has room for beside the answer, and what is asked. Later
-    /// tries tell less: the model may count otherwise than we do.
+    /// The message: the conversation, as much of it as the window has room for beside the answer, and what is asked. Each
+    /// further try tells half: the model may count otherwise than we do, or have less room than is known.
     fn told(
         &self,
         site: &Site<'_>,
@@ -106,7 +106,12 @@ impl Hold<'_> {
             window => window,
         };
         let frame = count(wording::SYSTEM) + count(asked) + window / 50;
-        let room = window.saturating_sub(output).saturating_sub(frame) / u64::from(self.attempt());
+        let mut room = window.saturating_sub(output).saturating_sub(frame);
+        let halvings = self.attempt().saturating_sub(1);
+        if halvings > 0 {
+            let whole: u64 = messages.iter().map(|it| tokens::of_message(it, &count)).sum();
+            room = room.min(whole.checked_shr(halvings).unwrap_or(0));
+        }
         let (told, shortened) = conversation(messages, room, &count);
         (wording::request(&told, asked), shortened)
     }
