@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use serde_json::json;
+use turnwheel::agent::compaction::Room;
 use turnwheel::agent::draft::{Draft, Rules};
 use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
 use turnwheel::agent::path::path;
 use turnwheel::agent::projection;
-use turnwheel::agent::settings::QueueMode;
+use turnwheel::agent::settings::{QueueMode, Retry};
 use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
 
@@ -90,8 +91,10 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     };
     let input = Input::Answered(Box::new(answered));
     let rules = Rules {
+        room: Room::default(),
         rounds_max: None,
         hard_rounds_max: 200,
+        retry: Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,

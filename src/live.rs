@@ -63,6 +63,9 @@ pub struct LiveAnswer {
     pub turn: u64,
     /// Whether `turn_start` is new too; a prompt's first turn has begun with its input.
     pub begins_turn: bool,
+    /// Whether `agent_start` is new too, because the answer is a retry.
+    #[serde(default)]
+    pub begins_agent: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -122,6 +122,16 @@ pub struct MessageEntry {
     /// On answers: when the request was sent. The entry's own time is when the answer was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// On failed answers: the model was asked once more, so that what this one said before it failed is void.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_retried: bool,
+}
+
+impl MessageEntry {
+    /// A message that is no answer of the model and no tool's result.
+    pub fn plain(message: Message) -> Self {
+        Self { message, revision: None, call: None, started_at: None, is_retried: false }
+    }
 }
 
 /// One call of one answer.

@@ -41,6 +41,8 @@ pub enum EventBody {
     AutoCompactionEnd(CompactionEnd),
     SummarizationRetryScheduled(SummarizationRetry),
     SummarizationRetryFinished(Empty),
+    AutoRetryStart(AutoRetryStart),
+    AutoRetryEnd(AutoRetryEnd),
     PromptCreated(Empty),
     PromptOutput(OutputRef),
     PromptOutputUpdated(OutputRef),
@@ -66,6 +68,8 @@ tagged!(EventBody by "type" {
     "auto_compaction_end" => AutoCompactionEnd(CompactionEnd),
     "summarization_retry_scheduled" => SummarizationRetryScheduled(SummarizationRetry),
     "summarization_retry_finished" => SummarizationRetryFinished(Empty),
+    "auto_retry_start" => AutoRetryStart(AutoRetryStart),
+    "auto_retry_end" => AutoRetryEnd(AutoRetryEnd),
     "prompt.created" => PromptCreated(Empty),
     "prompt.output" => PromptOutput(OutputRef),
     "prompt.output-updated" => PromptOutputUpdated(OutputRef),
@@ -93,6 +97,8 @@ impl EventBody {
             Self::AutoCompactionEnd(_) => "auto_compaction_end",
             Self::SummarizationRetryScheduled(_) => "summarization_retry_scheduled",
             Self::SummarizationRetryFinished(_) => "summarization_retry_finished",
+            Self::AutoRetryStart(_) => "auto_retry_start",
+            Self::AutoRetryEnd(_) => "auto_retry_end",
             Self::PromptCreated(_) => "prompt.created",
             Self::PromptOutput(_) => "prompt.output",
             Self::PromptOutputUpdated(_) => "prompt.output-updated",
@@ -116,6 +122,33 @@ pub struct AgentEnd {
     pub from_seq: u64,
     /// … to here, both included.
     pub to_seq: u64,
+    /// Whether the agent begins anew by itself, because the model's call is made once more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub will_retry: bool,
+}
+
+/// A call of the model failed and will be made once more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoRetryStart {
+    /// From 1: the first is the second try.
+    pub attempt: u32,
+    pub max_attempts: u32,
+    pub delay_ms: u64,
+    /// `seq` of the failed answer, which has the error's text.
+    pub message: u64,
+}
+
+/// What became of the retries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoRetryEnd {
+    pub success: bool,
+    /// Retries that were begun.
+    pub attempt: u32,
+    /// Why there are no more; absent on success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub final_error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

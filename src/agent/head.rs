@@ -139,7 +139,7 @@ pub struct Run {
     /// Model answers so far.
     pub rounds: u32,
     /// `seq` at which the agent run began that this prompt is part of: prompts that follow one another without a pause are
-    /// one run. Absent: with this prompt.
+    /// one run, and a retry begins a new one. Absent: with this prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_from_seq: Option<u64>,
     /// Whether the first `turn_start` is already in the record.
@@ -147,6 +147,9 @@ pub struct Run {
     /// Whether the window was too small since the last answer that came whole: the next time it is the prompt's end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_overflowed: bool,
+    /// Whether a failed answer has ended the run, which its next try begins anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_between_tries: bool,
     /// Whether a steer has been taken in since the last answer or result: one at a time means no other until then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_steered: bool,
@@ -188,6 +191,13 @@ pub struct Parent {
     pub entry_id: Option<EntryId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+}
+
+impl Run {
+    /// `seq` of the first entry of the agent run that the prompt is part of.
+    pub fn agent_from(&self) -> u64 {
+        self.run_from_seq.unwrap_or(self.from_seq)
+    }
 }
 
 /// What clients are told of a conversation's state; derived, never stored apart.

@@ -11,6 +11,7 @@ mod compacting;
 mod fixtures;
 mod outcomes;
 mod projecting;
+mod retrying;
 mod steering;
 mod stories;
 
@@ -44,9 +45,9 @@ pub(super) fn head() -> Head {
 pub(super) fn rules() -> Rules {
     Rules {
         rounds_max: Some(25),
-        retry: crate::agent::settings::Retry::default(),
         room: crate::agent::compaction::Room::default(),
         hard_rounds_max: 200,
+        retry: crate::agent::settings::Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,
@@ -211,6 +212,13 @@ fn line(draft: &Draft, event: &Event) -> String {
             format!("{name} {}{}", end.tool_name, if end.is_error { " error" } else { "" })
         }
         EventBody::TurnEnd(end) => format!("{name} {}", end.tool_results.len()),
+        EventBody::AgentEnd(end) if end.will_retry => format!("{name} will retry"),
+        EventBody::AutoRetryStart(start) => {
+            format!("{name} {} of {} in {}", start.attempt, start.max_attempts, start.delay_ms)
+        }
+        EventBody::AutoRetryEnd(end) => {
+            format!("{name} {} {:?}", end.attempt, end.final_error)
+        }
         _ => name,
     }
 }

@@ -12,6 +12,7 @@ use crate::agent::entry::{
 };
 use crate::agent::head::{Head, State};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
+use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso, iso_option};
@@ -36,6 +37,34 @@ pub struct PromptView {
     pub result: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
+    /// While a call of the model that failed waits to be made once more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryView>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RetryView {
+    /// From 1: the first is the second try.
+    pub attempt: u32,
+    /// Not before that time.
+    #[serde(with = "iso")]
+    pub at: Timestamp,
+}
+
+impl RetryView {
+    pub fn of(head: &Head) -> Option<Self> {
+        match head.phase {
+            Phase::Model { attempt, not_before: Some(at) } if attempt > 1 => {
+                Some(Self { attempt: attempt - 1, at })
+            }
+            Phase::Model { .. }
+            | Phase::Idle
+            | Phase::Calls { .. }
+            | Phase::Summary { .. }
+            | Phase::Deleted => None,
+        }
+    }
 }
 
 /// Everything that happened, in order. A pending result is settled in place.
@@ -130,6 +159,7 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
                     usage: Usage::default(),
                     result: None,
                     error: None,
+                    retry: None,
                 });
             }
             (EntryBody::PromptEnd(end), Some(view)) => {
@@ -153,6 +183,10 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
     if view.state == PromptState::Running && head.state() == State::WaitingForApproval {
         view.state = PromptState::WaitingForApproval;
     }
+    if view.state == PromptState::Running {
+        let of_this = head.prompt.as_ref().filter(|run| run.id == *id);
+        view.retry = of_this.and_then(|_| RetryView::of(head));
+    }
     view.output = outputs(id, entries).into_iter().map(|(_, output)| output).collect();
     Some(view)
 }
@@ -163,6 +197,8 @@ pub fn outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(Origin, PromptOutp
     let mut builder = Builder::default();
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
         match &entry.body {
+            // What was said before a retry was said in vain.
+            EntryBody::Message(MessageEntry { is_retried: true, .. }) => {}
             EntryBody::Message(MessageEntry {
                 message: Message::Assistant(answer),
                 started_at,

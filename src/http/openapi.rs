@@ -110,6 +110,8 @@ described_only! {
         /// The last answer as JSON, when the agent has a response schema.
         result: Option<serde_json::Value>,
         error: Option<serde_json::Value>,
+        /// While a failed call of the model waits to be made once more: `attempt`, and `at`, the time of it.
+        retry: Option<serde_json::Value>,
     }
     /// RFC 7396: what is absent stays, `null` removes.
     ConversationPatch {

@@ -23,6 +23,7 @@ pub(crate) fn start(message: &str) -> LiveEvent {
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
         begins_turn: true,
+        begins_agent: false,
     })
 }
 

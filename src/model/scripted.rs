@@ -308,7 +308,7 @@ fn message(content: Vec<Block>, stop_reason: StopReason) -> AssistantMessage {
 }
 
 fn failed(fault: &Fault) -> Answer {
-    let failure = match classify(fault, &HeaderMap::new()) {
+    let failure = match classify(fault, &HeaderMap::new(), Timestamp(0)) {
         Failure::Retryable { .. } if fault.status == Some(429) => {
             Failure::Retryable { after: Some(Duration::from_secs(1)) }
         }

@@ -43,13 +43,20 @@ impl Hold<'_> {
         let (answer, revision) = self.ask_model().await?;
         self.world.probe.reached("model.after").await;
         log_answer(&answer, &self.key);
-        if matches!(answer.failure, Some(Failure::Final | Failure::Overflow)) {
-            self.fault = faults::of_answer(&answer);
-        }
+        let fault = faults::of_answer(&answer);
+        let (asked, attempt) = (self.prompt_id(), self.attempt());
         self.answers_taken += 1;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
-        self.commit_done("answer", Input::Answered(Box::new(answered))).await
+        self.commit_done("answer", Input::Answered(Box::new(answered))).await?;
+        if self.attempt() > attempt {
+            if let Some(metrics) = self.world.telemetry.metrics() {
+                metrics.retry("model");
+            }
+        } else if self.prompt_id() != asked {
+            self.fault = fault;
+        }
+        Ok(())
     }
 
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {
@@ -79,6 +86,7 @@ impl Hold<'_> {
             prompt_id: run.as_ref().map_or_else(|| PromptId::new(""), |run| run.id.clone()),
             turn: self.head.turn + u64::from(begins_turn),
             begins_turn,
+            begins_agent: run.as_ref().is_some_and(|run| run.is_between_tries),
         };
         world.live.publish(&self.key, LiveEvent::AnswerStarted(live_answer));
         let key = self.key.clone();

@@ -176,8 +176,8 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
-            retry: settings.retry.clone().unwrap_or_default(),
             room: self.room(&settings),
+            retry: settings.retry.unwrap_or_default(),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
             steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),

@@ -236,12 +236,6 @@ impl<'w> Asking<'w> {
             took: self.world.clock.monotonic().saturating_sub(self.began),
         };
         metrics.model_call(call, fault.as_ref());
-        if matches!(
-            answer,
-            Ok(Answer { failure: Some(crate::model::Failure::Retryable { .. }), .. })
-        ) {
-            metrics.retry("model");
-        }
     }
 
     fn heard(&self, answer: &Answer) {

@@ -16,6 +16,7 @@ mod invariants;
 mod lost_answers;
 mod prices;
 mod recovery;
+mod retrying;
 mod simulation;
 mod telling;
 mod turns;

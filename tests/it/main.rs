@@ -20,6 +20,7 @@ mod infra;
 mod kill;
 mod payments;
 mod recordings;
+mod retrying;
 mod support;
 mod telemetry;
 mod tidy;

@@ -8,7 +8,9 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptSta
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, Setback, calls, compacting, ending, taking_in};
+use crate::agent::step::{
+    Answered, CallResult, Setback, calls, compacting, ending, retrying, taking_in,
+};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -33,8 +35,21 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
         ));
     }
     let setback = compacting::judge(draft, &mut message, answered.setback);
-    let entry = record(draft, answered, message);
+    let is_error = message.stop_reason == StopReason::Error;
+    let wait = if is_error { retrying::next_wait(draft, setback) } else { None };
+    let recovers = is_error && compacting::recovers(draft, setback);
+    let entry = record(draft, answered, message, wait.is_some() || recovers);
     let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
+    if let Some(wait) = wait {
+        retrying::begin(draft, &entry, wait);
+        return;
+    }
+    if recovers {
+        retrying::give_up(draft, message.error_message.as_deref());
+        retrying::end_run(draft, &entry);
+        compacting::recover(draft);
+        return;
+    }
     if message.is_failed() {
         end_failed(draft, &entry, message, setback);
         return;
@@ -42,6 +57,7 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     if let Some(run) = &mut draft.head.prompt {
         run.has_overflowed = false;
     }
+    retrying::succeed(draft);
     tell_texts(draft, &entry, message);
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
@@ -61,14 +77,19 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     }
 }
 
-fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> Arc<Entry> {
+fn record(
+    draft: &mut Draft,
+    answered: &Answered,
+    message: AssistantMessage,
+    is_retried: bool,
+) -> Arc<Entry> {
     let usage = message.usage;
     let head = &mut draft.head;
     head.claims = 0;
     head.answers += 1;
     head.usage += usage;
     if let Some(run) = &mut head.prompt {
-        run.rounds += 1;
+        run.rounds += u32::from(!is_retried);
         run.usage += usage;
         run.is_steered = false;
     }
@@ -81,6 +102,7 @@ fn record(draft: &mut Draft, answered: &Answered, message: AssistantMessage) -> 
             revision: Some(answered.revision.clone()),
             call: None,
             started_at: Some(answered.started_at),
+            is_retried,
         }),
     );
     draft.tell_message(&entry);
@@ -103,11 +125,6 @@ fn tell_texts(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
 
 /// A final failure ends the prompt; what waits is not looked at for this prompt, and stays.
 fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage, setback: Setback) {
-    if compacting::recovers(draft, setback) {
-        ending::end_turn(draft, entry.base.seq, Vec::new());
-        compacting::recover(draft);
-        return;
-    }
     tell_texts(draft, entry, message);
     ending::end_turn(draft, entry.base.seq, Vec::new());
     if message.stop_reason == StopReason::Aborted {

@@ -206,10 +206,8 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
         extra: Extra::new(),
     };
     let entry = draft.append(EntryBody::Message(MessageEntry {
-        message: Message::ToolResult(message),
-        revision: None,
         call: Some(named.call),
-        started_at: None,
+        ..MessageEntry::plain(Message::ToolResult(message))
     }));
     if let Some(call) = draft.call_mut(index) {
         call.status = CallStatus::Done { result: entry.base.seq };

@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls, compacting, taking_in};
+use crate::agent::step::{CallResult, calls, compacting, retrying, taking_in};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -45,12 +45,8 @@ pub(super) fn close_turn(draft: &mut Draft) {
     } else {
         return;
     };
-    let entry = draft.speak(MessageEntry {
-        message: Message::Assistant(own_words(said, draft)),
-        revision: None,
-        call: None,
-        started_at: None,
-    });
+    let message = Message::Assistant(own_words(said, draft));
+    let entry = draft.speak(MessageEntry::plain(message));
     draft.tell(EventBody::PromptOutput(OutputRef {
         seq: entry.base.seq,
         block: Some(0),
@@ -92,8 +88,12 @@ pub(super) fn end(
     error: Option<&PromptError>,
 ) {
     let Some(run) = draft.head.prompt.clone() else { return };
-    let from_seq = run.run_from_seq.unwrap_or(run.from_seq);
-    draft.tell(EventBody::AgentEnd(AgentEnd { from_seq, to_seq: draft.head.seq }));
+    // A failed answer that was to be asked for again has ended the run already.
+    if !run.is_between_tries {
+        let (from_seq, to_seq) = (run.agent_from(), draft.head.seq);
+        draft.tell(EventBody::AgentEnd(AgentEnd { from_seq, to_seq, will_retry: false }));
+    }
+    retrying::give_up(draft, error.map(|error| error.message.as_str()));
     end_prompt(draft, state, stop_reason, error);
     if draft.head.waiting == 0 {
         draft.tell(EventBody::AgentSettled(Empty {}));

@@ -68,6 +68,7 @@ pub(super) fn begin(
         run_from_seq,
         is_turn_open: true,
         has_overflowed: false,
+        is_between_tries: false,
         is_steered: false,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),

@@ -3,7 +3,17 @@
 
 use std::time::Duration;
 
+use crate::agent::draft::Draft;
+use crate::agent::entry::Entry;
+use crate::agent::event::{AgentEnd, AutoRetryEnd, AutoRetryStart, EventBody, MessageReset};
+use crate::agent::head::Run;
+use crate::agent::phase::Phase;
 use crate::agent::settings::Retry;
+use crate::agent::step::ending;
+use crate::clock::millis;
+
+/// Why there are no more retries of a prompt that somebody stopped.
+const CANCELLED: &str = "Retry cancelled";
 
 /// What a failed call of the model means for what comes next; the driver has it from the model port.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,6 +48,71 @@ pub fn wait_after(attempt: u32, setback: Setback, retry: &Retry) -> Option<Durat
     Some(wait.saturating_add(Duration::try_from_secs_f64(jitter).unwrap_or_default()))
 }
 
+/// Which try of the same answer is owed; `None`: none is.
+fn attempt(draft: &Draft) -> Option<u32> {
+    match draft.head.phase {
+        Phase::Model { attempt, .. } => Some(attempt),
+        Phase::Idle | Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => None,
+    }
+}
+
+/// How long the next try waits, now that this one has failed; `None`: there is none.
+pub(super) fn next_wait(draft: &Draft, setback: Setback) -> Option<Duration> {
+    draft.head.prompt.as_ref()?;
+    wait_after(attempt(draft)?, setback, &draft.rules.retry)
+}
+
+/// The failed answer stays in the record, and out of what the model is sent; the next try is owed from `wait` on.
+pub(super) fn begin(draft: &mut Draft, failed: &Entry, wait: Duration) {
+    let Some(attempt) = attempt(draft) else { return };
+    end_run(draft, failed);
+    draft.tell(EventBody::AutoRetryStart(AutoRetryStart {
+        attempt,
+        max_attempts: draft.rules.retry.max_retries,
+        delay_ms: millis(wait),
+        message: failed.base.seq,
+    }));
+    let not_before = Some(draft.now.plus(wait));
+    draft.head.phase = Phase::Model { attempt: attempt + 1, not_before };
+}
+
+/// The run ends with the failed answer, which is void, and the next try begins another.
+pub(super) fn end_run(draft: &mut Draft, failed: &Entry) {
+    ending::end_turn(draft, failed.base.seq, Vec::new());
+    let from_seq = draft.head.prompt.as_ref().map_or(failed.base.seq, Run::agent_from);
+    draft.tell(EventBody::AgentEnd(AgentEnd {
+        from_seq,
+        to_seq: failed.base.seq,
+        will_retry: true,
+    }));
+    draft.tell(EventBody::MessageReset(MessageReset { message_id: failed.base.entry_id.clone() }));
+    if let Some(run) = &mut draft.head.prompt {
+        run.run_from_seq = Some(failed.base.seq + 1);
+        run.is_between_tries = true;
+    }
+}
+
+/// An answer came: the next failure is a first one again.
+pub(super) fn succeed(draft: &mut Draft) {
+    end(draft, true, None);
+}
+
+/// There is no further try, whatever the reason: the last one failed for good, or somebody stopped the prompt.
+pub(super) fn give_up(draft: &mut Draft, error: Option<&str>) {
+    end(draft, false, Some(error.unwrap_or(CANCELLED).to_owned()));
+}
+
+/// Nothing is told where nothing was tried again.
+fn end(draft: &mut Draft, success: bool, final_error: Option<String>) {
+    let Some(attempt) = attempt(draft).filter(|attempt| *attempt > 1) else { return };
+    draft.tell(EventBody::AutoRetryEnd(AutoRetryEnd {
+        success,
+        attempt: attempt - 1,
+        final_error,
+    }));
+    draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,9 +122,7 @@ mod tests {
     }
 
     fn waits(setback: Setback, retry: &Retry) -> Vec<Option<u64>> {
-        (1..=5)
-            .map(|attempt| wait_after(attempt, setback, retry).map(crate::clock::millis))
-            .collect()
+        (1..=5).map(|attempt| wait_after(attempt, setback, retry).map(millis)).collect()
     }
 
     #[test]

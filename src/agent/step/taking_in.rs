@@ -4,6 +4,7 @@ use crate::agent::content::Block;
 use crate::agent::draft::{Draft, Pending};
 use crate::agent::entry::{MessageEntry, PromptState, PromptStop};
 use crate::agent::event::{Empty, EventBody};
+use crate::agent::head::Run;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
 use crate::agent::message::{Message, UserMessage};
 use crate::agent::phase::{CallState, CallStatus, Phase};
@@ -74,8 +75,7 @@ pub(super) fn stop(draft: &mut Draft) {
         ending::end(draft, PromptState::Completed, PromptStop::End, None);
         return;
     };
-    let run_from_seq =
-        draft.head.prompt.as_ref().map(|run| run.run_from_seq.unwrap_or(run.from_seq));
+    let run_from_seq = draft.head.prompt.as_ref().map(Run::agent_from);
     ending::end_prompt(draft, PromptState::Completed, PromptStop::End, None);
     begin(draft, &item, run_from_seq);
     if draft.rules.follow_up_mode == QueueMode::All && matches!(item.body, InboxBody::FollowUp(_)) {
@@ -168,7 +168,11 @@ fn join(draft: &mut Draft, item: &InboxItem) {
 pub(super) fn open_turn(draft: &mut Draft) {
     let Some(run) = &mut draft.head.prompt else { return };
     if !std::mem::replace(&mut run.is_turn_open, true) {
+        let begins_agent = std::mem::take(&mut run.is_between_tries);
         draft.head.turn += 1;
+        if begins_agent {
+            draft.tell(EventBody::AgentStart(Empty {}));
+        }
         draft.tell(EventBody::TurnStart(Empty {}));
     }
 }
@@ -176,7 +180,7 @@ pub(super) fn open_turn(draft: &mut Draft) {
 pub(super) fn speak_input(draft: &mut Draft, prompt: &PromptInput) {
     let Some(content) = prompt.input.clone() else { return };
     let message = Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
-    draft.speak(MessageEntry { message, revision: None, call: None, started_at: None });
+    draft.speak(MessageEntry::plain(message));
 }
 
 fn is_steer(item: &InboxItem) -> bool {

@@ -320,6 +320,9 @@ impl Feed {
         }
         let at = (&answer.prompt_id, answer.turn);
         let turn = (answer.prompt_id.clone(), answer.turn);
+        if answer.begins_agent && self.told.agents.insert(turn.clone()) {
+            self.push("agent_start", at, json!({}));
+        }
         if answer.begins_turn && self.told.turns.insert(turn) {
             self.push("turn_start", at, json!({}));
         }

@@ -43,7 +43,10 @@ impl Filler {
             | EventBody::SummarizationRetryFinished(_)
             | EventBody::PromptCreated(_) => json!({}),
             EventBody::AgentEnd(end) => {
-                json!({"messages": self.messages(end.from_seq, end.to_seq)})
+                json!({
+                    "messages": self.messages(end.from_seq, end.to_seq),
+                    "willRetry": end.will_retry,
+                })
             }
             EventBody::TurnEnd(end) => json!({
                 "message": self.message(end.message),
@@ -64,6 +67,11 @@ impl Filler {
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction(end),
             EventBody::SummarizationRetryScheduled(retry) => json!(retry),
+            EventBody::AutoRetryStart(start) => json!({
+                "attempt": start.attempt, "maxAttempts": start.max_attempts,
+                "delayMs": start.delay_ms, "errorMessage": self.error_message(start.message),
+            }),
+            EventBody::AutoRetryEnd(end) => as_value(end),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 json!({"output": self.output(event, output)})
             }
@@ -96,6 +104,7 @@ impl Filler {
             EventBody::ToolExecutionStart(start) => one(start.call.answer),
             EventBody::ToolExecutionEnd(end) => one(end.result),
             EventBody::AutoCompactionEnd(end) => end.entry.into_iter().for_each(one),
+            EventBody::AutoRetryStart(start) => one(start.message),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 let from = output.call.map_or(output.seq, |call| call.answer.min(output.seq));
                 ranges.push((from, output.seq));
@@ -113,6 +122,7 @@ impl Filler {
             | EventBody::AutoCompactionStart(_)
             | EventBody::SummarizationRetryScheduled(_)
             | EventBody::SummarizationRetryFinished(_)
+            | EventBody::AutoRetryEnd(_)
             | EventBody::PromptCreated(_)
             | EventBody::PromptApprovalRequested(_)
             | EventBody::PromptApprovalSettled(_)
@@ -144,6 +154,12 @@ impl Filler {
 
     fn message(&self, seq: u64) -> Value {
         self.message_at(seq).map_or(Value::Null, as_value)
+    }
+
+    /// Of a failed answer.
+    fn error_message(&self, seq: u64) -> &str {
+        let failed = self.message_at(seq).and_then(Message::as_assistant);
+        failed.and_then(|failed| failed.error_message.as_deref()).unwrap_or("Unknown error")
     }
 
     fn message_data(&self, message: &MessageRef) -> Value {

@@ -9,6 +9,8 @@ use crate::live::LiveAnswer;
 /// What was told live: its durable copy only moves the number on.
 #[derive(Debug, Default)]
 pub(super) struct Told {
+    /// Turns with which the agent began anew.
+    pub(super) agents: HashSet<(PromptId, u64)>,
     pub(super) turns: HashSet<(PromptId, u64)>,
     pub(super) starts: HashSet<EntryId>,
     pub(super) resets: HashMap<EntryId, u32>,
@@ -53,8 +55,11 @@ impl Told {
                     false
                 }
             },
-            EventBody::AgentStart(_)
-            | EventBody::AgentEnd(_)
+            EventBody::AgentStart(_) => event
+                .prompt_id
+                .as_ref()
+                .is_some_and(|prompt_id| self.agents.contains(&(prompt_id.clone(), event.turn))),
+            EventBody::AgentEnd(_)
             | EventBody::AgentSettled(_)
             | EventBody::TurnEnd(_)
             | EventBody::ToolExecutionStart(_)
@@ -63,6 +68,8 @@ impl Told {
             | EventBody::AutoCompactionEnd(_)
             | EventBody::SummarizationRetryScheduled(_)
             | EventBody::SummarizationRetryFinished(_)
+            | EventBody::AutoRetryStart(_)
+            | EventBody::AutoRetryEnd(_)
             | EventBody::PromptCreated(_)
             | EventBody::PromptOutput(_)
             | EventBody::PromptOutputUpdated(_)

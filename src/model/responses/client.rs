@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::azure::vault::VaultSecret;
+use crate::clock::{Clock as _, SystemClock};
 use crate::model::catalogue::{Catalogue, tariff};
 use crate::model::responses::body::request_body;
 use crate::model::responses::config::{IDLE_DEFAULT, ResponsesConfig, Secret, given};
@@ -41,6 +42,7 @@ pub struct AzureResponses {
     normal: Option<String>,
     high: Option<String>,
     idle: Duration,
+    clock: SystemClock,
 }
 
 impl AzureResponses {
@@ -102,7 +104,17 @@ impl AzureResponses {
         let normal = tier("normal", config.normal_model.as_deref()).or(default.clone());
         let high = tier("high", config.high_model.as_deref());
         let idle = config.idle_timeout.unwrap_or(IDLE_DEFAULT);
-        Ok(Self { http, url: address.url, access, catalogue, deployments, normal, high, idle })
+        Ok(Self {
+            http,
+            url: address.url,
+            access,
+            catalogue,
+            deployments,
+            normal,
+            high,
+            idle,
+            clock: SystemClock::default(),
+        })
     }
 
     /// The answer's head, or why there is none; headers in both cases.
@@ -238,7 +250,7 @@ impl Model for AzureResponses {
         let Folded { mut message, fault, reply } = fold.finish();
         let failure = fault.map(|fault| {
             log(&fault, &headers);
-            classify(&fault, &headers)
+            classify(&fault, &headers, self.clock.now())
         });
         if let (Some(key), Some(text)) = (self.access.key(), &mut message.error_message) {
             *text = without(text, &key);

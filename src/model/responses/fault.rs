@@ -3,12 +3,17 @@
 use http::HeaderMap;
 use serde_json::Value;
 
+use crate::clock::Timestamp;
 use crate::model::Failure;
 
 mod wait;
 
 /// Characters of a provider's text that go into the record.
 const TEXT_MAX: usize = 2_000;
+
+/// For whoever pays.
+const SPENT: &str = "What was bought of the model is used up or not paid, and waiting does not help: raise the quota of the deployment or \
+     settle the billing of its subscription.";
 
 /// One failure, from an HTTP answer, an event of a stream, or the connection.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,7 +62,7 @@ impl Fault {
             Some(name) => format!("Error Code {name}: {}", fault.message),
             None => fault.message.clone(),
         };
-        Some(fault)
+        Some(fault.advised(None))
     }
 
     /// Of a `response.failed` event. `None`: it says nothing, and an `error` event may follow that does.
@@ -70,7 +75,7 @@ impl Fault {
             Some(code) => format!("{code}: {}", fault.message),
             None => fault.message.clone(),
         };
-        Some(fault)
+        Some(fault.advised(None))
     }
 
     /// A failure of which the provider said nothing.
@@ -98,11 +103,17 @@ impl Fault {
             (None, "") => format!("HTTP {status} without an explanation"),
             (None, message) => format!("HTTP {status}: {message}"),
         };
-        fault.text = match advice(status, &fault) {
-            Some(advice) => format!("{} {advice}", ended(&said)),
-            None => said,
-        };
-        fault
+        fault.text = said;
+        let advice = advice(status, &fault);
+        fault.advised(advice)
+    }
+
+    /// With what to do about it, where somebody can.
+    fn advised(mut self, advice: Option<&str>) -> Self {
+        if let Some(advice) = if is_spent(&self) { Some(SPENT) } else { advice } {
+            self.text = format!("{} {advice}", ended(&self.text));
+        }
+        self
     }
 
     fn of_object(error: &Value) -> Self {
@@ -150,7 +161,8 @@ impl Fault {
 }
 
 /// `headers` are those of the HTTP answer, a stream's too: a 200 that carries a rate limit says there how long to wait.
-pub fn classify(fault: &Fault, headers: &HeaderMap) -> Failure {
+/// `now` is when it came.
+pub fn classify(fault: &Fault, headers: &HeaderMap, now: Timestamp) -> Failure {
     if is_overflow(fault) {
         return Failure::Overflow;
     }
@@ -163,7 +175,7 @@ pub fn classify(fault: &Fault, headers: &HeaderMap) -> Failure {
         _ => is_passing(fault),
     };
     if again {
-        Failure::Retryable { after: wait::asked(headers, &fault.message) }
+        Failure::Retryable { after: wait::asked(headers, &fault.message, now) }
     } else {
         Failure::Final
     }
@@ -181,22 +193,38 @@ fn is_overflow(fault: &Fault) -> bool {
 
 /// Whatever the status: the same request fails again.
 fn is_settled(fault: &Fault) -> bool {
+    is_spent(fault)
+        || fault.is_named(&[
+            "content_filter",
+            "content_policy_violation",
+            "ResponsibleAIPolicyViolation",
+            "cyber_policy",
+            "bio_policy",
+            "invalid_prompt",
+            "DeploymentNotFound",
+        ])
+        || fault.says(&["content management policy"])
+}
+
+/// What was bought is used up, or not paid: no waiting helps. Azure's passing limits speak of raising a quota too, so the
+/// word alone says nothing.
+fn is_spent(fault: &Fault) -> bool {
     fault.is_named(&[
         "insufficient_quota",
         "billing_hard_limit_reached",
         "billing_not_active",
         "quota_exceeded",
-        "content_filter",
-        "content_policy_violation",
-        "ResponsibleAIPolicyViolation",
-        "cyber_policy",
-        "bio_policy",
-        "invalid_prompt",
-        "DeploymentNotFound",
     ]) || fault.says(&[
         "exceeded your current quota",
         "check your plan and billing",
-        "content management policy",
+        "insufficient quota",
+        "insufficient_quota",
+        "quota exceeded",
+        "billing hard limit",
+        "billing_hard_limit",
+        "credit balance",
+        "insufficient credits",
+        "payment required",
     ])
 }
 

@@ -322,9 +322,7 @@ fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, 
 }
 
 fn append(head: &mut Head, message: Message) -> Entry {
-    let body =
-        EntryBody::Message(MessageEntry { message, revision: None, call: None, started_at: None });
-    append_entry(head, body, head.created_at)
+    append_entry(head, EntryBody::Message(MessageEntry::plain(message)), head.created_at)
 }
 
 /// The entry after the leaf, which it becomes.

@@ -91,7 +91,7 @@ async fn a_thousand_turns_in_a_small_window() {
     assert_eq!(*model.refused.lock().unwrap(), 0, "it was summed up before it was too much");
     let entries = bench.entries().await;
     let done = compactions(&entries);
-    assert!(done.len() > 20, "{} summaries", done.len());
+    assert!(done.len() >= 10, "{} summaries", done.len());
     for compaction in &done {
         let details = compaction.details.as_ref().unwrap().value();
         let after = details["tokensAfter"].as_u64().unwrap();
@@ -117,13 +117,13 @@ async fn a_summary_costs_one_more_delivery_after_an_answer_and_one_more_commit_b
     bench.shared = counting.clone();
     bench.other_model = Some(Arc::new(Windowed::of(WINDOW)));
     let world = bench.worker(Arc::new(NoProbe));
-    bench.ask_in(&world, "c", &"begin with many words ".repeat(130)).await;
+    bench.ask_in(&world, "c", &"begin with many words ".repeat(180)).await;
     patch(&world, 10).await;
     // Answered, and the answer fills the window.
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @"");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @"");
     // The prompt itself fills it.
-    bench.queue_up(&world, &Bench::key(), &"and then more of them ".repeat(330)).await.unwrap();
+    bench.queue_up(&world, &Bench::key(), &"and then more of them ".repeat(150)).await.unwrap();
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @"");
 }
 

@@ -92,6 +92,11 @@ async fn rows() -> Vec<Row> {
     rows.push(row("a decision is accepted", counting.told(), 0));
     let told = turn(&bench, &world, &counting).await;
     rows.push(row("the turn after it: the call and an answer", told, 1));
+    let (bench, world, counting) = stage(looks_twice).await;
+    turn(&bench, &world, &counting).await;
+    *bench.model.failures.lock().unwrap() = 1;
+    let told = turn(&bench, &world, &counting).await;
+    rows.push(row("a call of the model that fails and will be made once more", told, 1));
     rows
 }
 

@@ -86,6 +86,7 @@ fn waiting_view(world: &World, head: &Head, prompt: &PromptInput) -> PromptView 
         usage: Usage::default(),
         result: None,
         error: None,
+        retry: None,
     }
 }
 

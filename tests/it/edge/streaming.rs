@@ -156,6 +156,7 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
         prompt_id: PromptId::new("pr_1"),
         turn: 1,
         begins_turn: true,
+        begins_agent: false,
     };
     let delta = |text: &str| LiveEvent::Delta {
         message_id: message_id.clone(),

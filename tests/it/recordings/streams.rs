@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use turnwheel::agent::content::{Block, joined_text};
 use turnwheel::agent::message::{AssistantMessage, StopReason};
+use turnwheel::clock::Timestamp;
 use turnwheel::model::Failure;
 use turnwheel::model::catalogue::Tariff;
 use turnwheel::model::responses::fault::{Fault, classify};
@@ -140,7 +141,10 @@ async fn streams_cut_anywhere_are_failures_to_try_again() {
             let folded = fold(&bytes[..cut.saturating_sub(1)], 997).await;
             let Some(fault) = folded.fault else { panic!("{} cut at {cut} passes", name(&path)) };
             assert_eq!(fault.text, "stream closed before response.completed");
-            assert_eq!(classify(&fault, &HeaderMap::new()), Failure::Retryable { after: None });
+            assert_eq!(
+                classify(&fault, &HeaderMap::new(), Timestamp(0)),
+                Failure::Retryable { after: None }
+            );
         }
     }
 }
@@ -185,7 +189,7 @@ async fn judged(index: &Path, path: &Path) -> (String, Failure) {
             Some(_) | None => Fault::of_error_event(&serde_json::from_str(&text).unwrap()).unwrap(),
         }
     };
-    (fault.text.clone(), classify(&fault, &known.headers))
+    (fault.text.clone(), classify(&fault, &known.headers, Timestamp(0)))
 }
 
 #[tokio::test]

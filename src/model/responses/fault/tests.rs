@@ -18,6 +18,9 @@ fn retry(ms: u64) -> Failure {
     Failure::Retryable { after: Some(Duration::from_millis(ms)) }
 }
 
+/// 2026-11-21T20:19:09.669Z.
+const NOW: Timestamp = Timestamp(1_795_292_349_669);
+
 const RETRY: Failure = Failure::Retryable { after: None };
 
 #[test]
@@ -47,7 +50,26 @@ fn an_http_failure_is_judged_by_status_and_code() {
         (429, "{}", headers(&[("retry-after", "2")]), retry(2_000)),
         (429, "{}", headers(&[("retry-after", "2"), ("retry-after-ms", "2500")]), retry(2_500)),
         (429, &patience, headers(&[]), retry(7_000)),
-        (429, "{}", headers(&[("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")]), RETRY),
+        (429, "{}", headers(&[("retry-after", "Sat, 21 Nov 2026 20:19:19 GMT")]), retry(9_331)),
+        (429, "{}", headers(&[("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT")]), retry(0)),
+        (
+            429,
+            "{}",
+            headers(&[
+                ("date", "Thu, 01 Jan 2026 00:00:00 GMT"),
+                ("retry-after", "Thu, 01 Jan 2026 00:00:30 GMT"),
+            ]),
+            retry(30_000),
+        ),
+        (429, "{}", headers(&[("retry-after", "tomorrow")]), RETRY),
+        (429, "{}", headers(&[("x-ratelimit-reset", "1795292354")]), retry(4_331)),
+        (429, "{}", headers(&[("x-ratelimit-reset", "1")]), retry(1_000)),
+        (
+            429,
+            "{}",
+            headers(&[("x-ratelimit-reset", "1795292354"), ("retry-after", "2")]),
+            retry(2_000),
+        ),
         (429, "{}", headers(&[("retry-after", "-1")]), RETRY),
         (500, "<html>", headers(&[]), RETRY),
         (503, "", headers(&[("x-should-retry", "false")]), Failure::Final),
@@ -56,7 +78,11 @@ fn an_http_failure_is_judged_by_status_and_code() {
         (400, r#"{"error":{"message":"limit 500 exceeded"}}"#, headers(&[]), Failure::Final),
     ];
     for (status, body, headers, expected) in cases {
-        assert_eq!(classify(&Fault::of_http(status, body), &headers), expected, "{status} {body}");
+        assert_eq!(
+            classify(&Fault::of_http(status, body), &headers, NOW),
+            expected,
+            "{status} {body}"
+        );
     }
 }
 
@@ -96,17 +122,88 @@ fn a_failure_within_a_stream_is_judged_by_code_type_or_text() {
     ];
     for (body, expected) in cases {
         let fault = Fault::of_error_event(&body).unwrap();
-        assert_eq!(classify(&fault, &HeaderMap::new()), expected, "{body}");
+        assert_eq!(classify(&fault, &HeaderMap::new(), NOW), expected, "{body}");
+    }
+}
+
+/// The sources' pattern, and later releases' rules for it: where no status or code decides, the text does.
+#[test]
+fn a_text_alone_is_judged_by_the_sources_pattern() {
+    let passing = [
+        "Overloaded",
+        "rate limit reached",
+        "Rate-limited: rate_limit",
+        "Too Many Requests",
+        "429 status code (no body)",
+        "HTTP 500",
+        "502 Bad Gateway",
+        "error 503.",
+        "504",
+        "Service Unavailable",
+        "service-unavailable",
+        "server error",
+        "Internal error occurred",
+        "Connection error.",
+        "connection refused",
+        "other side closed",
+        "fetch failed",
+        "upstream connect error",
+        "reset before headers",
+        "terminated",
+        "retry delay exceeded",
+        "read ECONNRESET",
+        "socket hang up",
+        "network error",
+        "The request timed out",
+    ];
+    for text in passing {
+        let fault = Fault::of_error_event(&json!({ "message": text })).unwrap();
+        assert_eq!(classify(&fault, &HeaderMap::new(), NOW), RETRY, "{text}");
+    }
+    let lasting = [
+        "no such parameter",
+        "at most 5000 tokens",
+        "id 14290",
+        "You exceeded your current quota, rate limit 429",
+        "429 Quota exceeded for this deployment",
+        "503 billing hard limit has been reached",
+        "Your credit balance is too low (429)",
+        "The response was filtered due to our content management policy, error 500",
+    ];
+    for text in lasting {
+        let fault = Fault::of_error_event(&json!({ "message": text })).unwrap();
+        assert_eq!(classify(&fault, &HeaderMap::new(), NOW), Failure::Final, "{text}");
+    }
+    // Azure speaks of quotas where waiting helps.
+    let limited = "Requests have exceeded token rate limit of your current OpenAI S0 pricing tier. Please retry after 6 seconds. \
+         To request a quota increase, see https://aka.ms/oai/quotaincrease.";
+    let fault = Fault::of_error_event(&json!({ "code": "429", "message": limited })).unwrap();
+    assert_eq!(classify(&fault, &HeaderMap::new(), NOW), retry(6_000));
+    assert!(!fault.text.contains("not paid"), "{}", fault.text);
+}
+
+#[test]
+fn what_is_used_up_or_not_paid_says_what_to_do() {
+    let said = "raise the quota of the deployment or settle the billing of its subscription.";
+    let error = json!({"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}});
+    for fault in [
+        Fault::of_http(429, &error.to_string()),
+        Fault::of_error_event(&error).unwrap(),
+        Fault::of_failed_response(&error).unwrap(),
+    ] {
+        assert_eq!(classify(&fault, &headers(&[("retry-after", "2")]), NOW), Failure::Final);
+        assert!(fault.text.contains("You exceeded your current quota. "), "{}", fault.text);
+        assert!(fault.text.ends_with(said), "{}", fault.text);
     }
 }
 
 #[test]
 fn a_lost_connection_is_tried_again() {
     assert_eq!(
-        classify(&Fault::lost("stream closed before response.completed"), &HeaderMap::new()),
+        classify(&Fault::lost("stream closed before response.completed"), &HeaderMap::new(), NOW),
         RETRY
     );
-    assert_eq!(classify(&Fault::unknown(), &headers(&[("retry-after", "4")])), retry(4_000));
+    assert_eq!(classify(&Fault::unknown(), &headers(&[("retry-after", "4")]), NOW), retry(4_000));
 }
 
 #[test]

@@ -3,22 +3,33 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, header};
 use regex::Regex;
+
+use crate::clock::{Timestamp, millis};
 
 /// `Please retry after 86400 seconds`, `try again in 44ms`, `try again in 6m0s`: ends where the number begins.
 static ASKED: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"(?i)\b(?:retry|again)\s+(?:in|after)\s+(?:about\s+)?").ok());
+    LazyLock::new(|| Regex::new(r"(?i)\b(?:retry|again)\s*(?:in|after)\s*(?:about\s+)?").ok());
 
+/// The sources' pattern, with the network's other texts; a status stands alone, so that `limit 5000` is none.
 static PASSING: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
-        r"(?i)overloaded|rate.?limit|too many requests|high demand|\b(?:429|500|502|503|504)\b|service.?unavailable|server error|internal error|connection.?(?:error|refused|reset)|upstream.?connect|reset before headers|terminated|timed? ?out",
-    )
-    .ok()
+    let parts = [
+        r"overloaded|rate.?limit|too many requests|high demand|\b(?:429|500|502|503|504)\b",
+        r"service.?unavailable|server error|internal error|retry delay|terminated|timed? ?out",
+        r"connection.?(?:error|refused|reset|closed|aborted|lost)|network.?error|other side closed",
+        r"fetch failed|upstream.?connect|reset before headers|socket hang up|broken pipe",
+        r"\b(?:econn\w+|etimedout|epipe|eai_again)\b",
+    ];
+    Regex::new(&format!("(?i){}", parts.join("|"))).ok()
 });
 
-/// The longest of what the headers ask for; without any, what the text does.
-pub(super) fn asked(headers: &HeaderMap, message: &str) -> Option<Duration> {
+/// Moments above it are seconds since 1970, those below it seconds from now.
+const EPOCH_MIN: f64 = 1_000_000_000.0;
+
+/// What `retry-after` asks for, in its three forms the longest; else the moment at which the limit is set back, else what
+/// the text asks for. `now` counts where the answer does not say what time it was there.
+pub(super) fn asked(headers: &HeaderMap, message: &str, now: Timestamp) -> Option<Duration> {
     let number = |name: &str| {
         headers
             .get(name)
@@ -28,7 +39,21 @@ pub(super) fn asked(headers: &HeaderMap, message: &str) -> Option<Duration> {
     let ms = number("retry-after-ms").and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok());
     let seconds =
         number("retry-after").and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    ms.max(seconds).or_else(|| in_text(message))
+    let there = date(headers, &header::DATE).unwrap_or(now);
+    let moment = date(headers, &header::RETRY_AFTER).map(|moment| there.until(moment));
+    let reset = || {
+        let given = number("x-ratelimit-reset")?;
+        let span = Duration::try_from_secs_f64(given).ok()?;
+        Some(if given < EPOCH_MIN { span } else { there.until(Timestamp(millis(span))) })
+    };
+    ms.max(seconds).max(moment).or_else(reset).or_else(|| in_text(message))
+}
+
+/// A moment as HTTP writes it: `Sun, 22 Nov 2026 06:28:00 GMT`.
+fn date(headers: &HeaderMap, name: &HeaderName) -> Option<Timestamp> {
+    let text = headers.get(name)?.to_str().ok()?.trim();
+    let moment = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+    u64::try_from(moment.as_millisecond()).ok().map(Timestamp)
 }
 
 fn in_text(message: &str) -> Option<Duration> {

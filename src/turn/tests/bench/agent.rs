@@ -156,6 +156,8 @@ pub(in crate::turn::tests) struct ScriptedAnswers {
     pub(in crate::turn::tests) span: Mutex<Duration>,
     /// The provider's code with which the next answer fails.
     pub(in crate::turn::tests) refusal: Mutex<Option<&'static str>>,
+    /// How many of the next answers fail, and may go better next time.
+    pub(in crate::turn::tests) failures: Mutex<u32>,
     /// The `traceparent` of every request.
     pub(in crate::turn::tests) callers: Mutex<Vec<Option<String>>>,
 }
@@ -167,6 +169,7 @@ impl Default for ScriptedAnswers {
             script: Mutex::new(three_rounds),
             span: Mutex::new(Duration::from_millis(100)),
             refusal: Mutex::default(),
+            failures: Mutex::default(),
             callers: Mutex::default(),
         }
     }
@@ -199,7 +202,14 @@ impl Model for ScriptedAnswers {
             &json!({"content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}).to_string(),
         )
         .unwrap();
-        let Some(code) = self.refusal.lock().unwrap().take() else {
+        let is_failing = {
+            let mut failures = self.failures.lock().unwrap();
+            let left = failures.checked_sub(1);
+            *failures = left.unwrap_or_default();
+            left.is_some()
+        };
+        let refusal = self.refusal.lock().unwrap().take();
+        let Some(code) = refusal.or(is_failing.then_some("server_error")) else {
             return Answer { message, failure: None, reply: Reply::default() };
         };
         Answer {

@@ -26,8 +26,6 @@ pub(in crate::turn::tests) struct Windowed {
     pub(in crate::turn::tests) refused: Mutex<u32>,
     /// How summaries go wrong, the next first.
     pub(in crate::turn::tests) bad_summaries: Mutex<Vec<&'static str>>,
-    /// Whether usage is told; else what is sent can only be estimated.
-    pub(in crate::turn::tests) tells_usage: bool,
 }
 
 impl Windowed {
@@ -39,7 +37,6 @@ impl Windowed {
             asked: Mutex::default(),
             refused: Mutex::default(),
             bad_summaries: Mutex::default(),
-            tells_usage: true,
         }
     }
 
@@ -119,8 +116,7 @@ impl Model for Windowed {
         } else {
             (json!({"type": "text", "text": format!("An answer of some length, to «{said}».")}), "stop")
         };
-        let told = if self.tells_usage { (sent, 30) } else { (0, 0) };
-        answer(&[content], stop, told.0, told.1)
+        answer(&[content], stop, sent, count(content["text"].as_str().unwrap_or("look")))
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
