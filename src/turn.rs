@@ -81,7 +81,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 40] = [
+pub const BOUNDARIES: [&str; 42] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -120,6 +120,8 @@ pub const BOUNDARIES: [&str; 40] = [
     "admission.input-kept",
     "admission.artifact-kept",
     "admission.patch",
+    "admission.edit",
+    "admission.clear",
     "admission.delete",
     "admission.purged",
 ];
