@@ -10,6 +10,7 @@ use crate::ids::{ConversationKey, InputId};
 use crate::store::Write;
 use crate::telemetry::trace;
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
+use crate::turn::admission::place::busy_with;
 use crate::turn::admission::write::{Written, write_surely};
 use crate::turn::admission::{Answer, Refusal, nudge};
 use crate::turn::views::load;
@@ -52,10 +53,9 @@ pub async fn compact(
             format!("at most {INSTRUCTIONS_BYTES_MAX} bytes"),
         ));
     }
-    let (inbox, head) = load::inbox_then_head(world, key).await?;
-    let waiting = inbox.iter().find_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id);
-    if let Some(prompt_id) = head.prompt.as_ref().map(|run| &run.id).or(waiting) {
-        return Err(Refusal::AlreadyProcessing { prompt_id: prompt_id.clone() });
+    let (head, _) = load::head(world, key).await?;
+    if let Some(prompt_id) = busy_with(world, &head).await? {
+        return Err(Refusal::AlreadyProcessing { prompt_id });
     }
     let answer = answer(&input_id);
     let item = InboxItem {

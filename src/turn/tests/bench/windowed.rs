@@ -116,7 +116,8 @@ impl Model for Windowed {
         } else {
             (json!({"type": "text", "text": format!("An answer of some length, to «{said}».")}), "stop")
         };
-        answer(&[content], stop, sent, count(content["text"].as_str().unwrap_or("look")))
+        let output = count(content["text"].as_str().unwrap_or("look"));
+        answer(&[content], stop, sent, output)
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
