@@ -94,6 +94,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         room: Room::default(),
         rounds_max: None,
         hard_rounds_max: 200,
+        calls_at_once: 1,
         retry: Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,

@@ -3,8 +3,8 @@
 
 pub mod cut;
 pub mod files;
-pub mod told;
 pub mod tokens;
+pub mod told;
 pub mod wording;
 
 use serde::{Deserialize, Serialize};

@@ -19,8 +19,6 @@ use crate::ids::{
 pub const SCHEMA: u32 = 1;
 /// The newest `minReader` that this version may act on.
 pub const READER: u32 = 2;
-/// Knows what a compaction stands for; one below sends the whole history, and lets a summary that is owed lie.
-const COMPACTING: u32 = 2;
 /// Bytes of a head as JSON; a commit above it is refused.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Prompts whose span the head remembers.
@@ -84,7 +82,7 @@ pub struct Head {
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
-    /// Answers there were when the conversation was last summed up, or could not be: the next try comes with another answer.
+    /// `seq` when the conversation was last summed up, or could not be: there is no next try before something is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction_tried: Option<u64>,
     /// Whether a `compaction` entry was ever written.
@@ -218,12 +216,13 @@ impl Head {
         }
     }
 
-    /// The least `minReader` of whoever may act on it as it is.
+    /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
+    /// after the other, and where the conversation is or was summed up: version 1 would send the model all of it.
     pub fn reader_needed(&self) -> u32 {
-        if self.is_compacted || matches!(self.phase, Phase::Summary { .. }) {
-            COMPACTING
-        } else {
-            1
+        match self.phase {
+            Phase::Calls { at_once: 2.., .. } | Phase::Summary { .. } => 2,
+            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } if self.is_compacted => 2,
+            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => 1,
         }
     }
 

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::agent::content::{Block, Content, ToolCall};
-use crate::agent::entry::{CallRef, Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output};
+use crate::agent::entry::{
+    CallRef, Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output,
+};
 use crate::agent::message::{
     AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, CustomMessage, Message,
     StopReason, ToolResultMessage,
@@ -59,12 +61,13 @@ pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a,
     let mut asked: Vec<(CallRef, &str)> = Vec::new();
     for entry in path {
         match &entry.body {
-            EntryBody::Message(MessageEntry { message, .. }) => {
+            EntryBody::Message(MessageEntry { message, call, .. }) => {
                 if !matches!(message, Message::ToolResult(_)) {
                     spoken.extend(files.drain(..).map(Cow::Owned));
                 }
                 if let Message::ToolResult(_) = message {
-                    asked.clear();
+                    // One without its place settles them all: it was not written by us.
+                    asked.retain(|(open, _)| call.is_some_and(|settled| settled != *open));
                 } else {
                     settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
                 }
@@ -93,6 +96,7 @@ pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a,
             | EntryBody::Prompt(_)
             | EntryBody::PromptEnd(_)
             | EntryBody::ToolStarted(_)
+            | EntryBody::ToolReturned(_)
             | EntryBody::Decision(_)
             | EntryBody::Protocol(_)
             | EntryBody::Other(_) => {}
@@ -166,6 +170,7 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
         details: None,
         structured_content: None,
         is_error,
+        terminate: false,
         timestamp,
         workspace: std::collections::BTreeMap::new(),
         extra: Extra::new(),

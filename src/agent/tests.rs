@@ -7,6 +7,7 @@
     reason = "a story reads better than it runs"
 )]
 
+mod batches;
 mod compacting;
 mod fixtures;
 mod outcomes;
@@ -14,6 +15,7 @@ mod projecting;
 mod retrying;
 mod steering;
 mod stories;
+mod summing;
 
 use std::sync::Arc;
 
@@ -47,6 +49,7 @@ pub(super) fn rules() -> Rules {
         rounds_max: Some(25),
         room: crate::agent::compaction::Room::default(),
         hard_rounds_max: 200,
+        calls_at_once: 1,
         retry: crate::agent::settings::Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
@@ -166,7 +169,7 @@ pub(super) fn gate(index: usize, effect: Effect, ask: Option<&str>) -> Input {
 }
 
 pub(super) fn refused(index: usize, text: &str) -> Input {
-    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned() } }
+    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned(), terminate: false } }
 }
 
 pub(super) fn returned(index: usize, text: &str) -> Input {

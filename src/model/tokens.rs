@@ -34,7 +34,8 @@ mod tests {
 
     #[test]
     fn texts_have_the_tokens_that_the_models_count() {
-        let cases = [("", 0), ("hello world", 2), ("tiktoken is great!", 6), ("お誕生日おめでとう", 8)];
+        let cases =
+            [("", 0), ("hello world", 2), ("tiktoken is great!", 6), ("お誕生日おめでとう", 8)];
         for (text, tokens) in cases {
             assert_eq!(count(text), tokens, "{text}");
         }

@@ -91,7 +91,8 @@ impl Hold<'_> {
         self.has_run_tools = true;
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
         let before = self.head.seq;
-        self.commit_done("summary", Input::Summarised(Box::new(summarised))).await?;
+        let done = vec![Input::Summarised(Box::new(summarised))];
+        self.commit_done("summary", done).await?;
         if is_done && !self.world.extensions.is_empty() {
             let entries = self.entries().await?;
             let new = entries.iter().filter(|entry| entry.base.seq > before);
@@ -169,8 +170,7 @@ impl Hold<'_> {
         let after = self.tokens_after(site, &entry.summary);
         let is_overflow =
             matches!(self.head.phase, Phase::Summary { reason: Reason::Overflow, .. });
-        let is_asked_for =
-            matches!(self.head.phase, Phase::Summary { reason: Reason::Manual, .. });
+        let is_asked_for = matches!(self.head.phase, Phase::Summary { reason: Reason::Manual, .. });
         // The model refused it: that was more than its window, whatever the estimate says.
         let before = site.tokens_before.max(if is_overflow { site.room.window } else { 0 });
         let outcome = if after < before || is_asked_for {

@@ -54,7 +54,8 @@ const FORMAT: &str = "Use this EXACT format:
 
 Keep each section concise. Preserve exact file paths, function names, and error messages.";
 
-const PREFIX: &str = "This is the PREFIX of a turn that was too large to keep. The SUFFIX (recent work) is retained.
+const PREFIX: &str =
+    "This is the PREFIX of a turn that was too large to keep. The SUFFIX (recent work) is retained.
 
 Summarize the prefix to provide context for the retained suffix:
 

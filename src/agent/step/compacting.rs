@@ -5,9 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::compaction::{Reason, silent_overflow};
 use crate::agent::draft::Draft;
 use crate::agent::entry::{Compaction, EntryBody, PromptError, PromptState, PromptStop};
-use crate::agent::event::{
-    CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry,
-};
+use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
 use crate::agent::inbox::{Command, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::Phase;
@@ -64,12 +62,12 @@ pub enum SummaryOutcome {
 const CANCELLED: &str = "Compaction cancelled";
 
 /// Whether it is time to measure what the model is sent: it has grown and goes out next, or its answer has just ended the
-/// prompt. Once for each answer: what could not be made small enough then cannot be now.
+/// prompt. What could not be made small enough is not tried again before something is said.
 pub fn wants_measuring(draft: &Draft) -> bool {
     let head = &draft.head;
     if !draft.rules.room.is_automatic()
         || draft.entries.is_empty()
-        || head.compaction_tried == Some(head.answers)
+        || head.compaction_tried == Some(head.seq)
     {
         return false;
     }
@@ -140,7 +138,6 @@ pub(super) fn told_error(draft: &Draft, setback: Setback, text: String) -> Strin
 
 fn begin(draft: &mut Draft, reason: Reason, instructions: Option<String>) {
     draft.head.phase = Phase::Summary { attempt: 1, not_before: None, reason, instructions };
-    draft.head.compaction_tried = Some(draft.head.answers);
     draft.head.claims = 0;
     draft.tell(EventBody::AutoCompactionStart(CompactionStart { reason }));
 }
@@ -210,9 +207,7 @@ fn end_without(
 ) {
     tell_retries_are_over(draft, attempt);
     let error = match reason {
-        Reason::Overflow => {
-            error.map(|error| format!("Context overflow recovery failed: {error}"))
-        }
+        Reason::Overflow => error.map(|error| format!("Context overflow recovery failed: {error}")),
         Reason::Threshold | Reason::Manual => error,
     };
     draft.tell(EventBody::AutoCompactionEnd(CompactionEnd {
@@ -238,6 +233,7 @@ fn tell_retries_are_over(draft: &mut Draft, attempt: u32) {
 
 /// What the summary stood before: the next answer, or the end.
 fn go_on(draft: &mut Draft) {
+    draft.head.compaction_tried = Some(draft.head.seq);
     if draft.head.prompt.is_some() {
         draft.head.phase = Phase::Model { attempt: 1, not_before: None };
         return;

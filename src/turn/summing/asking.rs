@@ -151,10 +151,9 @@ impl Hold<'_> {
         let answer = answer?;
         *usage += answer.message.usage;
         log(&answer, self);
-        Ok(self.text_of(answer).map_err(|lost| Lost {
-            text: format!("{}: {}", question.what, lost.text),
-            ..lost
-        }))
+        Ok(self
+            .text_of(answer)
+            .map_err(|lost| Lost { text: format!("{}: {}", question.what, lost.text), ..lost }))
     }
 
     fn text_of(&self, answer: Answer) -> Result<String, Lost> {

@@ -96,7 +96,9 @@ impl Model for Windowed {
         };
         if is_summary {
             match self.bad_summaries.lock().unwrap().pop() {
-                Some("cut") => return answer(&[json!({"type": "text", "text": "## Go"})], "length", sent, 9),
+                Some("cut") => {
+                    return answer(&[json!({"type": "text", "text": "## Go"})], "length", sent, 9);
+                }
                 Some("long") => {
                     let text = "very long ".repeat(3_000);
                     return answer(&[json!({"type": "text", "text": text})], "stop", sent, 9);
@@ -112,9 +114,15 @@ impl Model for Windowed {
             return answer(&[json!({"type": "text", "text": text})], "stop", sent, 8);
         }
         let (content, stop) = if said.starts_with("look") {
-            (json!({"type": "toolCall", "id": "c1", "name": "look", "arguments": {"n": 1}}), "toolUse")
+            (
+                json!({"type": "toolCall", "id": "c1", "name": "look", "arguments": {"n": 1}}),
+                "toolUse",
+            )
         } else {
-            (json!({"type": "text", "text": format!("An answer of some length, to «{said}».")}), "stop")
+            (
+                json!({"type": "text", "text": format!("An answer of some length, to «{said}».")}),
+                "stop",
+            )
         };
         let output = count(content["text"].as_str().unwrap_or("look"));
         answer(&[content], stop, sent, output)
