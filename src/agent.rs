@@ -15,6 +15,7 @@ pub mod phase;
 pub mod projection;
 pub mod raw;
 pub mod request;
+pub mod schedule;
 pub mod settings;
 pub mod step;
 pub mod text;

@@ -17,6 +17,7 @@ mod lost_answers;
 mod prices;
 mod recovery;
 mod retrying;
+mod schedules;
 mod simulation;
 mod telling;
 mod together;
