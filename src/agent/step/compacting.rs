@@ -57,6 +57,8 @@ pub enum SummaryOutcome {
     },
     /// Somebody wanted it not to be.
     Cancelled,
+    /// The prompt is being stopped: its end is the summary's too.
+    Stopped,
 }
 
 const CANCELLED: &str = "Compaction cancelled";
@@ -164,6 +166,7 @@ pub(super) fn accept(draft: &mut Draft, summarised: &Summarised) {
             }));
             go_on(draft);
         }
+        SummaryOutcome::Stopped => {}
         SummaryOutcome::Cancelled => {
             let error = (reason != Reason::Threshold).then(|| CANCELLED.to_owned());
             end_without(draft, (attempt, reason), true, error);
@@ -219,10 +222,23 @@ fn end_without(
     match error {
         Some(message) if reason == Reason::Overflow => {
             let error = PromptError { kind: "model".to_owned(), message };
+            draft.head.phase = Phase::Model { attempt: 1, not_before: None };
             ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
         }
         Some(_) | None => go_on(draft),
     }
+}
+
+/// A prompt that ends while it is summed up ends that too.
+pub(super) fn cut_off(draft: &mut Draft) {
+    let Phase::Summary { attempt, .. } = draft.head.phase else { return };
+    tell_retries_are_over(draft, attempt);
+    draft.tell(EventBody::AutoCompactionEnd(CompactionEnd {
+        entry: None,
+        aborted: true,
+        will_retry: false,
+        error_message: None,
+    }));
 }
 
 fn tell_retries_are_over(draft: &mut Draft, attempt: u32) {

@@ -94,6 +94,7 @@ pub(super) fn end(
     error: Option<&PromptError>,
 ) {
     let Some(run) = draft.head.prompt.clone() else { return };
+    compacting::cut_off(draft);
     // A failed answer that was to be asked for again has ended the run already.
     if !run.is_between_tries {
         let (from_seq, to_seq) = (run.agent_from(), draft.head.seq);

@@ -37,6 +37,7 @@ struct Question {
 struct Lost {
     text: String,
     setback: Setback,
+    is_stopped: bool,
 }
 
 /// As the model would be sent it.
@@ -166,16 +167,17 @@ impl Hold<'_> {
                 failure => self.setback(failure.as_ref()),
             };
             let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
-            return Err(Lost { text, setback });
+            let is_stopped = message.stop_reason == StopReason::Aborted;
+            return Err(Lost { text, setback, is_stopped });
         }
         let text = joined_text(&message.content);
         if message.stop_reason == StopReason::Length {
             let text = "the summary was cut by the output limit".to_owned();
-            return Err(Lost { text, setback: again() });
+            return Err(Lost { text, setback: again(), is_stopped: false });
         }
         if text.trim().is_empty() {
             let text = "the model answered without a text".to_owned();
-            return Err(Lost { text, setback: again() });
+            return Err(Lost { text, setback: again(), is_stopped: false });
         }
         Ok(text)
     }
@@ -183,7 +185,11 @@ impl Hold<'_> {
 
 impl Lost {
     fn with(self, usage: Usage) -> Summarised {
-        let outcome = SummaryOutcome::Failed { text: self.text, setback: self.setback };
+        let outcome = if self.is_stopped {
+            SummaryOutcome::Stopped
+        } else {
+            SummaryOutcome::Failed { text: self.text, setback: self.setback }
+        };
         Summarised { usage, outcome }
     }
 }
