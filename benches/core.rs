@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use divan::Bencher;
 use serde_json::json;
+use turnwheel::agent::compaction::Room;
 use turnwheel::agent::draft::{Draft, Rules};
 use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
@@ -90,6 +91,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     };
     let input = Input::Answered(Box::new(answered));
     let rules = Rules {
+        room: Room::default(),
         rounds_max: None,
         hard_rounds_max: 200,
         calls_at_once: 1,

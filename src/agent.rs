@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod budget;
+pub mod compaction;
 pub mod content;
 pub mod draft;
 pub mod entry;

@@ -4,6 +4,7 @@ pub mod api;
 mod approvals;
 mod artifacts;
 mod body;
+mod compact;
 mod conversations;
 pub mod events;
 pub mod functions;

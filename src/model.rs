@@ -3,6 +3,7 @@
 pub mod catalogue;
 pub mod responses;
 pub mod scripted;
+pub mod tokens;
 
 use std::fmt;
 use std::time::Duration;

@@ -25,6 +25,7 @@ pub mod schedules;
 mod spans;
 mod spending;
 pub mod stopping;
+mod summing;
 pub mod sweep;
 mod telling;
 pub mod views;
@@ -123,6 +124,10 @@ pub const BOUNDARIES: [&str; 46] = [
     "tool.after",
     "result.before",
     "result.after",
+    "summing.before",
+    "summing.after",
+    "summary.before",
+    "summary.after",
     "renew.before",
     "renew.after",
     "expiry.before",

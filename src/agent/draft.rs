@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::agent::batch::Batch;
 use crate::agent::budget::Budget;
+use crate::agent::compaction::Room;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
 use crate::agent::head::Head;
@@ -28,6 +29,8 @@ pub struct Rules {
     /// Calls of one answer that may run at once.
     pub calls_at_once: u32,
     pub retry: Retry,
+    /// Of the model that is asked next.
+    pub room: Room,
     pub steering_mode: QueueMode,
     pub follow_up_mode: QueueMode,
     /// Whether a steer skips the calls of its batch that have not been started.

@@ -83,6 +83,10 @@ impl EntryBody {
         if let Self::Message(entry) = self { Some(&entry.message) } else { None }
     }
 
+    pub fn compaction(&self) -> Option<&Compaction> {
+        if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
+    }
+
     /// What a call gave, whether it stands on the path already or is kept until its turn comes.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are no result")]
     pub fn result(&self) -> Option<&ToolResultMessage> {
@@ -175,8 +179,12 @@ pub struct Compaction {
     pub tokens_before: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
+    /// Whether an extension wrote the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<bool>,
+    /// What the summary took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

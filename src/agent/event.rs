@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::compaction::Reason;
 use crate::agent::content::ToolCall;
 use crate::agent::entry::CallRef;
 use crate::agent::raw::{RawJson, tagged};
@@ -35,6 +36,11 @@ pub enum EventBody {
     MessageReset(MessageReset),
     ToolExecutionStart(ToolExecutionStart),
     ToolExecutionEnd(ToolExecutionEnd),
+    /// The conversation is being summed up, by itself or because somebody asked.
+    AutoCompactionStart(CompactionStart),
+    AutoCompactionEnd(CompactionEnd),
+    SummarizationRetryScheduled(SummarizationRetry),
+    SummarizationRetryFinished(Empty),
     AutoRetryStart(AutoRetryStart),
     AutoRetryEnd(AutoRetryEnd),
     PromptCreated(Empty),
@@ -58,6 +64,10 @@ tagged!(EventBody by "type" {
     "message_reset" => MessageReset(MessageReset),
     "tool_execution_start" => ToolExecutionStart(ToolExecutionStart),
     "tool_execution_end" => ToolExecutionEnd(ToolExecutionEnd),
+    "auto_compaction_start" => AutoCompactionStart(CompactionStart),
+    "auto_compaction_end" => AutoCompactionEnd(CompactionEnd),
+    "summarization_retry_scheduled" => SummarizationRetryScheduled(SummarizationRetry),
+    "summarization_retry_finished" => SummarizationRetryFinished(Empty),
     "auto_retry_start" => AutoRetryStart(AutoRetryStart),
     "auto_retry_end" => AutoRetryEnd(AutoRetryEnd),
     "prompt.created" => PromptCreated(Empty),
@@ -83,6 +93,10 @@ impl EventBody {
             Self::MessageReset(_) => "message_reset",
             Self::ToolExecutionStart(_) => "tool_execution_start",
             Self::ToolExecutionEnd(_) => "tool_execution_end",
+            Self::AutoCompactionStart(_) => "auto_compaction_start",
+            Self::AutoCompactionEnd(_) => "auto_compaction_end",
+            Self::SummarizationRetryScheduled(_) => "summarization_retry_scheduled",
+            Self::SummarizationRetryFinished(_) => "summarization_retry_finished",
             Self::AutoRetryStart(_) => "auto_retry_start",
             Self::AutoRetryEnd(_) => "auto_retry_end",
             Self::PromptCreated(_) => "prompt.created",
@@ -177,6 +191,36 @@ pub struct ToolExecutionEnd {
     pub is_error: bool,
     /// `seq` of the result.
     pub result: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CompactionStart {
+    pub reason: Reason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CompactionEnd {
+    /// `seq` of the `compaction` entry; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<u64>,
+    pub aborted: bool,
+    /// Whether the answer that did not fit is asked for once more.
+    pub will_retry: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+}
+
+/// A summary failed and is tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SummarizationRetry {
+    /// From 1: the first is the second try.
+    pub attempt: u32,
+    pub max_attempts: u32,
+    pub delay_ms: u64,
+    pub error_message: String,
 }
 
 /// Which item of `Prompt.output`.

@@ -83,6 +83,12 @@ pub struct Head {
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
+    /// `seq` when the conversation was last summed up, or could not be: there is no next try before something is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compaction_tried: Option<u64>,
+    /// Whether a `compaction` entry was ever written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_compacted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<RawJson>,
     /// The model call whose cost is held; absent: none is, or nothing bounds what is spent.
@@ -142,6 +148,9 @@ pub struct Run {
     pub run_from_seq: Option<u64>,
     /// Whether the first `turn_start` is already in the record.
     pub is_turn_open: bool,
+    /// Whether the window was too small since the last answer that came whole: the next time it is the prompt's end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_overflowed: bool,
     /// Whether a failed answer has ended the run, which its next try begins anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_between_tries: bool,
@@ -225,16 +234,16 @@ impl Head {
     }
 
     /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
-    /// after the other, and where a budget bounds the next call, of which version 1 knows nothing.
+    /// after the other; where a budget bounds the next call, of which version 1 knows nothing; and where the conversation is or
+    /// was summed up: version 1 would send the model all of it.
     pub fn reader_needed(&self) -> u32 {
         let is_bounded = self.settings.budget.is_some() || self.held.is_some() || self.is_paused();
         match self.phase {
-            Phase::Calls { at_once: 2.., .. } => 2,
-            Phase::Idle
-            | Phase::Model { .. }
-            | Phase::Calls { .. }
-            | Phase::Summary { .. }
-            | Phase::Deleted => 1 + u32::from(is_bounded),
+            Phase::Calls { at_once: 2.., .. } | Phase::Summary { .. } => 2,
+            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } if self.is_compacted => 2,
+            Phase::Idle | Phase::Model { .. } | Phase::Calls { .. } | Phase::Deleted => {
+                1 + u32::from(is_bounded)
+            }
         }
     }
 

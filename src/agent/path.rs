@@ -28,6 +28,22 @@ pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
     path
 }
 
+/// The same from the leaf back, without a list of it: for who reads only the end. `entries` are in order of `seq`, and a
+/// parent stands before its children.
+pub fn back<'a>(
+    entries: impl DoubleEndedIterator<Item = &'a Arc<Entry>>,
+    leaf: Option<&'a EntryId>,
+) -> impl Iterator<Item = &'a Arc<Entry>> {
+    let mut wanted = leaf;
+    entries.rev().filter(move |entry| {
+        let is_next = wanted == Some(&entry.base.entry_id);
+        if is_next {
+            wanted = entry.base.parent_id.as_ref();
+        }
+        is_next
+    })
+}
+
 /// The common case without a table: every entry's parent is the one before it, and the last is the leaf.
 fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry>>> {
     let is_leaf_last = entries.last().is_some_and(|last| &last.base.entry_id == leaf);

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::compaction::Reason;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, EffectId, RequestId};
@@ -29,12 +30,16 @@ pub enum Phase {
         #[serde(default = "one", skip_serializing_if = "is_one")]
         at_once: u32,
     },
-    /// A summary of what the window no longer holds.
+    /// A summary of what the window no longer holds. What comes after it: the next answer of the prompt that runs, or
+    /// nothing.
     Summary {
         attempt: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
-        reason: String,
+        reason: Reason,
+        /// What it should dwell on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instructions: Option<String>,
     },
     /// The conversation is being purged; for everyone else it is gone.
     Deleted,

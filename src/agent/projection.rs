@@ -1,6 +1,8 @@
 //! From the path to what the model is sent. Two stages, as the sources have it: the messages of the path, which extensions
 //! may change, and then the conversion that makes them well-formed (invariant 8).
 
+pub mod wording;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,8 +10,13 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::agent::content::{Block, Content, ToolCall};
-use crate::agent::entry::{CallRef, Entry, EntryBody, FileOutput, MessageEntry, Output};
-use crate::agent::message::{AssistantMessage, Message, StopReason, ToolResultMessage};
+use crate::agent::entry::{
+    CallRef, Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output,
+};
+use crate::agent::message::{
+    AssistantMessage, BranchSummaryMessage, CompactionSummaryMessage, CustomMessage, Message,
+    StopReason, ToolResultMessage,
+};
 use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
@@ -17,10 +24,39 @@ use crate::clock::Timestamp;
 /// What stands in for a result that is not there.
 pub const NO_RESULT: &str = "No result provided";
 
-/// The messages of a path, in order, whatever their role; files that tools sent to the person speak as a sentence, after
-/// the results of their batch. Stored messages are borrowed: the history is not copied.
+/// The messages that the model is sent next. After a compaction: its summary, what it kept, and what came after it.
 pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
-    let mut spoken = Vec::with_capacity(path.len());
+    let Some((at, compaction)) = last_compaction(path) else { return spoken(path) };
+    let (before, rest) = path.split_at(at);
+    let (timestamp, after) = match rest.split_first() {
+        Some((entry, after)) => (entry.base.timestamp, after),
+        None => return spoken(path),
+    };
+    let kept = before
+        .iter()
+        .position(|entry| entry.base.entry_id == compaction.first_kept_entry_id)
+        .and_then(|first| before.get(first..))
+        .unwrap_or_default();
+    let summary = Message::CompactionSummary(CompactionSummaryMessage {
+        summary: compaction.summary.clone(),
+        tokens_before: compaction.tokens_before,
+        timestamp,
+        extra: Extra::new(),
+    });
+    let mut messages = vec![Cow::Owned(summary)];
+    messages.extend(spoken(kept.iter().chain(after)));
+    messages
+}
+
+/// The newest compaction of a path, and where it stands.
+pub fn last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compaction)> {
+    path.iter().enumerate().rev().find_map(|(at, entry)| Some((at, entry.body.compaction()?)))
+}
+
+/// What entries say, in order, whatever its role; files that tools sent to the person speak as a sentence, after
+/// the results of their batch. Stored messages are borrowed: the history is not copied.
+pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a, Message>> {
+    let mut spoken = Vec::new();
     let mut files: Vec<Message> = Vec::new();
     let mut asked: Vec<(CallRef, &str)> = Vec::new();
     for entry in path {
@@ -37,6 +73,11 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
                 }
                 spoken.push(Cow::Borrowed(message));
             }
+            EntryBody::CustomMessage(_) | EntryBody::BranchSummary(_) => {
+                spoken.extend(files.drain(..).map(Cow::Owned));
+                settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
+                spoken.extend(told_aside(entry).map(Cow::Owned));
+            }
             EntryBody::Output(output) => match &output.output {
                 Output::File(file) => files.push(file_sentence(file, entry.base.timestamp)),
                 Output::Widget(_) | Output::Other(_) => {}
@@ -49,9 +90,7 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
             EntryBody::ThinkingLevelChange(_)
             | EntryBody::ModelChange(_)
             | EntryBody::Compaction(_)
-            | EntryBody::BranchSummary(_)
             | EntryBody::Custom(_)
-            | EntryBody::CustomMessage(_)
             | EntryBody::Label(_)
             | EntryBody::SessionInfo(_)
             | EntryBody::Prompt(_)
@@ -66,6 +105,30 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
     }
     spoken.extend(files.into_iter().map(Cow::Owned));
     spoken
+}
+
+/// What an entry that is no message says as one; a branch without a summary says nothing.
+fn told_aside(entry: &Entry) -> Option<Message> {
+    let timestamp = entry.base.timestamp;
+    if let EntryBody::CustomMessage(custom) = &entry.body {
+        return Some(Message::Custom(CustomMessage {
+            custom_type: custom.custom_type.clone(),
+            content: custom.content.clone(),
+            display: custom.display,
+            details: custom.details.clone(),
+            timestamp,
+            extra: Extra::new(),
+        }));
+    }
+    let EntryBody::BranchSummary(branch) = &entry.body else { return None };
+    (!branch.summary.is_empty()).then(|| {
+        Message::BranchSummary(BranchSummaryMessage {
+            summary: branch.summary.clone(),
+            from_id: branch.from_id.to_string(),
+            timestamp,
+            extra: Extra::new(),
+        })
+    })
 }
 
 /// A request that nobody decided before the conversation went on: the model reads that its call is pending.
@@ -115,7 +178,7 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
     })
 }
 
-/// Keeps user, assistant and tool result messages; leaves out failed answers and results without a call; gives every call
+/// Keeps user, assistant and tool result messages, and lets summaries, commands and what extensions add speak as the user; leaves out failed answers and results without a call; gives every call
 /// exactly one result, before the next user or assistant message.
 pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
     let mut converted = Vec::with_capacity(messages.len());
@@ -154,7 +217,12 @@ pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
             | Message::Custom(_)
             | Message::BranchSummary(_)
             | Message::CompactionSummary(_)
-            | Message::Other(_) => {}
+            | Message::Other(_) => {
+                if let Some(user) = wording::as_user(&message) {
+                    close(&mut converted, &mut open);
+                    converted.push(Cow::Owned(user));
+                }
+            }
         }
     }
     close(&mut converted, &mut open);

@@ -2,6 +2,7 @@
 
 mod answer;
 mod calls;
+mod compacting;
 mod ending;
 mod going_on;
 mod landing;
@@ -24,6 +25,7 @@ use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
 pub use calls::UNKNOWN_OUTCOME;
+pub use compacting::{CompactInput, Summarised, SummaryOutcome, wants_measuring};
 pub use paying::{Asks, Paying, own_shortage};
 pub use retrying::{Setback, wait_after};
 pub use taking_in::{gives_way, is_understood};
@@ -43,6 +45,10 @@ pub enum Input {
     TakenOver,
     /// The model answered, or failed.
     Answered(Box<Answered>),
+    /// What the model is sent next comes too close to its window.
+    Crowded,
+    /// A summary was made, or could not be.
+    Summarised(Box<Summarised>),
     /// A ready call was looked at.
     Prepared { index: usize, gate: Gate },
     /// A started call gave its result.
@@ -131,6 +137,8 @@ pub fn step(draft: &mut Draft, input: &Input) {
         Input::TakeIn => taking_in::take_in(draft),
         Input::TakenOver => calls::take_over(draft),
         Input::Answered(answered) => answer::accept(draft, answered),
+        Input::Crowded => compacting::crowd(draft),
+        Input::Summarised(summarised) => compacting::accept(draft, summarised),
         Input::Prepared { index, gate } => calls::pass_gate(draft, *index, gate),
         Input::Returned { index, result } => calls::settle(draft, *index, result),
         Input::Placing => results::put_kept(draft),

@@ -8,6 +8,7 @@
 )]
 
 mod batches;
+mod compacting;
 mod fixtures;
 mod outcomes;
 mod projecting;
@@ -16,6 +17,7 @@ mod retrying;
 mod steering;
 mod stops;
 mod stories;
+mod summing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +50,7 @@ pub(super) fn head() -> Head {
 pub(super) fn rules() -> Rules {
     Rules {
         rounds_max: Some(25),
+        room: crate::agent::compaction::Room::default(),
         hard_rounds_max: 200,
         calls_at_once: 1,
         retry: crate::agent::settings::Retry::default(),

@@ -8,8 +8,8 @@ use utoipa_axum::routes;
 use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
 use crate::http::{
-    Shared, approvals, artifacts, conversations, events, health, inbox, links, prompts, schedules,
-    stop, usage,
+    Shared, approvals, artifacts, compact, conversations, events, health, inbox, links, prompts,
+    schedules, stop, usage,
 };
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
@@ -32,6 +32,7 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
         .routes(routes!(conversations::list_messages))
         .routes(routes!(conversations::list_entries))
+        .routes(routes!(compact::compact))
         .routes(routes!(prompts::begin))
         .routes(routes!(prompts::create, prompts::list))
         .routes(routes!(prompts::read))

@@ -2,6 +2,7 @@
 //! the caller a repeat with the same key, never a second effect.
 
 pub mod artifact;
+pub mod compact;
 pub mod conversation;
 pub mod decide;
 pub mod delete;

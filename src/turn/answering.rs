@@ -58,9 +58,7 @@ impl Hold<'_> {
         };
         let settings = self.settings();
         let run = self.head.prompt.clone();
-        let model =
-            run.as_ref().and_then(|run| run.model.clone()).or_else(|| settings.model.clone());
-        let record = match world.model.record(model.as_deref().unwrap_or("normal")) {
+        let record = match self.model(&settings) {
             Ok(record) => record,
             Err(reason) => return Ok((failed(NO_MODEL, reason), agent.revision.clone())),
         };
@@ -93,7 +91,8 @@ impl Hold<'_> {
         let request =
             ModelRequest { session_id: &session, traceparent: traceparent.as_deref(), ..request };
         asking.ask(&request);
-        let answer = asking.span.run(Box::pin(self.listen(&record, request, &telling))).await;
+        let heard = asking.span.run(Box::pin(self.listen(&record, request, &telling))).await;
+        let answer = heard.map(|answer| answer.unwrap_or_else(|| cut(&record, telling.cut())));
         asking.end(answer.as_ref());
         if answer.is_err() {
             telling.reset();
@@ -102,7 +101,7 @@ impl Hold<'_> {
     }
 
     /// What the core is told of a failure, with the chance that it has none of by itself.
-    fn setback(&self, failure: Option<&Failure>) -> Setback {
+    pub(super) fn setback(&self, failure: Option<&Failure>) -> Setback {
         match failure {
             Some(Failure::Retryable { after }) => {
                 Setback::Passing { after: *after, chance: self.world.ids.chance() }
@@ -113,35 +112,35 @@ impl Hold<'_> {
     }
 
     /// Which try of the same answer this is.
-    fn attempt(&self) -> u32 {
+    pub(super) fn attempt(&self) -> u32 {
         match self.head.phase {
-            Phase::Model { attempt, .. } => attempt,
-            Phase::Idle | Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => 1,
+            Phase::Model { attempt, .. } | Phase::Summary { attempt, .. } => attempt,
+            Phase::Idle | Phase::Calls { .. } | Phase::Deleted => 1,
         }
     }
 
-    /// Waits for the answer, renewing the claim. A stop cuts it where it is; a turn that would outlast the host's patience
-    /// fails instead.
-    async fn listen(
+    /// Waits for the answer, renewing the claim. `None`: a stop came first; a turn that would outlast the host's patience fails
+    /// instead.
+    pub(super) async fn listen(
         &mut self,
         record: &ModelRecord,
         request: ModelRequest<'_>,
-        telling: &Telling<'_>,
-    ) -> Result<Answer, TurnError> {
+        listener: &dyn Listener,
+    ) -> Result<Option<Answer>, TurnError> {
         let world = self.world;
         let mut stopped = std::pin::pin!(stopping::comes(world, &self.key, self.prompt_id()));
         let left = self.turn_ends.saturating_sub(world.clock.monotonic());
-        let mut answering = std::pin::pin!(world.model.answer(request, telling));
+        let mut answering = std::pin::pin!(world.model.answer(request, listener));
         let mut over = std::pin::pin!(tokio::time::sleep(left));
         tokio::select! {
             biased;
-            answer = &mut answering => Ok(answer),
+            answer = &mut answering => Ok(Some(answer)),
             () = &mut over => {
                 let text = format!("The model did not finish within {} s.", left.as_secs());
                 let reply = Reply { error: Some("timeout".to_owned()), ..Reply::default() };
-                Ok(Answer { reply, ..failed(&record.id, text) })
+                Ok(Some(Answer { reply, ..failed(&record.id, text) }))
             }
-            () = &mut stopped => Ok(cut(record, telling)),
+            () = &mut stopped => Ok(None),
             error = self.keep() => Err(error),
         }
     }
@@ -169,7 +168,7 @@ fn request_of<'a>(
 }
 
 /// The tools that are offered: the agent's, less those that the settings leave out. Unknown names are passed over.
-fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
+pub(super) fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
     let is_active = |name: &str| {
         settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
     };
@@ -208,10 +207,10 @@ fn failed(model: &str, reason: String) -> Answer {
 }
 
 /// What the record has of a call that was stopped. What it cost is not known: who hangs up is told no usage.
-fn cut(record: &ModelRecord, telling: &Telling<'_>) -> Answer {
+pub(super) fn cut(record: &ModelRecord, content: Vec<Block>) -> Answer {
     let unmade = failed(&record.id, STOPPED.to_owned());
     let message = AssistantMessage {
-        content: telling.cut(),
+        content,
         api: record.api.clone(),
         provider: record.provider.clone(),
         stop_reason: StopReason::Aborted,

@@ -331,6 +331,8 @@ fn boundary(name: &'static str, side: &'static str) -> &'static str {
         ("take-in", _) => "take-in.after",
         ("answer", "before") => "answer.before",
         ("answer", _) => "answer.after",
+        ("summary", "before") => "summary.before",
+        ("summary", _) => "summary.after",
         ("result", "before") => "result.before",
         ("result", _) => "result.after",
         // Whatever else changes the head alone.

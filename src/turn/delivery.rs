@@ -195,6 +195,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         hold.settle_due(&mut inputs).await;
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         hold.prepare(&mut inputs).await;
+        hold.measure(&mut inputs).await?;
         hold.reserve(&mut inputs).await?;
         let is_plain = inputs.len() == 2 && !is_news && hold.is_settled;
         if !is_plain || !hold.try_out(&inputs).is_empty() {
@@ -220,8 +221,8 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
 /// Whether the turn has anything to perform.
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
-        Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
-        Phase::Model { .. } => !head.is_paused(),
+        Phase::Idle | Phase::Deleted => false,
+        Phase::Model { .. } | Phase::Summary { .. } => !head.is_paused(),
         Phase::Calls { .. } => head.phase.batch().is_performing(),
     }
 }
@@ -237,15 +238,19 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
     loop {
         let now = hold.world.clock.now();
         match &hold.head.phase {
-            Phase::Idle | Phase::Deleted | Phase::Summary { .. } => return Ok(()),
-            Phase::Model { not_before, .. } => {
+            Phase::Idle | Phase::Deleted => return Ok(()),
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 let is_early = not_before.is_some_and(|time| time > now);
                 // A commit that kept the claim has promised to go on: time that passed since changes nothing.
                 let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
                 if is_early || !goes_on || !Box::pin(hold.pay()).await? {
                     return Ok(());
                 }
-                Box::pin(hold.answer()).await?;
+                if matches!(hold.head.phase, Phase::Summary { .. }) {
+                    Box::pin(hold.sum_up()).await?;
+                } else {
+                    Box::pin(hold.answer()).await?;
+                }
             }
             Phase::Calls { .. } => {
                 if !hold.head.phase.batch().is_performing() {

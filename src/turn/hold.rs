@@ -45,7 +45,7 @@ pub(super) struct Hold<'w> {
     pub(super) turn_ends: Duration,
     /// Answers taken in this delivery.
     pub(super) answers_taken: u32,
-    /// Whether tools have run in this delivery: they may have taken most of the turn.
+    /// Whether tools or a summary have run in this delivery: they may have taken most of the turn.
     pub(super) has_run_tools: bool,
     /// Whether this is no delivery, and only counts one that came to nothing.
     pub(super) is_counting: bool,
@@ -200,6 +200,7 @@ impl Hold<'_> {
             hard_rounds_max: settings.hard_rounds(),
             budget: settings.bounds(),
             calls_at_once: settings.calls_at_once(),
+            room: self.room(&settings),
             retry: settings.retry.unwrap_or_default(),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
@@ -244,9 +245,9 @@ impl Hold<'_> {
             return true;
         }
         match &draft.head.phase {
-            Phase::Idle | Phase::Deleted | Phase::Summary { .. } => true,
-            Phase::Model { .. } if draft.head.is_paused() => true,
-            Phase::Model { not_before, .. } => {
+            Phase::Idle | Phase::Deleted => true,
+            Phase::Model { .. } | Phase::Summary { .. } if draft.head.is_paused() => true,
+            Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 not_before.is_some_and(|time| time > draft.now) || !self.may_answer(&draft.head)
             }
             Phase::Calls { .. } => !draft.batch().is_performing(),

@@ -131,6 +131,7 @@ impl Hold<'_> {
         inputs.push(Input::TakeIn);
         self.prepare(&mut inputs).await;
         inputs.extend(told);
+        self.measure(&mut inputs).await?;
         self.reserve_next(&mut inputs).await?;
         self.commit(name, &inputs, &waiting).await
     }

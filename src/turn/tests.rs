@@ -10,6 +10,7 @@ mod bench;
 mod bounds;
 mod checks;
 mod claims;
+mod compacting;
 mod economy;
 mod invariants;
 mod lost_answers;

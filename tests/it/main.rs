@@ -9,6 +9,7 @@
 mod api;
 mod azure_model;
 mod cluster;
+mod compacting;
 mod conformance;
 mod edge;
 mod fsyncs;

@@ -8,7 +8,9 @@ use crate::agent::entry::{Entry, EntryBody, MessageEntry, PromptError, PromptSta
 use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
-use crate::agent::step::{Answered, CallResult, calls, ending, paying, retrying, taking_in};
+use crate::agent::step::{
+    Answered, CallResult, Setback, calls, compacting, ending, paying, retrying, taking_in,
+};
 use crate::ids::EntryId;
 
 /// What a call of an answer that was cut by the output limit is given instead of being run.
@@ -32,20 +34,28 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
             "The model asked for {calls_count} tool calls in one answer; at most {CALLS_MAX} are taken. None was run."
         ));
     }
-    let wait = if message.stop_reason == StopReason::Error {
-        retrying::next_wait(draft, answered.setback)
-    } else {
-        None
-    };
-    let entry = record(draft, answered, message, wait.is_some());
+    let setback = compacting::judge(draft, &mut message, answered.setback);
+    let is_error = message.stop_reason == StopReason::Error;
+    let wait = if is_error { retrying::next_wait(draft, setback) } else { None };
+    let recovers = is_error && compacting::recovers(draft, setback);
+    let entry = record(draft, answered, message, wait.is_some() || recovers);
     let Some(message) = entry.body.message().and_then(Message::as_assistant) else { return };
     if let Some(wait) = wait {
         retrying::begin(draft, &entry, wait);
         return;
     }
-    if message.is_failed() {
-        end_failed(draft, &entry, message);
+    if recovers {
+        retrying::give_up(draft, message.error_message.as_deref());
+        retrying::end_run(draft, &entry);
+        compacting::recover(draft);
         return;
+    }
+    if message.is_failed() {
+        end_failed(draft, &entry, message, setback);
+        return;
+    }
+    if let Some(run) = &mut draft.head.prompt {
+        run.has_overflowed = false;
     }
     retrying::succeed(draft);
     tell_texts(draft, &entry, message);
@@ -114,17 +124,16 @@ fn tell_texts(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
 }
 
 /// A final failure ends the prompt; what waits is not looked at for this prompt, and stays.
-fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
+fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage, setback: Setback) {
     tell_texts(draft, entry, message);
     ending::end_turn(draft, entry.base.seq, Vec::new());
     if message.stop_reason == StopReason::Aborted {
         ending::end(draft, PromptState::Aborted, PromptStop::Aborted, None);
         return;
     }
-    let error = PromptError {
-        kind: "model".to_owned(),
-        message: message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned()),
-    };
+    let text = message.error_message.clone().unwrap_or_else(|| "Unknown error".to_owned());
+    let text = compacting::told_error(draft, setback, text);
+    let error = PromptError { kind: "model".to_owned(), message: text };
     ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }
 

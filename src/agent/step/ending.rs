@@ -12,7 +12,9 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls, paying, results, retrying, stopping, taking_in};
+use crate::agent::step::{
+    CallResult, calls, compacting, paying, results, retrying, stopping, taking_in,
+};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -95,6 +97,7 @@ pub(super) fn end(
 ) {
     let Some(run) = draft.head.prompt.clone() else { return };
     stopping::settle(draft, state);
+    compacting::cut_off(draft);
     // A failed answer that was to be asked for again has ended the run already.
     if !run.is_between_tries {
         let (from_seq, to_seq) = (run.agent_from(), draft.head.seq);
@@ -149,6 +152,10 @@ pub(super) fn end_prompt(
 
 /// The prompt fails with the reason; calls that have no result get one, so that the conversation can go on.
 pub(super) fn poison(draft: &mut Draft, reason: &str) {
+    if matches!(draft.head.phase, Phase::Summary { .. }) {
+        compacting::fail(draft, reason);
+        return;
+    }
     if draft.head.prompt.is_none() {
         draft.head.phase = Phase::Idle;
         draft.head.claims = 0;

@@ -69,6 +69,7 @@ pub(super) fn begin(
         rounds: 0,
         run_from_seq,
         is_turn_open: true,
+        has_overflowed: false,
         is_between_tries: false,
         is_steered: false,
         usage: crate::agent::usage::Usage::default(),

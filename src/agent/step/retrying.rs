@@ -65,6 +65,19 @@ pub(super) fn next_wait(draft: &Draft, setback: Setback) -> Option<Duration> {
 /// The failed answer stays in the record, and out of what the model is sent; the next try is owed from `wait` on.
 pub(super) fn begin(draft: &mut Draft, failed: &Entry, wait: Duration) {
     let Some(attempt) = attempt(draft) else { return };
+    end_run(draft, failed);
+    draft.tell(EventBody::AutoRetryStart(AutoRetryStart {
+        attempt,
+        max_attempts: draft.rules.retry.max_retries,
+        delay_ms: millis(wait),
+        message: failed.base.seq,
+    }));
+    let not_before = Some(draft.now.plus(wait));
+    draft.head.phase = Phase::Model { attempt: attempt + 1, not_before };
+}
+
+/// The run ends with the failed answer, which is void, and the next try begins another.
+pub(super) fn end_run(draft: &mut Draft, failed: &Entry) {
     ending::end_turn(draft, failed.base.seq, Vec::new());
     let from_seq = draft.head.prompt.as_ref().map_or(failed.base.seq, Run::agent_from);
     draft.tell(EventBody::AgentEnd(AgentEnd {
@@ -73,18 +86,10 @@ pub(super) fn begin(draft: &mut Draft, failed: &Entry, wait: Duration) {
         will_retry: true,
     }));
     draft.tell(EventBody::MessageReset(MessageReset { message_id: failed.base.entry_id.clone() }));
-    draft.tell(EventBody::AutoRetryStart(AutoRetryStart {
-        attempt,
-        max_attempts: draft.rules.retry.max_retries,
-        delay_ms: millis(wait),
-        message: failed.base.seq,
-    }));
     if let Some(run) = &mut draft.head.prompt {
         run.run_from_seq = Some(failed.base.seq + 1);
         run.is_between_tries = true;
     }
-    let not_before = Some(draft.now.plus(wait));
-    draft.head.phase = Phase::Model { attempt: attempt + 1, not_before };
 }
 
 /// An answer came: the next failure is a first one again.

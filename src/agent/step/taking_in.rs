@@ -10,7 +10,9 @@ use crate::agent::message::{Message, UserMessage};
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::QueueMode;
-use crate::agent::step::{CallResult, calls, ending, going_on, landing, stopping};
+use crate::agent::step::{
+    CallResult, CompactInput, calls, compacting, ending, going_on, landing, stopping,
+};
 use crate::ids::PromptId;
 
 /// What the model reads of a call that a steer came before.
@@ -27,7 +29,7 @@ pub fn is_understood(body: &InboxBody) -> bool {
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::LateResult(_) => true,
-        InboxBody::Command(_) => false,
+        InboxBody::Command(command) => command.name == compacting::COMPACT,
     }
 }
 
@@ -47,9 +49,14 @@ pub(super) fn take_in(draft: &mut Draft) {
     }
     settle_all(draft);
     if draft.head.prompt.is_none() && draft.head.phase == Phase::Idle {
-        let is_first = |item: &InboxItem| begins(item).is_some() && item.starts_when_idle();
+        let is_first = |item: &InboxItem| {
+            (begins(item).is_some() && item.starts_when_idle()) || CompactInput::of(item).is_some()
+        };
         if let Some(item) = take(draft, is_first) {
-            begin(draft, &item, None);
+            match CompactInput::of(&item) {
+                Some(asked) => compacting::land(draft, &item, asked),
+                None => begin(draft, &item, None),
+            }
         }
     }
     if stopping::is_coming(draft) {

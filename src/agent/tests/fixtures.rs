@@ -49,7 +49,7 @@ fn inbox_items_of_every_kind_round_trip() {
 
 #[test]
 fn events_round_trip() {
-    assert_eq!(round_trips::<Event>(EVENTS), 22);
+    assert_eq!(round_trips::<Event>(EVENTS), 27);
 }
 
 #[test]

@@ -120,8 +120,8 @@ fn a_call_without_a_result_gets_one_in_place() {
 #[test]
 fn unknown_roles_speak_to_nobody() {
     let odd = json!({"role": "hologram", "content": 12.50, "big": 123_456_789_012_345_678_901_234_567_890_f64});
-    let bash = json!({"role": "bashExecution", "command": "ls", "output": "x", "cancelled": false, "truncated": false, "timestamp": 0});
-    let messages = [from_json(&odd), from_json(&bash)];
+    let hidden = json!({"role": "bashExecution", "command": "ls", "output": "x", "cancelled": false, "truncated": false, "excludeFromContext": true, "timestamp": 0});
+    let messages = [from_json(&odd), from_json(&hidden)];
     assert!(convert(messages.iter().map(Cow::Borrowed).collect()).is_empty());
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::agent::entry::{CallRef, Entry, EntryBody};
-use crate::agent::event::{Event, EventBody, MessageRef, OutputRef, RequestRef};
+use crate::agent::event::{CompactionEnd, Event, EventBody, MessageRef, OutputRef, RequestRef};
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agent::view::{Origin, outputs};
@@ -40,6 +40,7 @@ impl Filler {
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::TurnStart(_)
+            | EventBody::SummarizationRetryFinished(_)
             | EventBody::PromptCreated(_) => json!({}),
             EventBody::AgentEnd(end) => {
                 json!({
@@ -63,6 +64,9 @@ impl Filler {
                 "toolCallId": end.tool_call_id, "toolName": end.tool_name,
                 "result": self.result(end.result), "isError": end.is_error,
             }),
+            EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
+            EventBody::AutoCompactionEnd(end) => self.compaction(end),
+            EventBody::SummarizationRetryScheduled(retry) => json!(retry),
             EventBody::AutoRetryStart(start) => json!({
                 "attempt": start.attempt, "maxAttempts": start.max_attempts,
                 "delayMs": start.delay_ms, "errorMessage": self.error_message(start.message),
@@ -99,6 +103,7 @@ impl Filler {
             EventBody::MessageStart(message) | EventBody::MessageEnd(message) => one(message.seq),
             EventBody::ToolExecutionStart(start) => one(start.call.answer),
             EventBody::ToolExecutionEnd(end) => one(end.result),
+            EventBody::AutoCompactionEnd(end) => end.entry.into_iter().for_each(one),
             EventBody::AutoRetryStart(start) => one(start.message),
             EventBody::PromptOutput(output) | EventBody::PromptOutputUpdated(output) => {
                 let from = output.call.map_or(output.seq, |call| call.answer.min(output.seq));
@@ -114,6 +119,9 @@ impl Filler {
             | EventBody::AgentSettled(_)
             | EventBody::TurnStart(_)
             | EventBody::MessageReset(_)
+            | EventBody::AutoCompactionStart(_)
+            | EventBody::SummarizationRetryScheduled(_)
+            | EventBody::SummarizationRetryFinished(_)
             | EventBody::AutoRetryEnd(_)
             | EventBody::PromptCreated(_)
             | EventBody::PromptApprovalRequested(_)
@@ -156,6 +164,25 @@ impl Filler {
 
     fn message_data(&self, message: &MessageRef) -> Value {
         json!({"messageId": message.message_id, "message": self.message(message.seq)})
+    }
+
+    /// The summary and what it stands for, when there is one.
+    fn compaction(&self, end: &CompactionEnd) -> Value {
+        let entry = end.entry.and_then(|seq| self.entries.get(&seq));
+        let result = entry.and_then(|entry| entry.body.compaction()).map(|compaction| {
+            json!({
+                "summary": compaction.summary, "firstKeptEntryId": compaction.first_kept_entry_id,
+                "tokensBefore": compaction.tokens_before, "details": compaction.details,
+            })
+        });
+        let mut told = json!({"aborted": end.aborted, "willRetry": end.will_retry});
+        if let Some(told) = told.as_object_mut() {
+            told.extend(result.map(|result| ("result".to_owned(), result)));
+            told.extend(
+                end.error_message.as_ref().map(|text| ("errorMessage".to_owned(), json!(text))),
+            );
+        }
+        told
     }
 
     /// Of a run, which may be of several prompts.

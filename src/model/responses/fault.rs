@@ -1,6 +1,9 @@
 //! What went wrong with a call, and whether to try it again.
 
+use std::sync::LazyLock;
+
 use http::HeaderMap;
+use regex::{RegexSet, RegexSetBuilder};
 use serde_json::Value;
 
 use crate::clock::Timestamp;
@@ -28,6 +31,8 @@ pub struct Fault {
     pub message: String,
     /// The sentence for the record: what happened and, where somebody can help it, what to do.
     pub text: String,
+    /// An HTTP answer with nothing in it.
+    pub is_wordless: bool,
     /// The connection failed, or the answer stopped or made no sense on its way: nothing is known to be wrong with the request.
     pub is_lost: bool,
 }
@@ -95,6 +100,7 @@ impl Fault {
             _ => Self { message: bounded(body.trim()), ..Self::default() },
         };
         fault.status = Some(status);
+        fault.is_wordless = body.trim().is_empty();
         let name =
             fault.code.as_ref().or(fault.kind.as_ref()).filter(|name| **name != status.to_string());
         let said = match (name, fault.message.as_str()) {
@@ -181,14 +187,37 @@ pub fn classify(fault: &Fault, headers: &HeaderMap, now: Timestamp) -> Failure {
     }
 }
 
+/// How providers word that the input does not fit the window.
+static OVERFLOW: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
+    let patterns = [
+        "prompt is too long",
+        "input is too long for requested model",
+        "exceeds the context window",
+        "input token count.*exceeds the maximum",
+        r"maximum prompt length is \d+",
+        "reduce the length of the messages",
+        "maximum context length",
+        r"exceeds the limit of \d+ tokens",
+        "exceeds the available context size",
+        "greater than the context length",
+        "context window exceeds limit",
+        "exceeded model token limit",
+        "context[_ ]length[_ ]exceeded",
+        "too many tokens",
+        "token limit exceeded",
+    ];
+    RegexSetBuilder::new(patterns).case_insensitive(true).build().ok()
+});
+
 fn is_overflow(fault: &Fault) -> bool {
-    fault.status == Some(413)
-        || fault.is_named(&["context_length_exceeded", "string_above_max_length"])
-        || fault.says(&[
-            "exceeds the context window",
-            "maximum context length",
-            "context_length_exceeded",
-        ])
+    // Gateways refuse what is too long for them without a word.
+    let is_wordless = fault.status == Some(400) && fault.is_wordless;
+    let is_named = fault.is_named(&["context_length_exceeded", "string_above_max_length"]);
+    // A rate is a matter of time, however many tokens it is about.
+    let is_rate = fault.number() == Some(429) || fault.names().any(|name| name.contains("rate"));
+    let is_worded =
+        || OVERFLOW.as_ref().is_some_and(|overflow| overflow.is_match(&fault.message)) && !is_rate;
+    fault.status == Some(413) || is_wordless || is_named || is_worded()
 }
 
 /// Whatever the status: the same request fails again.

@@ -214,6 +214,8 @@ pub(crate) fn new_head(
         unknown_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
         provider_state: None,
+        compaction_tried: None,
+        is_compacted: false,
         hold: None,
         held: None,
         books: Books::default(),

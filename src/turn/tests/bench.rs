@@ -4,6 +4,7 @@ mod agent;
 mod counting;
 mod probes;
 mod steady;
+mod windowed;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +20,7 @@ pub(super) use self::counting::Counting;
 use self::probes::CrashProbe;
 pub(super) use self::probes::{HookProbe, PauseProbe, RuntimeClock};
 pub(super) use self::steady::Steady;
+pub(super) use self::windowed::Windowed;
 use crate::agent::content::Content;
 use crate::agent::entry::{Entry, EntryBody, Source};
 use crate::agent::event::Event;
@@ -30,6 +32,7 @@ use crate::artifacts::MemoryArtifacts;
 use crate::clock::Clock as _;
 use crate::ids::{ConversationKey, Ids, SeededIds, TenantId, UserId, WorkerId};
 use crate::live::MemoryLive;
+use crate::model::Model;
 use crate::queue::{self, Faults as QueueFaults, MemoryQueue, Queue as _};
 use crate::store::memory::{Faults, MemoryStore};
 use crate::store::{ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection};
@@ -54,6 +57,8 @@ pub(super) struct Bench {
     pub(super) queue: Arc<MemoryQueue>,
     pub(super) done: Done,
     pub(super) model: Arc<ScriptedAnswers>,
+    /// Answers in the place of the scripted one.
+    pub(super) other_model: Option<Arc<dyn Model>>,
     pub(super) clock: RuntimeClock,
     ids: Arc<dyn Ids>,
     agents: Arc<Catalog>,
@@ -91,6 +96,7 @@ impl Bench {
             agents: Arc::new(agent::catalog(&done)),
             done,
             model: Arc::default(),
+            other_model: None,
             clock,
             ids: Arc::new(SeededIds::new(seed)),
             dice: fastrand::Rng::with_seed(seed),
@@ -129,7 +135,7 @@ impl Bench {
             queue: self.queue.clone(),
             artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
             live: Arc::new(MemoryLive::new(0, 0)),
-            model: self.model.clone(),
+            model: self.other_model.clone().unwrap_or_else(|| self.model.clone()),
             agents: self.agents.clone(),
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),

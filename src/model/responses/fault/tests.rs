@@ -87,6 +87,36 @@ fn an_http_failure_is_judged_by_status_and_code() {
 }
 
 #[test]
+fn what_does_not_fit_the_window_is_known_by_its_words() {
+    let says = |status: u16, message: &str| {
+        let body = json!({"error": {"message": message}}).to_string();
+        classify(&Fault::of_http(status, &body), &headers(&[]), NOW)
+    };
+    for message in [
+        "Prompt is too long: 213462 tokens > 200000 maximum",
+        "Input is too long for requested model.",
+        "Your input exceeds the context window of this model.",
+        "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575)",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens",
+        "Please reduce the length of the messages or completion",
+        "This endpoint's maximum context length is 128000 tokens.",
+        "prompt token count of 200 exceeds the limit of 100 tokens",
+        "the request exceeds the available context size",
+        "tokens to keep is greater than the context length",
+        "context_length_exceeded",
+        "Context length exceeded",
+        "too many tokens in the input",
+    ] {
+        assert_eq!(says(400, message), Failure::Overflow, "{message}");
+    }
+    assert_eq!(says(429, "Too many tokens, please wait"), RETRY, "a rate is a matter of time");
+    assert_eq!(says(400, "exceeds the limit of 16 tools"), Failure::Final);
+    for (status, expected) in [(400, Failure::Overflow), (413, Failure::Overflow), (429, RETRY)] {
+        assert_eq!(classify(&Fault::of_http(status, ""), &headers(&[]), NOW), expected, "{status}");
+    }
+}
+
+#[test]
 fn a_failure_within_a_stream_is_judged_by_code_type_or_text() {
     let cases = [
         (json!({"error":{"type":"too_many_requests","code":"x"}}), RETRY),

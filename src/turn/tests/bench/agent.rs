@@ -265,7 +265,7 @@ impl Model for ScriptedAnswers {
             reasoning: false,
             images: false,
             cost: Prices::default(),
-            context_window: 1_000,
+            context_window: 1_000_000,
             max_tokens: 100,
             deployment_name: model.to_owned(),
         })

@@ -1,0 +1,162 @@
+//! Where a conversation is cut: what is summed up, and what stays as it is.
+
+use std::sync::Arc;
+
+use crate::agent::compaction::{Count, files::Files, tokens};
+use crate::agent::entry::{Compaction, Entry, EntryBody};
+use crate::agent::message::Message;
+use crate::agent::projection::last_compaction;
+use crate::ids::EntryId;
+
+/// What a compaction will do. Slices of the path.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// Summed up; where the cut divides a turn, only up to that turn. May be empty.
+    pub history: &'a [Arc<Entry>],
+    /// The first part of a turn that the cut divides; else empty.
+    pub prefix: &'a [Arc<Entry>],
+    pub first_kept: &'a EntryId,
+    /// The summary that the new one carries on.
+    pub previous: Option<&'a Compaction>,
+}
+
+/// Why there is nothing to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncut {
+    /// Nothing was said since the last time.
+    AlreadyCompacted,
+    TooSmall,
+}
+
+impl Uncut {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::AlreadyCompacted => "Already compacted",
+            Self::TooSmall => "Nothing to compact (session too small)",
+        }
+    }
+}
+
+/// Cuts the path (root first) so that about `keep_recent` tokens of it stay as they are.
+///
+/// # Errors
+/// Nothing would be summed up.
+pub fn plan<'a>(
+    path: &'a [Arc<Entry>],
+    keep_recent: u64,
+    count: Count<'_>,
+) -> Result<Plan<'a>, Uncut> {
+    let (last, previous) = last_compaction(path).unzip();
+    if let Some(last) = last
+        && !path.iter().skip(last).any(|entry| is_said(entry))
+    {
+        return Err(Uncut::AlreadyCompacted);
+    }
+    // What the last one kept is summed up now: it stands before it on the path.
+    let kept = previous.and_then(|compaction| {
+        path.iter().position(|entry| entry.base.entry_id == compaction.first_kept_entry_id)
+    });
+    let start = match (last, kept) {
+        (Some(last), Some(kept)) if kept < last => kept,
+        (Some(last), _) => last + 1,
+        (None, _) => 0,
+    };
+    let point = cut_point(path, start, keep_recent, count).ok_or(Uncut::TooSmall)?;
+    let first = with_what_stands_before(path, start, point);
+    let turn = turn_of(path, start, point).filter(|turn| *turn < first);
+    let history = path.get(start..turn.unwrap_or(first)).unwrap_or_default();
+    let prefix = turn.and_then(|turn| path.get(turn..first)).unwrap_or_default();
+    let is_any = history.iter().chain(prefix).any(|entry| is_said(entry));
+    let first_kept = path.get(first).map(|entry| &entry.base.entry_id);
+    match first_kept.filter(|_| is_any) {
+        Some(first_kept) => Ok(Plan { history, prefix, first_kept, previous }),
+        None => Err(Uncut::TooSmall),
+    }
+}
+
+impl Plan<'_> {
+    /// Tokens that go with what is summed up, the summary before it included.
+    pub fn tokens(&self, count: Count<'_>) -> u64 {
+        let entries = self.history.iter().chain(self.prefix);
+        let said: u64 = entries.map(|entry| tokens::of_entry(entry, count)).sum();
+        said + self.previous.map_or(0, |previous| count(&previous.summary))
+    }
+
+    /// Files that were read and changed up to the cut.
+    pub fn files(&self) -> Files {
+        let mut files = self.previous.map(Files::of).unwrap_or_default();
+        for entry in self.history.iter().chain(self.prefix) {
+            if let Some(answer) = entry.body.message().and_then(Message::as_assistant) {
+                files.note(answer);
+            }
+        }
+        files
+    }
+}
+
+/// The entry at which what stays begins: walking back until enough is kept, then the first place at or after it where a
+/// cut may be. A cut never parts a result from its call. `None`: everything stays.
+fn cut_point(
+    path: &[Arc<Entry>],
+    start: usize,
+    keep_recent: u64,
+    count: Count<'_>,
+) -> Option<usize> {
+    let mut kept = 0;
+    let enough = (start..path.len()).rev().find(|at| {
+        kept += path.get(*at).map_or(0, |entry| tokens::of_entry(entry, count));
+        kept >= keep_recent
+    })?;
+    let may_cut = |at: &usize| path.get(*at).is_some_and(|entry| begins_well(entry));
+    // Results of the last answer alone are enough: they stay, with their calls.
+    (enough..path.len())
+        .find(may_cut)
+        .or_else(|| (start..enough).rev().find(may_cut))
+        .filter(|at| *at > start)
+}
+
+/// Settings, marks and the like that stand before the cut come along.
+fn with_what_stands_before(path: &[Arc<Entry>], start: usize, point: usize) -> usize {
+    let mut first = point;
+    while first > start
+        && let Some(before) = path.get(first - 1)
+        && !matches!(before.body, EntryBody::Message(_) | EntryBody::Compaction(_))
+    {
+        first -= 1;
+    }
+    first
+}
+
+/// Where the turn began that a cut at `point` divides; `None`: the cut lies between two turns.
+fn turn_of(path: &[Arc<Entry>], start: usize, point: usize) -> Option<usize> {
+    let is_user = |entry: &Entry| matches!(entry.body.message(), Some(Message::User(_)));
+    if path.get(point).is_some_and(|entry| is_user(entry)) {
+        return None;
+    }
+    (start..=point).rev().find(|at| path.get(*at).is_some_and(|entry| begins_turn(entry)))
+}
+
+fn begins_turn(entry: &Entry) -> bool {
+    matches!(entry.body, EntryBody::BranchSummary(_) | EntryBody::CustomMessage(_))
+        || matches!(entry.body.message(), Some(Message::User(_) | Message::BashExecution(_)))
+}
+
+fn begins_well(entry: &Entry) -> bool {
+    match entry.body.message() {
+        Some(Message::ToolResult(_) | Message::Other(_)) => false,
+        Some(
+            Message::User(_)
+            | Message::Assistant(_)
+            | Message::BashExecution(_)
+            | Message::Custom(_)
+            | Message::BranchSummary(_)
+            | Message::CompactionSummary(_),
+        ) => true,
+        None => matches!(entry.body, EntryBody::BranchSummary(_) | EntryBody::CustomMessage(_)),
+    }
+}
+
+/// Whether the model is sent anything of it.
+fn is_said(entry: &Entry) -> bool {
+    begins_well(entry) || matches!(entry.body.message(), Some(Message::ToolResult(_)))
+}

@@ -1,0 +1,261 @@
+//! Summing up as a step of its own: when it begins, and what its outcome comes to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::compaction::{Reason, silent_overflow};
+use crate::agent::draft::Draft;
+use crate::agent::entry::{Compaction, EntryBody, PromptError, PromptState, PromptStop};
+use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
+use crate::agent::inbox::{Command, InboxBody, InboxItem};
+use crate::agent::message::{AssistantMessage, StopReason};
+use crate::agent::phase::Phase;
+use crate::agent::raw::RawJson;
+use crate::agent::step::{Setback, ending, landing, wait_after};
+use crate::agent::usage::Usage;
+
+/// The inbox command that asks for it.
+pub(super) const COMPACT: &str = "compact";
+
+/// What the command carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CompactInput {
+    /// What the summary should dwell on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+}
+
+impl CompactInput {
+    pub fn body(&self) -> InboxBody {
+        InboxBody::Command(Command { name: COMPACT.to_owned(), args: Some(RawJson::of(self)) })
+    }
+
+    /// `None`: the item asks for something else.
+    pub fn of(item: &InboxItem) -> Option<Self> {
+        let InboxBody::Command(command) = &item.body else { return None };
+        if command.name != COMPACT {
+            return None;
+        }
+        Some(command.args.as_ref().and_then(|args| args.read().ok()).unwrap_or_default())
+    }
+}
+
+/// One try of a summary.
+#[derive(Clone, Debug)]
+pub struct Summarised {
+    /// Of all calls that were made for it.
+    pub usage: Usage,
+    pub outcome: SummaryOutcome,
+}
+
+#[derive(Clone, Debug)]
+pub enum SummaryOutcome {
+    Done(Box<Compaction>),
+    Failed {
+        text: String,
+        setback: Setback,
+    },
+    /// Somebody wanted it not to be.
+    Cancelled,
+    /// The prompt is being stopped: its end is the summary's too.
+    Stopped,
+}
+
+const CANCELLED: &str = "Compaction cancelled";
+
+/// Whether it is time to measure what the model is sent: it has grown and goes out next, or its answer has just ended the
+/// prompt. What could not be made small enough is not tried again before something is said.
+pub fn wants_measuring(draft: &Draft) -> bool {
+    let head = &draft.head;
+    if !draft.rules.room.is_automatic()
+        || draft.entries.is_empty()
+        || head.compaction_tried == Some(head.seq)
+    {
+        return false;
+    }
+    match &head.phase {
+        Phase::Model { attempt, .. } => *attempt == 1,
+        Phase::Idle => draft.entries.iter().any(|entry| {
+            matches!(&entry.body, EntryBody::PromptEnd(end) if end.state == PromptState::Completed)
+        }),
+        Phase::Calls { .. } | Phase::Summary { .. } | Phase::Deleted => false,
+    }
+}
+
+/// What the model is sent comes too close to its window.
+pub(super) fn crowd(draft: &mut Draft) {
+    if !wants_measuring(draft) {
+        return;
+    }
+    // The end is not yet: the summary is made first.
+    if matches!(draft.events.last().map(|event| &event.body), Some(EventBody::AgentSettled(_))) {
+        draft.events.pop();
+        draft.head.event_seq -= 1;
+    }
+    begin(draft, Reason::Threshold, None);
+}
+
+pub(super) fn land(draft: &mut Draft, item: &InboxItem, asked: CompactInput) {
+    let receipt = landing::receipt(draft, item);
+    draft.receipts.push(receipt);
+    begin(draft, Reason::Manual, asked.instructions);
+}
+
+/// The failure that an answer is, although it came: the window was full.
+pub(super) fn judge(draft: &Draft, message: &mut AssistantMessage, setback: Setback) -> Setback {
+    let has_recovered = draft.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
+    let room = &draft.rules.room;
+    if has_recovered || !room.is_automatic() {
+        return setback;
+    }
+    let Some(text) = silent_overflow(message, room.window) else { return setback };
+    message.stop_reason = StopReason::Error;
+    message.error_message = Some(text);
+    Setback::Overflow
+}
+
+/// Whether a failed answer is asked for once more after the conversation has been summed up: once, and never beside a retry.
+pub(super) fn recovers(draft: &Draft, setback: Setback) -> bool {
+    setback == Setback::Overflow
+        && draft.rules.room.is_enabled
+        && draft.head.prompt.as_ref().is_some_and(|run| !run.has_overflowed)
+}
+
+pub(super) fn recover(draft: &mut Draft) {
+    if let Some(run) = &mut draft.head.prompt {
+        run.has_overflowed = true;
+    }
+    begin(draft, Reason::Overflow, None);
+}
+
+/// What the record says of a failed answer, as the prompt's error.
+pub(super) fn told_error(draft: &Draft, setback: Setback, text: String) -> String {
+    let has_recovered = draft.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
+    if setback == Setback::Overflow && has_recovered {
+        format!("Context overflow recovery failed: {text}")
+    } else {
+        text
+    }
+}
+
+fn begin(draft: &mut Draft, reason: Reason, instructions: Option<String>) {
+    draft.head.phase = Phase::Summary { attempt: 1, not_before: None, reason, instructions };
+    draft.head.claims = 0;
+    draft.tell(EventBody::AutoCompactionStart(CompactionStart { reason }));
+}
+
+pub(super) fn accept(draft: &mut Draft, summarised: &Summarised) {
+    let Phase::Summary { attempt, reason, instructions, .. } = draft.head.phase.clone() else {
+        return;
+    };
+    draft.head.claims = 0;
+    draft.head.usage += summarised.usage;
+    if let Some(run) = &mut draft.head.prompt {
+        run.usage += summarised.usage;
+    }
+    match &summarised.outcome {
+        SummaryOutcome::Done(compaction) => {
+            tell_retries_are_over(draft, attempt);
+            let entry = draft.append(EntryBody::Compaction(Compaction::clone(compaction)));
+            draft.head.is_compacted = true;
+            draft.tell(EventBody::AutoCompactionEnd(CompactionEnd {
+                entry: Some(entry.base.seq),
+                aborted: false,
+                will_retry: reason == Reason::Overflow,
+                error_message: None,
+            }));
+            go_on(draft);
+        }
+        SummaryOutcome::Stopped => {}
+        SummaryOutcome::Cancelled => {
+            let error = (reason != Reason::Threshold).then(|| CANCELLED.to_owned());
+            end_without(draft, (attempt, reason), true, error);
+        }
+        SummaryOutcome::Failed { text, setback } => {
+            if let Some(wait) = wait_after(attempt, *setback, &draft.rules.retry) {
+                draft.tell(EventBody::SummarizationRetryScheduled(SummarizationRetry {
+                    attempt,
+                    max_attempts: draft.rules.retry.max_retries,
+                    delay_ms: crate::clock::millis(wait),
+                    error_message: text.clone(),
+                }));
+                draft.head.phase = Phase::Summary {
+                    attempt: attempt + 1,
+                    not_before: Some(draft.now.plus(wait)),
+                    reason,
+                    instructions,
+                };
+            } else {
+                fail(draft, text);
+            }
+        }
+    }
+}
+
+/// There will be no summary. Where it only kept room, the conversation goes on without.
+pub(super) fn fail(draft: &mut Draft, text: &str) {
+    let Phase::Summary { attempt, reason, .. } = draft.head.phase else { return };
+    let error = match reason {
+        Reason::Threshold => format!("Auto-compaction failed: {text}"),
+        Reason::Overflow | Reason::Manual => text.to_owned(),
+    };
+    end_without(draft, (attempt, reason), false, Some(error));
+}
+
+fn end_without(
+    draft: &mut Draft,
+    (attempt, reason): (u32, Reason),
+    aborted: bool,
+    error: Option<String>,
+) {
+    tell_retries_are_over(draft, attempt);
+    let error = match reason {
+        Reason::Overflow => error.map(|error| format!("Context overflow recovery failed: {error}")),
+        Reason::Threshold | Reason::Manual => error,
+    };
+    draft.tell(EventBody::AutoCompactionEnd(CompactionEnd {
+        entry: None,
+        aborted,
+        will_retry: false,
+        error_message: error.clone(),
+    }));
+    match error {
+        Some(message) if reason == Reason::Overflow => {
+            let error = PromptError { kind: "model".to_owned(), message };
+            draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+            ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+        }
+        Some(_) | None => go_on(draft),
+    }
+}
+
+/// A prompt that ends while it is summed up ends that too.
+pub(super) fn cut_off(draft: &mut Draft) {
+    let Phase::Summary { attempt, .. } = draft.head.phase else { return };
+    tell_retries_are_over(draft, attempt);
+    draft.tell(EventBody::AutoCompactionEnd(CompactionEnd {
+        entry: None,
+        aborted: true,
+        will_retry: false,
+        error_message: None,
+    }));
+}
+
+fn tell_retries_are_over(draft: &mut Draft, attempt: u32) {
+    if attempt > 1 {
+        draft.tell(EventBody::SummarizationRetryFinished(Empty {}));
+    }
+}
+
+/// What the summary stood before: the next answer, or the end.
+fn go_on(draft: &mut Draft) {
+    draft.head.compaction_tried = Some(draft.head.seq);
+    if draft.head.prompt.is_some() {
+        draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+        return;
+    }
+    draft.head.phase = Phase::Idle;
+    if draft.head.waiting == 0 {
+        draft.tell(EventBody::AgentSettled(Empty {}));
+    }
+}

@@ -1,0 +1,390 @@
+//! Compaction: what is measured, where is cut, what the model is told, and what it is sent afterwards.
+
+use std::borrow::Cow;
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+use crate::agent::compaction::told::{Shortened, conversation};
+use crate::agent::compaction::{Room, Summed, Uncut, files, plan, tokens};
+use crate::agent::entry::{Compaction, Entry};
+use crate::agent::message::Message;
+use crate::agent::path::back;
+use crate::agent::projection::{convert, messages, spoken};
+use crate::agent::settings::CompactionSettings;
+use crate::agent::usage::Usage;
+
+/// A letter is a token.
+fn letters(text: &str) -> u64 {
+    text.chars().count() as u64
+}
+
+fn entry(seq: usize, body: &Value) -> Arc<Entry> {
+    let parent = (seq > 1).then(|| format!("{:08x}", seq - 1));
+    let mut whole = json!({"entryId": format!("{seq:08x}"), "parentId": parent, "seq": seq, "timestamp": "2026-11-21T20:19:09.669Z"});
+    whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+    Arc::new(serde_json::from_str(&whole.to_string()).unwrap())
+}
+
+/// Entries in a line, by short names: `u:text`, `a:text`, `call:name {json}`, `r:text`, `err`, `custom`, `say:text`,
+/// `branch:text`, `sum:first kept:text`.
+fn line(parts: &[&str]) -> Vec<Arc<Entry>> {
+    let answer = |content: Value, stop: &str| json!({"type": "message", "message": {"role": "assistant", "content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}});
+    let body = |part: &str| {
+        let (kind, rest) = part.split_once(':').unwrap_or((part, ""));
+        match kind {
+            "u" => {
+                json!({"type": "message", "message": {"role": "user", "content": rest, "timestamp": 0}})
+            }
+            "a" => answer(json!([{"type": "text", "text": rest}]), "stop"),
+            "err" => answer(json!([{"type": "text", "text": "half"}]), "error"),
+            "call" => {
+                let (name, arguments) = rest.split_once(' ').unwrap();
+                let arguments: Value = serde_json::from_str(arguments).unwrap();
+                answer(
+                    json!([{"type": "toolCall", "id": "c1", "name": name, "arguments": arguments}]),
+                    "toolUse",
+                )
+            }
+            "r" => {
+                json!({"type": "message", "message": {"role": "toolResult", "toolCallId": "c1", "toolName": "t", "content": [{"type": "text", "text": rest}], "isError": false, "timestamp": 0}})
+            }
+            "custom" => json!({"type": "custom", "customType": "x"}),
+            "say" => {
+                json!({"type": "custom_message", "customType": "x", "content": rest, "display": false})
+            }
+            "branch" => json!({"type": "branch_summary", "fromId": "0000000a", "summary": rest}),
+            "sum" => {
+                let (first, text) = rest.split_once(':').unwrap();
+                json!({"type": "compaction", "summary": text, "firstKeptEntryId": format!("{:08x}", first.parse::<u32>().unwrap()), "tokensBefore": 9})
+            }
+            other => panic!("{other}"),
+        }
+    };
+    parts.iter().enumerate().map(|(at, part)| entry(at + 1, &body(part))).collect()
+}
+
+fn with_usage(entry: &Arc<Entry>, usage: &Value) -> Arc<Entry> {
+    let mut value = serde_json::to_value(&**entry).unwrap();
+    value["message"]["usage"] = usage.clone();
+    Arc::new(serde_json::from_str(&value.to_string()).unwrap())
+}
+
+fn said(messages: &[Cow<'_, Message>]) -> Vec<String> {
+    let text = |message: &Message| {
+        let value = serde_json::to_value(message).unwrap();
+        let content = &value["content"];
+        let text = content.as_str().or_else(|| content[0]["text"].as_str());
+        format!("{}:{}", message.role(), text.or_else(|| content[0]["name"].as_str()).unwrap_or(""))
+    };
+    messages.iter().map(|message| text(message)).collect()
+}
+
+fn measured(path: &[Arc<Entry>]) -> u64 {
+    let leaf = path.last().map(|entry| &entry.base.entry_id);
+    tokens::in_context(back(path.iter(), leaf), &|| 1_000, &letters)
+}
+
+#[test]
+fn the_window_is_too_full_above_what_is_left_to_the_answer() {
+    let settings = |reserve, keep| CompactionSettings {
+        enabled: true,
+        reserve_tokens: reserve,
+        keep_recent_tokens: keep,
+    };
+    let room = Room::new(100_000, &settings(10_000, 20_000));
+    assert!(!room.is_full(89_000) && !room.is_full(90_000) && room.is_full(90_001));
+    let off = CompactionSettings { enabled: false, ..settings(10_000, 1) };
+    assert!(!Room::new(100_000, &off).is_full(99_000));
+    assert!(!Room::new(0, &settings(10_000, 1)).is_full(u64::MAX), "nobody knows the window");
+    let small = Room::new(8_000, &CompactionSettings::default());
+    assert!(!small.is_full(6_000) && small.is_full(6_001), "made for a larger window");
+    assert_eq!(small.keep_recent, 3_000);
+    assert_eq!(Room::new(1 << 20, &CompactionSettings::default()).summary_tokens(), 13_107);
+}
+
+#[test]
+fn what_is_sent_is_the_last_usage_and_what_came_after() {
+    let mut path = line(&["u:hello", "a:four", "r:12345", "u:12", "err"]);
+    assert_eq!(measured(&path), 1_000 + 5 + 4 + 5 + 2, "nobody told a usage");
+    path[1] =
+        with_usage(&path[1], &json!({"input": 100, "output": 20, "cacheRead": 3, "cacheWrite": 4}));
+    assert_eq!(measured(&path), 127 + 5 + 2);
+    path[1] = with_usage(&path[1], &json!({"input": 100, "totalTokens": 300}));
+    assert_eq!(measured(&path), 300 + 5 + 2);
+    path[4] = with_usage(&path[4], &json!({"totalTokens": 9_000}));
+    assert_eq!(measured(&path), 307, "what a failed answer told does not count");
+}
+
+#[test]
+fn after_a_compaction_what_was_told_before_it_does_not_count() {
+    let mut path = line(&["u:old", "a:old", "u:kept", "a:kept too", "sum:3:S", "u:new"]);
+    path[3] = with_usage(&path[3], &json!({"totalTokens": 9_000}));
+    let summary = letters(
+        "The conversation history before this point was compacted into the following summary:\n\n<summary>\nS\n</summary>",
+    );
+    assert_eq!(measured(&path), 1_000 + summary + 4 + 8 + 3);
+    let nothing = line(&["u:old", "sum:2:S", "u:new"]);
+    assert_eq!(measured(&nothing), 1_000 + summary + 3, "it may name itself: nothing is kept");
+}
+
+fn image() -> Value {
+    json!({"type": "message", "message": {"role": "user", "content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}], "timestamp": 0}})
+}
+
+#[test]
+fn an_image_counts_as_so_many_characters() {
+    assert_eq!(measured(&[entry(1, &image())]), 1_000 + 1_200);
+}
+
+/// What is summed up, what of it is the first part of a turn, and what stays.
+fn cut(parts: &[&str], keep: u64) -> Result<[Vec<String>; 3], Uncut> {
+    let path = line(parts);
+    let plan = plan(&path, keep, &letters)?;
+    let first = path.iter().position(|entry| &entry.base.entry_id == plan.first_kept).unwrap();
+    let kept = path[first..].iter().filter(|entry| entry.body.compaction().is_none());
+    Ok([said(&spoken(plan.history)), said(&spoken(plan.prefix)), said(&spoken(kept))])
+}
+
+#[test]
+fn the_cut_keeps_enough_and_never_parts_a_result_from_its_call() {
+    let turn = ["u:1111111111", "a:2222222222", "u:3333333333", "a:4444444444"];
+    let [history, prefix, kept] = cut(&turn, 15).unwrap();
+    assert_eq!((history.len(), prefix.len(), kept.len()), (2, 0, 2));
+    assert_eq!(cut(&turn, 41).unwrap_err(), Uncut::TooSmall, "all of it stays");
+    let tools = ["u:111", "a:2", "u:333", "call:t {}", "r:5555555555", "a:6"];
+    let [history, prefix, kept] = cut(&tools, 5).unwrap();
+    assert_eq!(history, ["user:111", "assistant:2"]);
+    assert_eq!(prefix, ["user:333", "assistant:t", "toolResult:5555555555"]);
+    assert_eq!(kept, ["assistant:6"], "the first place at or after what is enough");
+    let last = ["u:111", "a:2", "u:333", "call:t {}", "r:5555555555"];
+    let [_, _, kept] = cut(&last, 5).unwrap();
+    assert_eq!(kept, ["assistant:t", "toolResult:5555555555"], "results stay with their calls");
+}
+
+#[test]
+fn settings_before_the_cut_come_along() {
+    let path = line(&["u:1111", "a:2222", "custom", "custom", "u:3333", "a:4444"]);
+    let plan = plan(&path, 8, &letters).unwrap();
+    assert_eq!(plan.first_kept.as_str(), "00000003");
+    assert_eq!(plan.history.len(), 2);
+}
+
+#[test]
+fn a_turn_longer_than_what_is_kept_is_divided() {
+    let parts = ["u:go", "a:1111", "u:more", "call:t {}", "r:1", "call:t {}", "r:2222", "a:3"];
+    let [history, prefix, kept] = cut(&parts, 6).unwrap();
+    assert_eq!(history, ["user:go", "assistant:1111"]);
+    assert_eq!(prefix, ["user:more", "assistant:t", "toolResult:1"]);
+    assert_eq!(kept, ["assistant:t", "toolResult:2222", "assistant:3"]);
+    let [history, prefix, _] = cut(&["u:go", "call:t {}", "r:1", "a:4444"], 2).unwrap();
+    assert_eq!((history.len(), prefix.len()), (0, 3));
+}
+
+#[test]
+fn the_next_compaction_sums_up_what_the_last_one_kept() {
+    let parts = ["u:old", "a:old", "u:kept", "a:kept", "sum:3:S", "u:new1", "a:new2", "u:new3"];
+    let path = line(&parts);
+    let plan = plan(&path, 4, &letters).unwrap();
+    assert_eq!(
+        said(&spoken(plan.history)),
+        ["user:kept", "assistant:kept", "user:new1", "assistant:new2"]
+    );
+    assert_eq!(plan.previous.unwrap().summary, "S");
+    assert_eq!(plan.first_kept.as_str(), "00000008");
+    assert_eq!(cut(&["u:1", "a:2", "sum:2:S", "custom"], 0).unwrap_err(), Uncut::AlreadyCompacted);
+    assert_eq!(Uncut::AlreadyCompacted.text(), "Already compacted");
+    assert_eq!(cut(&[], 0).unwrap_err().text(), "Nothing to compact (session too small)");
+}
+
+#[test]
+fn the_conversation_is_told_as_one_text() {
+    let thinking = json!({"type": "message", "message": {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "one"}, {"type": "text", "text": "two"},
+        {"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "a.txt", "limit": 3}},
+        {"type": "toolCall", "id": "c2", "name": "ls", "arguments": {}}],
+        "api": "a", "provider": "p", "model": "m", "stopReason": "toolUse", "timestamp": 0}});
+    let path = [line(&["u:hello"]).remove(0), entry(2, &thinking), line(&["r:found"]).remove(0)];
+    let (text, shortened) = conversation(&spoken(&path), u64::MAX, &letters);
+    insta::assert_snapshot!(text, @r#"
+    [User]: hello
+
+    [Assistant thinking]: hm
+
+    [Assistant]: one
+    two
+
+    [Assistant tool calls]: read(path="a.txt", limit=3); ls()
+
+    [Tool result]: found
+    "#);
+    assert_eq!(shortened, Shortened::default());
+}
+
+#[test]
+fn what_would_not_fit_the_window_is_told_shorter_and_said_so() {
+    let long = "x".repeat(10_000);
+    let parts = [
+        "u:first",
+        "call:t {}",
+        &format!("r:{long}"),
+        "a:mid",
+        "call:t {}",
+        &format!("r:{long}"),
+        "u:last",
+    ];
+    let path = line(&parts);
+    let told = |room| conversation(&spoken(&path), room, &letters);
+    let (text, shortened) = told(15_000);
+    assert_eq!((shortened.tool_results, shortened.others, shortened.left_out), (1, 0, 0));
+    assert!(
+        text.contains("[… 8015 characters are left out …]") && text.len() < 15_000,
+        "{}",
+        text.len()
+    );
+    let (text, shortened) = told(2_500);
+    assert_eq!((shortened.tool_results, shortened.left_out), (2, 3), "then the oldest parts go");
+    assert!(
+        text.starts_with("[3 earlier messages are left out]") && text.ends_with("[User]: last")
+    );
+    assert!(told(0).1.left_out == 7, "whatever the room");
+}
+
+#[test]
+fn files_are_remembered_from_summary_to_summary() {
+    let first = line(&[
+        r#"call:read {"path":"b"}"#,
+        r#"call:read {"path":"a"}"#,
+        r#"call:edit {"path":"a"}"#,
+        r#"call:bash {"path":"z"}"#,
+        "u:end",
+    ]);
+    let plan_1 = plan(&first, 1, &letters).unwrap();
+    let files = plan_1.files();
+    assert_eq!(
+        files.told(),
+        "\n\n<read-files>\nb\n</read-files>\n\n<modified-files>\na\n</modified-files>"
+    );
+    let summed = Summed {
+        history: "H".to_owned(),
+        prefix: Some("P".to_owned()),
+        files,
+        shortened: Shortened::default(),
+    };
+    let compaction = summed.entry(plan_1.first_kept, (90, 30), Usage::default());
+    assert_eq!(
+        compaction.summary,
+        "H\n\n---\n\n**Turn Context (split turn):**\n\nP\n\n<read-files>\nb\n</read-files>\n\n<modified-files>\na\n</modified-files>"
+    );
+    assert_eq!(
+        files::without_lists(&compaction.summary),
+        "H\n\n---\n\n**Turn Context (split turn):**\n\nP"
+    );
+    let details = compaction.details.as_ref().unwrap().value();
+    assert_eq!(details, json!({"readFiles": ["b"], "modifiedFiles": ["a"], "tokensAfter": 30}));
+    assert_eq!(files::Files::of(&compaction).read(), ["b"]);
+    let of_hook = Compaction { from_hook: Some(true), ..compaction };
+    assert_eq!(files::Files::of(&of_hook), files::Files::default());
+}
+
+#[test]
+fn after_a_compaction_the_model_is_sent_summary_kept_and_rest() {
+    let path =
+        line(&["u:a", "a:b", "u:k", "a:k", "say:aside", "sum:3:S", "branch:", "branch:B", "u:c"]);
+    assert_eq!(
+        said(&convert(messages(&path))),
+        [
+            "user:The conversation history before this point was compacted into the following summary:\n\n<summary>\nS\n</summary>",
+            "user:k",
+            "assistant:k",
+            "user:aside",
+            "user:The following is a summary of a branch that this conversation came back from:\n\n<summary>\nB</summary>",
+            "user:c",
+        ]
+    );
+}
+
+#[test]
+fn commands_that_were_run_speak_unless_they_are_kept_out() {
+    let bash = |members: Value| {
+        let mut whole = json!({"role": "bashExecution", "command": "ls", "output": "a\nb", "cancelled": false, "truncated": false, "timestamp": 0});
+        whole.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        serde_json::from_str::<Message>(&whole.to_string()).unwrap()
+    };
+    let messages = [
+        bash(json!({"exitCode": 0})),
+        bash(json!({"command": "false", "output": "", "exitCode": 1})),
+        bash(json!({"output": "x", "cancelled": true})),
+        bash(json!({"output": "..", "truncated": true, "fullOutputPath": "/logs/o.txt"})),
+        bash(json!({"excludeFromContext": true})),
+    ];
+    assert_eq!(
+        said(&convert(messages.iter().map(Cow::Borrowed).collect())),
+        [
+            "user:Ran `ls`\n```\na\nb\n```",
+            "user:Ran `false`\n(no output)\n\nCommand exited with code 1",
+            "user:Ran `ls`\n```\nx\n```\n\n(command cancelled)",
+            "user:Ran `ls`\n```\n..\n```\n\n[Output truncated. Full output: /logs/o.txt]",
+        ]
+    );
+}
+
+fn part() -> impl Strategy<Value = &'static str> {
+    prop_oneof![
+        Just("u:hello there"),
+        Just("a:some answer"),
+        Just("call:t {}"),
+        Just("r:what it gave"),
+        Just("err"),
+        Just("custom"),
+        Just("say:aside"),
+        Just("branch:left"),
+    ]
+}
+
+proptest! {
+    /// Whatever is cut and wherever: the model is sent each call with its result, nothing is lost between summary and what
+    /// is kept, and it ends with what the conversation ends with.
+    #[test]
+    fn whatever_is_cut_what_is_sent_is_well_formed(parts in prop::collection::vec(part(), 1..40), keep in 0..200_u64) {
+        let mut path = line(&parts);
+        for round in 0..3 {
+            let Ok(plan) = plan(&path, keep, &letters) else { break };
+            let first = path.iter().position(|entry| &entry.base.entry_id == plan.first_kept).unwrap();
+            let summed = plan.history.len() + plan.prefix.len();
+            prop_assert!(summed > 0);
+            let start = first - summed;
+            prop_assert!(path[start..first].iter().zip(plan.history.iter().chain(plan.prefix)).all(|(a, b)| Arc::ptr_eq(a, b)));
+            prop_assert!(!matches!(path[first].body.message(), Some(Message::ToolResult(_))));
+            let before = convert(messages(&path)).into_iter().last().map(Cow::into_owned);
+            let number = path.len() + 1;
+            path.push(entry(number, &json!({"type": "compaction", "summary": format!("S{round}"), "firstKeptEntryId": plan.first_kept, "tokensBefore": 1})));
+            let sent = convert(messages(&path));
+            let summary = format!("S{round}");
+            prop_assert!(said(&sent)[0].contains(&summary));
+            let mut open = 0;
+            for message in &sent {
+                match message.as_ref() {
+                    Message::ToolResult(_) => { prop_assert_eq!(open, 1); open = 0; }
+                    Message::Assistant(answer) => { prop_assert_eq!(open, 0); open = answer.tool_calls().count(); }
+                    Message::User(_) => prop_assert_eq!(open, 0),
+                    other => prop_assert!(false, "role {} was sent", other.role()),
+                }
+            }
+            prop_assert_eq!(open, 0);
+            if sent.len() > 1 {
+                prop_assert_eq!(sent.last().map(|message| message.as_ref()), before.as_ref());
+            }
+            // It goes on.
+            for part in ["u:more and more of it", "a:still more"] {
+                let mut new = line(&[part]).remove(0).as_ref().clone();
+                let number = path.len() + 1;
+                new.base.parent_id = Some(path.last().unwrap().base.entry_id.clone());
+                new.base.entry_id = crate::ids::EntryId::new(format!("{number:08x}"));
+                new.base.seq = number as u64;
+                path.push(Arc::new(new));
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Summing a conversation up because somebody wants it.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::HeaderMap;
+
+use crate::http::body::Json;
+use crate::http::idempotency::idempotency;
+use crate::http::owner::Caller;
+use crate::http::problem::Problem;
+use crate::http::{Shared, answered, reach};
+use crate::turn::admission::compact::{CompactRequest, Compacting, compact as ask};
+
+type Answered = Result<Response, Problem>;
+
+/// Sum up what the model is sent, except the newest part. What comes of it is told as `auto_compaction_end`.
+#[utoipa::path(
+    post, path = "/conversations/{id}/compact", tag = "conversations", request_body = CompactRequest,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses(
+        (status = 202, body = Compacting),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-processing`: a prompt has not ended"),
+    )
+)]
+pub(crate) async fn compact(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json { value, hash }: Json<CompactRequest>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/compact", hash)?;
+    Ok(answered(ask(&api.world, &key, value, &idempotency).await?))
+}

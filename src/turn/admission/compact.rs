@@ -1,0 +1,100 @@
+//! Asking for a summary of what a conversation holds.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::inbox::InboxItem;
+use crate::agent::raw::RawJson;
+use crate::agent::step::CompactInput;
+use crate::ids::{ConversationKey, InputId};
+use crate::store::Write;
+use crate::telemetry::trace;
+use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
+use crate::turn::admission::place::busy_with;
+use crate::turn::admission::write::{Written, write_surely};
+use crate::turn::admission::{Answer, Refusal, nudge};
+use crate::turn::views::load;
+use crate::turn::{World, record};
+
+const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
+
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CompactRequest {
+    /// What the summary should dwell on.
+    pub instructions: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Compacting {
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+}
+
+/// Keeps the wish; what comes of it is told by the conversation's events.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub async fn compact(
+    world: &World,
+    key: &ConversationKey,
+    request: CompactRequest,
+    idempotency: &Idempotency,
+) -> Result<Answer, Refusal> {
+    let input_id = idempotency.input_id(key);
+    if let Some(before) = earlier(world, key, input_id.as_str()).await? {
+        return repeated(world, key, &before, idempotency).await;
+    }
+    let instructions = request.instructions.filter(|text| !text.trim().is_empty());
+    if instructions.as_ref().is_some_and(|text| text.len() > INSTRUCTIONS_BYTES_MAX) {
+        return Err(Refusal::invalid(
+            "/instructions",
+            format!("at most {INSTRUCTIONS_BYTES_MAX} bytes"),
+        ));
+    }
+    let (head, _) = load::head(world, key).await?;
+    if let Some(prompt_id) = busy_with(world, &head).await? {
+        return Err(Refusal::AlreadyProcessing { prompt_id });
+    }
+    let answer = answer(&input_id);
+    let item = InboxItem {
+        input_id: input_id.clone(),
+        accepted_at: world.clock.now(),
+        admission: idempotency.admission(&answer),
+        traceparent: trace::traceparent(),
+        body: CompactInput { instructions }.body(),
+    };
+    let write = Write::Create(record::inbox_document(&item, Some(item.accepted_at)));
+    world.probe.reached("admission.accept").await;
+    if let Written::Lost = write_surely(world, key, vec![write]).await? {
+        let found = earlier(world, key, input_id.as_str()).await?.ok_or_else(Refusal::contended)?;
+        return repeated(world, key, &found, idempotency).await;
+    }
+    world.probe.reached("admission.accepted").await;
+    nudge(world, key, trace::traceparent().as_deref()).await;
+    Ok(answer)
+}
+
+async fn repeated(
+    world: &World,
+    key: &ConversationKey,
+    before: &Earlier,
+    idempotency: &Idempotency,
+) -> Result<Answer, Refusal> {
+    let answer = before.replay(idempotency)?;
+    if before.is_waiting() {
+        nudge(world, key, trace::traceparent().as_deref()).await;
+    }
+    Ok(answer)
+}
+
+fn answer(input_id: &InputId) -> Answer {
+    Answer {
+        status: 202,
+        body: Some(RawJson::of(&Compacting { input_id: input_id.clone() })),
+        location: None,
+        etag: None,
+        is_replayed: false,
+    }
+}

@@ -1,0 +1,197 @@
+//! Performing a summary: how full the window is, what the model is asked, and the commit of what came of it.
+
+use std::sync::Arc;
+
+use crate::agent::compaction::{Count, Plan, Reason, Room, plan, tokens};
+use crate::agent::entry::{Compaction, Entry};
+use crate::agent::event::AnswerEvent;
+use crate::agent::path::{back, path};
+use crate::agent::phase::Phase;
+use crate::agent::settings::Settings;
+use crate::agent::step::{Input, Setback, Summarised, SummaryOutcome, wants_measuring};
+use crate::agent::usage::Usage;
+use crate::extensions::{CompactionAhead, Instead};
+use crate::model::tokens::{at_most, count};
+use crate::model::{Listener, ModelRecord};
+use crate::turn::answering::offers;
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
+
+mod asking;
+
+/// Nobody reads a summary while it is written.
+struct Unheard;
+
+impl Listener for Unheard {
+    fn hear(&self, _event: AnswerEvent) {}
+}
+
+/// What is known when a summary is to be made.
+struct Site<'a> {
+    plan: Plan<'a>,
+    path: &'a [Arc<Entry>],
+    record: ModelRecord,
+    room: Room,
+    tokens_before: u64,
+}
+
+impl Hold<'_> {
+    /// The model that is asked next.
+    pub(super) fn model(&self, settings: &Settings) -> Result<ModelRecord, String> {
+        let of_prompt = self.head.prompt.as_ref().and_then(|run| run.model.as_deref());
+        let model = of_prompt.or(settings.model.as_deref()).unwrap_or("normal");
+        self.world.model.record(model)
+    }
+
+    pub(super) fn room(&self, settings: &Settings) -> Room {
+        // Without a model the call fails, and says so.
+        let window = self.model(settings).map_or(0, |record| record.context_window);
+        Room::new(window, &settings.compaction.clone().unwrap_or_default())
+    }
+
+    /// Adds to the inputs what the core is told when the model's window is too full for what they lead to. Tokens are
+    /// counted only where bytes say that it could be.
+    pub(super) async fn measure(&self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
+        let draft = self.try_out(inputs);
+        if !wants_measuring(&draft) {
+            return Ok(());
+        }
+        let entries = self.entries().await?;
+        let room = draft.rules.room;
+        let leaf = draft.head.leaf_id.as_ref();
+        let measured = |count: Count<'_>| {
+            let back = back(entries.iter().chain(&draft.entries), leaf);
+            tokens::in_context(back, &|| self.frame_tokens(count), count)
+        };
+        if !room.is_full(measured(&at_most)) || !room.is_full(measured(&count)) {
+            return Ok(());
+        }
+        let all: Vec<Arc<Entry>> = entries.iter().chain(&draft.entries).cloned().collect();
+        if plan(&path(&all, leaf), room.keep_recent, &count).is_ok() {
+            inputs.push(Input::Crowded);
+        }
+        Ok(())
+    }
+
+    /// Of what the model is sent beside the messages.
+    fn frame_tokens(&self, count: Count<'_>) -> u64 {
+        let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
+        let offers = offers(agent, &self.settings());
+        let tools = offers.iter().map(|offer| {
+            count(&offer.name) + count(&offer.description) + count(&offer.parameters.to_string())
+        });
+        count(&agent.instructions) + tools.sum::<u64>()
+    }
+
+    /// Makes the summary that is owed and commits it.
+    pub(super) async fn sum_up(&mut self) -> Result<(), TurnError> {
+        self.world.probe.reached("summing.before").await;
+        let summarised = self.summarised().await?;
+        self.world.probe.reached("summing.after").await;
+        self.has_run_tools = true;
+        let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
+        let before = self.head.seq;
+        let done = vec![Input::Summarised(Box::new(summarised))];
+        self.commit_done("summary", done).await?;
+        if is_done && !self.world.extensions.is_empty() {
+            let entries = self.entries().await?;
+            let new = entries.iter().filter(|entry| entry.base.seq > before);
+            for entry in new.filter(|entry| entry.body.compaction().is_some()) {
+                for extension in &self.world.extensions {
+                    extension.after_compaction(&self.key, entry).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn summarised(&mut self) -> Result<Summarised, TurnError> {
+        let settings = self.settings();
+        let record = match self.model(&settings) {
+            Ok(record) => record,
+            Err(reason) => return Ok(failed(reason)),
+        };
+        let room = Room::new(record.context_window, &settings.compaction.unwrap_or_default());
+        let entries = self.entries().await?;
+        let path = path(&entries, self.head.leaf_id.as_ref());
+        let plan = match plan(&path, room.keep_recent, &count) {
+            Ok(plan) => plan,
+            Err(uncut) => return Ok(failed(uncut.text().to_owned())),
+        };
+        let frame = || self.frame_tokens(&count);
+        let back = back(entries.iter(), self.head.leaf_id.as_ref());
+        let tokens_before = tokens::in_context(back, &frame, &count);
+        let site = Site { plan, path: &path, record, room, tokens_before };
+        match self.asked_extensions(&site).await {
+            Some(Instead::Cancel) => {
+                Ok(Summarised { usage: Usage::default(), outcome: SummaryOutcome::Cancelled })
+            }
+            Some(Instead::Summary { summary, details }) => {
+                let entry = Compaction {
+                    summary,
+                    first_kept_entry_id: site.plan.first_kept.clone(),
+                    tokens_before,
+                    details,
+                    from_hook: Some(true),
+                    usage: None,
+                };
+                Ok(self.proven(&site, entry))
+            }
+            None => self.ask_for_summary(&site).await,
+        }
+    }
+
+    async fn asked_extensions(&self, site: &Site<'_>) -> Option<Instead> {
+        if self.world.extensions.is_empty() {
+            return None;
+        }
+        let Phase::Summary { reason, instructions, .. } = &self.head.phase else { return None };
+        let messages = asking::spoken(site.plan.history.iter().chain(site.plan.prefix));
+        let ahead = CompactionAhead {
+            conversation: &self.key,
+            reason: *reason,
+            instructions: instructions.as_deref(),
+            tokens_before: site.tokens_before,
+            messages: &messages,
+            previous_summary: site.plan.previous.map(|previous| previous.summary.as_str()),
+            first_kept_entry_id: site.plan.first_kept,
+        };
+        for extension in &self.world.extensions {
+            if let Some(instead) = extension.before_compaction(&ahead).await {
+                return Some(instead);
+            }
+        }
+        None
+    }
+
+    /// What a summary has to show: that the model is sent less with it than without.
+    fn proven(&self, site: &Site<'_>, entry: Compaction) -> Summarised {
+        let usage = entry.usage.unwrap_or_default();
+        let after = self.tokens_after(site, &entry.summary);
+        let is_overflow =
+            matches!(self.head.phase, Phase::Summary { reason: Reason::Overflow, .. });
+        let is_asked_for = matches!(self.head.phase, Phase::Summary { reason: Reason::Manual, .. });
+        // The model refused it: that was more than its window, whatever the estimate says.
+        let before = site.tokens_before.max(if is_overflow { site.room.window } else { 0 });
+        let outcome = if after < before || is_asked_for {
+            SummaryOutcome::Done(Box::new(entry))
+        } else {
+            let text = format!(
+                "the summary would leave {after} tokens where there were {before}: the conversation did not become shorter"
+            );
+            SummaryOutcome::Failed { text, setback: Setback::Final }
+        };
+        Summarised { usage, outcome }
+    }
+
+    fn tokens_after(&self, site: &Site<'_>, summary: &str) -> u64 {
+        let kept = site.path.iter().skip_while(|e| e.base.entry_id != *site.plan.first_kept);
+        let kept: u64 = kept.map(|entry| tokens::of_entry(entry, &count)).sum();
+        self.frame_tokens(&count) + count(summary) + kept
+    }
+}
+
+fn failed(text: String) -> Summarised {
+    let outcome = SummaryOutcome::Failed { text, setback: Setback::Final };
+    Summarised { usage: Usage::default(), outcome }
+}

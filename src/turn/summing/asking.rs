@@ -1,0 +1,218 @@
+//! What the model is asked for a summary, and what its answer is worth.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::agent::compaction::told::{Shortened, conversation};
+use crate::agent::compaction::{Summed, files, tokens, wording};
+use crate::agent::content::{Content, joined_text};
+use crate::agent::entry::Entry;
+use crate::agent::message::{Message, StopReason, UserMessage};
+use crate::agent::phase::Phase;
+use crate::agent::projection;
+use crate::agent::raw::Extra;
+use crate::agent::settings::ThinkingLevel;
+use crate::agent::step::{Setback, Summarised, SummaryOutcome};
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
+use crate::model::tokens::count;
+use crate::model::{Answer, Failure, ModelRecord, ModelRequest};
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
+use crate::turn::spans::Asking;
+use crate::turn::summing::{Site, Unheard};
+
+/// Of an answer, where thinking counts among its tokens: a summary that is cut is thrown away, so it is given room.
+const THINKING_OUTPUT: u64 = 32_000;
+
+/// One call of the model.
+struct Question {
+    text: String,
+    output_tokens: u64,
+    /// In front of what went wrong.
+    what: &'static str,
+}
+
+/// Why there is no text.
+struct Lost {
+    text: String,
+    setback: Setback,
+    is_stopped: bool,
+}
+
+/// As the model would be sent it.
+pub(super) fn spoken<'a>(
+    entries: impl IntoIterator<Item = &'a Arc<Entry>>,
+) -> Vec<Cow<'a, Message>> {
+    projection::convert(projection::spoken(entries))
+}
+
+impl Hold<'_> {
+    pub(super) async fn ask_for_summary(
+        &mut self,
+        site: &Site<'_>,
+    ) -> Result<Summarised, TurnError> {
+        let (plan, room) = (&site.plan, &site.room);
+        let Phase::Summary { instructions, .. } = self.head.phase.clone() else {
+            return Ok(super::failed("nobody asks for it any more".to_owned()));
+        };
+        let mut usage = Usage::default();
+        let mut shortened = Shortened::default();
+        let previous = plan.previous.map(|previous| files::without_lists(&previous.summary));
+        let history = spoken(plan.history);
+        let history = if history.is_empty() {
+            previous.unwrap_or(wording::NO_HISTORY).to_owned()
+        } else {
+            let asked = wording::asked(previous, instructions.as_deref());
+            let output = output_tokens(&site.record, room.summary_tokens());
+            let (text, cut) = self.told(site, &history, (&asked, output));
+            shortened += cut;
+            let question = Question { text, output_tokens: output, what: "Summarization failed" };
+            match self.ask(&site.record, question, &mut usage).await? {
+                Ok(text) => text,
+                Err(lost) => return Ok(lost.with(usage)),
+            }
+        };
+        let prefix = spoken(plan.prefix);
+        let prefix = if prefix.is_empty() {
+            None
+        } else {
+            let asked = wording::asked_of_prefix();
+            let output = output_tokens(&site.record, room.prefix_tokens());
+            let (text, cut) = self.told(site, &prefix, (&asked, output));
+            shortened += cut;
+            let what = "Turn prefix summarization failed";
+            let question = Question { text, output_tokens: output, what };
+            match self.ask(&site.record, question, &mut usage).await? {
+                Ok(text) => Some(text),
+                Err(lost) => return Ok(lost.with(usage)),
+            }
+        };
+        let summed = Summed { history, prefix, files: plan.files(), shortened };
+        let after = self.tokens_after(site, &summed.text());
+        let entry = summed.entry(plan.first_kept, (site.tokens_before, after), usage);
+        Ok(self.proven(site, entry))
+    }
+
+    /// The message: the conversation, as much of it as the window has room for beside the answer, and what is asked. Each
+    /// further try tells half: the model may count otherwise than we do, or have less room than is known.
+    fn told(
+        &self,
+        site: &Site<'_>,
+        messages: &[Cow<'_, Message>],
+        (asked, output): (&str, u64),
+    ) -> (String, Shortened) {
+        let window = match site.room.window {
+            0 => u64::MAX,
+            window => window,
+        };
+        let frame = count(wording::SYSTEM) + count(asked) + window / 50;
+        let mut room = window.saturating_sub(output).saturating_sub(frame);
+        let halvings = self.attempt().saturating_sub(1);
+        if halvings > 0 {
+            let whole: u64 = messages.iter().map(|it| tokens::of_message(it, &count)).sum();
+            room = room.min(whole.checked_shr(halvings).unwrap_or(0));
+        }
+        let (told, shortened) = conversation(messages, room, &count);
+        (wording::request(&told, asked), shortened)
+    }
+
+    /// The text that the model answers.
+    async fn ask(
+        &mut self,
+        record: &ModelRecord,
+        question: Question,
+        usage: &mut Usage,
+    ) -> Result<Result<String, Lost>, TurnError> {
+        let asking = Asking::begin(self, record, self.attempt());
+        let of_prompt = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
+        let traceparent = asking.span.traceparent().or(of_prompt);
+        let session = format!("{}-{}", self.key.conversation_id, self.head.incarnation);
+        let message = Message::User(UserMessage {
+            content: Content::Text(question.text),
+            timestamp: Timestamp(0),
+            extra: Extra::new(),
+        });
+        let messages = [&message];
+        let request = ModelRequest {
+            model: record,
+            system: Some(wording::SYSTEM),
+            messages: &messages,
+            tools: &[],
+            thinking: if record.reasoning { ThinkingLevel::High } else { ThinkingLevel::Off },
+            temperature: None,
+            max_output_tokens: Some(question.output_tokens),
+            response_schema: None,
+            session_id: &session,
+            traceparent: traceparent.as_deref(),
+        };
+        asking.ask(&request);
+        let heard = asking.span.run(Box::pin(self.listen(record, request, &Unheard))).await;
+        let answer = heard.map(|answer| answer.unwrap_or_else(|| cut(record, Vec::new())));
+        asking.end(answer.as_ref());
+        let answer = answer?;
+        *usage += answer.message.usage;
+        log(&answer, self);
+        Ok(self
+            .text_of(answer)
+            .map_err(|lost| Lost { text: format!("{}: {}", question.what, lost.text), ..lost }))
+    }
+
+    fn text_of(&self, answer: Answer) -> Result<String, Lost> {
+        let again = || Setback::Passing { after: None, chance: self.world.ids.chance() };
+        let message = answer.message;
+        if message.is_failed() {
+            let setback = match answer.failure {
+                // Less is told the next time.
+                Some(Failure::Overflow) => again(),
+                failure => self.setback(failure.as_ref()),
+            };
+            let text = message.error_message.unwrap_or_else(|| "Unknown error".to_owned());
+            let is_stopped = message.stop_reason == StopReason::Aborted;
+            return Err(Lost { text, setback, is_stopped });
+        }
+        let text = joined_text(&message.content);
+        if message.stop_reason == StopReason::Length {
+            let text = "the summary was cut by the output limit".to_owned();
+            return Err(Lost { text, setback: again(), is_stopped: false });
+        }
+        if text.trim().is_empty() {
+            let text = "the model answered without a text".to_owned();
+            return Err(Lost { text, setback: again(), is_stopped: false });
+        }
+        Ok(text)
+    }
+}
+
+impl Lost {
+    fn with(self, usage: Usage) -> Summarised {
+        let outcome = if self.is_stopped {
+            SummaryOutcome::Stopped
+        } else {
+            SummaryOutcome::Failed { text: self.text, setback: self.setback }
+        };
+        Summarised { usage, outcome }
+    }
+}
+
+/// What the answer may take: the share of the reserve, or the room that thinking needs.
+fn output_tokens(record: &ModelRecord, share: u64) -> u64 {
+    let wanted = if record.reasoning { THINKING_OUTPUT } else { share };
+    let most = match record.context_window {
+        0 => wanted,
+        window => wanted.min(window / 2),
+    };
+    most.min(record.max_tokens).max(1)
+}
+
+fn log(answer: &Answer, hold: &Hold<'_>) {
+    let usage = answer.message.usage;
+    tracing::info!(
+        conversation.id = %hold.key.conversation_id,
+        gen_ai.request.model = %answer.message.model,
+        gen_ai.usage.input_tokens = usage.input,
+        gen_ai.usage.output_tokens = usage.output,
+        "the model summed up {}",
+        hold.key.conversation_id,
+    );
+}
