@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::agent::content::Block;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path;
 use crate::agent::phase::Phase;
@@ -14,7 +15,7 @@ use crate::agents::Agent;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::LiveAnswer;
-use crate::model::{Answer, Failure, ModelRecord, ModelRequest, Reply, ToolOffer};
+use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::turn::delivery::TurnError;
 use crate::turn::faults::{self, NO_MODEL};
 use crate::turn::hold::Hold;

@@ -17,6 +17,7 @@ use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::tokens::count;
 use crate::model::{Answer, Failure, ModelRecord, ModelRequest};
+use crate::turn::answering::cut;
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::spans::Asking;
