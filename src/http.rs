@@ -9,6 +9,7 @@ pub mod events;
 pub mod functions;
 mod health;
 mod idempotency;
+mod inbox;
 mod links;
 mod lists;
 pub mod openapi;

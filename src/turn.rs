@@ -80,7 +80,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 36] = [
+pub const BOUNDARIES: [&str; 38] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -115,6 +115,8 @@ pub const BOUNDARIES: [&str; 36] = [
     "admission.input-kept",
     "admission.artifact-kept",
     "admission.patch",
+    "admission.edit",
+    "admission.clear",
     "admission.delete",
     "admission.purged",
 ];

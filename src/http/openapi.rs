@@ -7,10 +7,13 @@ use utoipa_axum::routes;
 
 use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
-use crate::http::{Shared, approvals, artifacts, conversations, events, health, links, prompts};
+use crate::http::{
+    Shared, approvals, artifacts, conversations, events, health, inbox, links, prompts,
+};
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::conversation::ConversationView;
+use crate::turn::views::inbox::InputView;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -30,6 +33,8 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(prompts::begin))
         .routes(routes!(prompts::create, prompts::list))
         .routes(routes!(prompts::read))
+        .routes(routes!(inbox::list, inbox::clear_all))
+        .routes(routes!(inbox::read, inbox::change, inbox::clear))
         .routes(routes!(events::stream))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::settle))
@@ -85,6 +90,7 @@ described_only! {
     }
     Conversations { items: Vec<ConversationView>, continuation: Option<String>, }
     Prompts { items: Vec<Prompt>, continuation: Option<String>, }
+    Inputs { items: Vec<InputView>, continuation: Option<String>, }
     Approvals { items: Vec<ApprovalView>, continuation: Option<String>, }
     Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
     Agents { items: Vec<AgentView>, }
@@ -128,7 +134,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
         assert_eq!(json["openapi"], "3.1.0");
         let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 16, "{paths:?}");
+        assert_eq!(paths.len(), 18, "{paths:?}");
         assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
         // The wire's names, not Rust's.
         assert!(

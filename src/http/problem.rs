@@ -180,6 +180,9 @@ impl Problem {
             Refusal::AlreadyProcessing { prompt_id } => {
                 Self::new(ALREADY_PROCESSING, detail).with_member("promptId", json!(prompt_id))
             }
+            Refusal::Landed { input, .. } => {
+                Self::new(CONFLICT, detail).with_member("input", input.value())
+            }
             Refusal::AlreadyDecided(approval) => {
                 let approval = approval.value();
                 let mut problem = Self::new(ALREADY_DECIDED, detail);

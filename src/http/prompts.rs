@@ -60,8 +60,7 @@ pub(crate) async fn create(
     let wait = wait_of(&uri)?;
     let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/prompts", hash)?;
     let answer = accept_prompt(&api.world, &key, value, &idempotency, &sender()).await?;
-    let prompt_id = PromptId::of(&idempotency.input_id(&key));
-    awaited(&api, &key, &prompt_id, (answer, wait)).await
+    awaited(&api, &key, (answer, wait)).await
 }
 
 /// Prompt a new conversation.
@@ -91,19 +90,19 @@ pub(crate) async fn begin(
     let world = &api.world;
     let answer = begin_conversation(world, &caller.owner, value, &idempotency, &sender()).await?;
     let key = caller.owner.key(&id);
-    let prompt_id = PromptId::of(&idempotency.input_id(&key));
-    awaited(&api, &key, &prompt_id, (answer, wait)).await
+    awaited(&api, &key, (answer, wait)).await
 }
 
 /// The prompt itself, if it leaves `running` in time; else what was accepted.
 async fn awaited(
     api: &Api,
     key: &ConversationKey,
-    prompt_id: &PromptId,
     (answer, wait): (Answer, Option<Duration>),
 ) -> Answered {
     let Some(wait) = wait else { return Ok(answered(answer)) };
-    let view = wait::prompt(&api.world, key, prompt_id, wait).await?;
+    let accepted = answer.body.as_ref().and_then(|body| body.read::<Accepted>().ok());
+    let Some(Accepted { prompt_id, .. }) = accepted else { return Ok(answered(answer)) };
+    let view = wait::prompt(&api.world, key, &prompt_id, wait).await?;
     if view.state == PromptState::Running {
         return Ok(answered(answer));
     }

@@ -10,8 +10,10 @@ pub mod idempotency;
 pub mod import;
 pub mod input;
 pub mod patch;
+mod place;
 pub mod prompt;
 pub mod queued;
+pub mod waiting;
 pub mod write;
 
 use std::time::Duration;
@@ -82,8 +84,14 @@ pub enum Refusal {
     Invalid(Vec<Fault>),
     #[error("{detail}")]
     Conflict { detail: String, retry_after: Option<Duration> },
-    #[error("prompt {prompt_id} has not ended: wait for it, or decide what it asks")]
+    /// The first sentences are the source's (s3 §1.7), where `mode` is called `streamingBehavior`.
+    #[error(
+        "Agent is already processing. Specify streamingBehavior ('steer' or 'followUp') to queue the message. Here that is `mode`, and prompt {prompt_id} has not ended."
+    )]
     AlreadyProcessing { prompt_id: PromptId },
+    /// What was to be changed waits no longer: the input as it is now.
+    #[error("{detail}: it waits no longer, so it cannot be changed or taken back")]
+    Landed { detail: String, input: RawJson },
     /// The settled approval.
     #[error("it was decided otherwise before")]
     AlreadyDecided(RawJson),

@@ -6,11 +6,12 @@ use crate::agent::draft::Draft;
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
 use crate::agent::step::Input;
-use crate::ids::CommitId;
+use crate::ids::{CommitId, InputId};
 use crate::live::LiveEvent;
 use crate::queue;
 use crate::store::{
-    ETag, Freshness, HEAD_ID, Kind, StoreError, Stored, TAKE_OVER_AFTER, Write, events_id,
+    ETag, Freshness, HEAD_ID, Kind, Selection, StoreError, Stored, TAKE_OVER_AFTER, Write,
+    events_id,
 };
 use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
@@ -32,6 +33,8 @@ enum Verdict {
     Won(ETag),
     /// Another commit came first; the head as it is now, or none.
     Lost(Option<Box<Stored>>),
+    /// What waits was changed by its sender since it was looked at: this batch can never win.
+    Stale,
 }
 
 impl Hold<'_> {
@@ -47,8 +50,11 @@ impl Hold<'_> {
         looked_at: &[Waiting],
     ) -> Result<(), TurnError> {
         let mut less: Option<Vec<Input>> = None;
+        let mut seen: Option<Vec<Waiting>> = None;
+        let mut looks = 0;
         loop {
             let inputs = less.as_deref().unwrap_or(inputs);
+            let looked_at = seen.as_deref().unwrap_or(looked_at);
             // The claim that this batch writes begins now, however long the batch is on its way.
             let began = self.world.clock.monotonic();
             let mut draft = self.try_out(inputs);
@@ -70,6 +76,12 @@ impl Hold<'_> {
                     return Ok(());
                 }
                 Ok(Verdict::Lost(head)) => self.reload(head).await?,
+                Ok(Verdict::Stale) => {
+                    looks += 1;
+                    let again = self.look_again(inputs, looks).await;
+                    let (again, waiting) = again.map_err(|source| self.error("commit", source))?;
+                    (less, seen) = (Some(again), Some(waiting));
+                }
                 Err(StoreError::TooLarge(what)) => match reduced(inputs, &what) {
                     Some(reduced) => less = Some(reduced),
                     None => return Err(self.error("commit", StoreError::TooLarge(what))),
@@ -82,7 +94,7 @@ impl Hold<'_> {
     fn count_commit(&self, name: &'static str, sent: &Result<Verdict, StoreError>) {
         let outcome = match sent {
             Ok(Verdict::Won(_)) => "won",
-            Ok(Verdict::Lost(_)) => "lost",
+            Ok(Verdict::Lost(_) | Verdict::Stale) => "lost",
             Err(_) => "failed",
         };
         if let Some(metrics) = self.world.telemetry.metrics() {
@@ -128,7 +140,11 @@ impl Hold<'_> {
     }
 
     fn writes(&self, draft: &Draft, looked_at: &[Waiting]) -> Result<Vec<Write>, StoreError> {
-        let mut writes = record::writes(draft, &self.etag)?;
+        let version = |id: &InputId| {
+            let seen = looked_at.iter().find(|waiting| waiting.item.input_id == *id);
+            seen.map(|waiting| waiting.etag.clone())
+        };
+        let mut writes = record::writes(draft, &self.etag, version)?;
         let landed = |item: &InboxItem| {
             draft.receipts.iter().any(|receipt| receipt.input_id == item.input_id)
         };
@@ -160,7 +176,12 @@ impl Hold<'_> {
             // Conclude nothing from the answer: the head says who won.
             match self.who_won(draft).await {
                 Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) | Err(StoreError::Unavailable(_)) => {}
+                Ok(None) => {
+                    if let Some(verdict) = self.is_hopeless(&writes, draft).await? {
+                        return Ok(verdict);
+                    }
+                }
+                Err(StoreError::Unavailable(_)) => {}
                 Err(error) => return Err(error),
             }
             let is_late = self.world.clock.monotonic() + wait + MARGIN >= self.until_monotonic;
@@ -169,6 +190,43 @@ impl Hold<'_> {
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(BACK_OFF_MAX);
+        }
+    }
+
+    /// What became of a batch that replaces items which are no longer as they were looked at; `None`: they still are, or the
+    /// store did not say. The head is asked once more after them, for this very batch may be what has replaced them.
+    async fn is_hopeless(
+        &self,
+        writes: &[Write],
+        draft: &Draft,
+    ) -> Result<Option<Verdict>, StoreError> {
+        let replaced: Vec<(&str, &ETag)> = writes
+            .iter()
+            .skip(1)
+            .filter_map(|write| match write {
+                Write::Replace(document, Some(etag)) => Some((document.id.as_str(), etag)),
+                Write::Create(_) | Write::Replace(_, None) | Write::Delete(..) => None,
+            })
+            .collect();
+        if replaced.is_empty() {
+            return Ok(None);
+        }
+        let all = Selection::all(Kind::Inbox);
+        let inbox = match self.world.store.select(&self.partition, &all, Freshness::Latest).await {
+            Ok(inbox) => inbox,
+            Err(StoreError::Unavailable(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_there = |(id, etag): &(&str, &ETag)| {
+            inbox.iter().any(|stored| stored.document.id == *id && stored.etag == **etag)
+        };
+        if replaced.iter().all(is_there) {
+            return Ok(None);
+        }
+        match self.who_won(draft).await {
+            Ok(verdict) => Ok(Some(verdict.unwrap_or(Verdict::Stale))),
+            Err(StoreError::Unavailable(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -39,6 +39,7 @@ pub fn of_refusal(refusal: &Refusal) -> Option<Fault> {
         | Refusal::Invalid(_)
         | Refusal::Conflict { .. }
         | Refusal::AlreadyProcessing { .. }
+        | Refusal::Landed { .. }
         | Refusal::AlreadyDecided(_)
         | Refusal::Expired { .. }
         | Refusal::Forbidden(_)

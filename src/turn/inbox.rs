@@ -7,7 +7,7 @@ use crate::agent::inbox::InboxItem;
 use crate::agent::step::{Input, is_understood};
 use crate::ids::ConversationKey;
 use crate::store::{
-    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Freshness, Kind, Partition, Selection, StoreError,
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, ETag, Freshness, Kind, Partition, Selection, StoreError,
     Stored, Write,
 };
 use crate::turn::admission::write::bytes_of;
@@ -20,10 +20,15 @@ pub(super) const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
 /// Bytes of the same: an item is written as entry and as receipt.
 pub(super) const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
 
+/// Looks of one commit at an inbox that is changed again and again.
+const LOOKS_MAX: u32 = 5;
+
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) item: Arc<InboxItem>,
+    /// The version that was looked at.
+    pub(super) etag: ETag,
     /// Whether it still owes a look by itself.
     pub(super) is_due: bool,
     bytes: usize,
@@ -44,6 +49,7 @@ pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
         if is_understood(&item.body) {
             items.push(Waiting {
                 item: Arc::new(item),
+                etag: stored.etag.clone(),
                 is_due: stored.document.due.is_some(),
                 bytes: stored.document.body.text().len(),
             });
@@ -74,6 +80,37 @@ impl Hold<'_> {
         }
     }
 
+    /// The same inputs on the inbox as it is now, after its senders have changed what they were made on. What was looked at
+    /// ahead is left out, and decided again.
+    pub(super) async fn look_again(
+        &mut self,
+        inputs: &[Input],
+        looks: u32,
+    ) -> Result<(Vec<Input>, Vec<Waiting>), StoreError> {
+        let done = |input: &&Input| {
+            !matches!(input, Input::Looked(_) | Input::TakeIn | Input::Prepared { .. })
+        };
+        let waiting = if looks < LOOKS_MAX { self.look().await } else { None };
+        let Some(waiting) = waiting else {
+            // What was done is kept; who waits is looked at in the next turn.
+            let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
+            return if done.is_empty() {
+                Err(StoreError::Conflict)
+            } else {
+                Ok((done, Vec::new()))
+            };
+        };
+        let anew = |input: &Input| {
+            if matches!(input, Input::Looked(_)) { looked(&waiting) } else { input.clone() }
+        };
+        let is_decided = |input: &&Input| !matches!(input, Input::Prepared { .. });
+        let mut again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
+        if again.iter().any(|input| matches!(input, Input::TakeIn)) {
+            self.prepare(&mut again).await;
+        }
+        Ok((again, waiting))
+    }
+
     /// Commits what was done, with what has come in meanwhile and the intent of what comes next.
     pub(super) async fn commit_done(
         &mut self,
@@ -97,7 +134,8 @@ pub(super) fn hand_over<'a>(
 ) {
     let mut bytes: usize = writes.iter().map(bytes_of).sum();
     for waiting in left_waiting {
-        let write = Write::Replace(record::inbox_document(&waiting.item, None), None);
+        let document = record::inbox_document(&waiting.item, None);
+        let write = Write::Replace(document, Some(waiting.etag.clone()));
         bytes += bytes_of(&write);
         if writes.len() >= BATCH_OPERATIONS_MAX || bytes > BATCH_BYTES_MAX {
             return;

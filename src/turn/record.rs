@@ -13,7 +13,7 @@ use crate::agent::notice::Notice;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
-use crate::ids::CommitId;
+use crate::ids::{CommitId, InputId};
 use crate::store::{Document, ETag, HEAD_ID, Kind, StoreError, Stored, Write, entry_id, events_id};
 
 /// One events document per commit that tells anything; also the witness of who won.
@@ -88,11 +88,16 @@ pub fn notice_document(notice: &Notice, due: Option<Timestamp>) -> Document {
     document(notice.id.clone(), Kind::Notice, notice, due)
 }
 
-/// The batch of a finished draft: head first.
+/// The batch of a finished draft: head first. A receipt takes the place of its item only in the version that was looked at,
+/// which `version` knows: a change by its sender in between is not lost.
 ///
 /// # Errors
 /// [`StoreError::TooLarge`] as [`head_document`].
-pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> {
+pub fn writes(
+    draft: &Draft,
+    expected: &ETag,
+    version: impl Fn(&InputId) -> Option<ETag>,
+) -> Result<Vec<Write>, StoreError> {
     let mut writes = Vec::with_capacity(draft.operations());
     writes.push(Write::Replace(head_document(&draft.head)?, Some(expected.clone())));
     writes.extend(draft.entries.iter().map(|entry| Write::Create(entry_document(entry))));
@@ -105,7 +110,10 @@ pub fn writes(draft: &Draft, expected: &ETag) -> Result<Vec<Write>, StoreError> 
         writes.push(Write::Create(document(events_id(first.n), Kind::Events, &body, None)));
     }
     writes.extend(
-        draft.receipts.iter().map(|receipt| Write::Replace(receipt_document(receipt), None)),
+        draft
+            .receipts
+            .iter()
+            .map(|receipt| Write::Replace(receipt_document(receipt), version(&receipt.input_id))),
     );
     writes.extend(
         draft.notices.iter().map(|notice| Write::Create(notice_document(notice, Some(notice.at)))),

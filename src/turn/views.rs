@@ -2,6 +2,7 @@
 
 pub mod approvals;
 pub mod conversation;
+pub mod inbox;
 pub mod load;
 pub mod prompts;
 

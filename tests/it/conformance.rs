@@ -47,6 +47,9 @@ cases! {
     l05_a_failing_tool_is_a_result_that_the_model_reads "L05";
     l06_an_unknown_tool_is_a_result_that_the_model_reads "L06";
     l07_arguments_that_do_not_fit_are_a_result_that_the_model_reads "L07";
+    l09_a_steer_during_a_call_skips_the_others_of_its_batch "L09";
+    l10_a_steer_that_waited_joins_the_first_turn "L10";
+    l13_two_follow_ups_are_two_more_turns "L13";
     l16_an_error_in_the_middle_of_an_answer_ends_the_run "L16";
     l22_an_extension_changes_what_the_model_is_sent_and_not_the_record "L22";
     l23_a_call_that_fails_before_any_event_ends_the_run "L23";

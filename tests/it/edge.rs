@@ -9,5 +9,6 @@ mod faults;
 mod owners;
 mod problems;
 mod queued;
+mod queueing;
 mod rig;
 mod streaming;

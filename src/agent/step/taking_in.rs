@@ -97,7 +97,10 @@ fn steer(draft: &mut Draft) {
 /// Calls that nobody has started give way to a steer; each is announced and answered all the same.
 fn skip_calls(draft: &mut Draft) {
     let open: Vec<usize> = indices(draft, |call| !call.is_done());
-    let is_untouched = |call: &CallState| call.status == CallStatus::Ready && call.attempts == 0;
+    // What a person has agreed to is done.
+    let is_untouched = |call: &CallState| {
+        call.status == CallStatus::Ready && call.attempts == 0 && call.approved.is_none()
+    };
     let is_in_the_way = !open.is_empty() && open.len() == indices(draft, is_untouched).len();
     if !draft.rules.steering_skips_tools || !is_in_the_way || !waits(draft, is_steer) {
         return;

@@ -15,6 +15,7 @@ use crate::ids::{ConversationKey, InputId, PromptId};
 use crate::store::Write;
 use crate::turn::admission::conversation::{Beginning, conversation_id, new_head};
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
+use crate::turn::admission::place::{Place, first_place, place};
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Answer, Owner, Refusal, held_key, import, input, nudge};
 use crate::turn::views::load;
@@ -26,7 +27,9 @@ pub struct PromptRequest {
     /// Text, or text, image and file blocks; absent: the prompt begins without a message of the person.
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
+    /// Absent: `prompt`.
     pub mode: Option<Mode>,
+    /// For `steer` and `followUp`; absent: `start`.
     pub when_idle: Option<WhenIdle>,
     /// Whether clients show it; the default is yes.
     pub visible: Option<bool>,
@@ -50,12 +53,25 @@ pub struct FirstPromptRequest {
     pub model: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
+    /// Begins a prompt, in a conversation in which nothing runs.
     Prompt,
+    /// Joins the prompt that runs, before its next answer.
     Steer,
+    /// Is answered when the prompt that runs would end, as a prompt of its own.
     FollowUp,
+}
+
+impl Mode {
+    pub(crate) fn body(self, prompt: PromptInput) -> InboxBody {
+        match self {
+            Self::Prompt => InboxBody::Prompt(prompt),
+            Self::Steer => InboxBody::Steer(prompt),
+            Self::FollowUp => InboxBody::FollowUp(prompt),
+        }
+    }
 }
 
 /// How a prompt came.
@@ -73,19 +89,21 @@ pub enum WhenBusy {
     WaitItsTurn,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Accepted {
     #[schema(value_type = String)]
     pub conversation_id: crate::ids::ConversationId,
+    /// Of the prompt that it begins, or joins.
     #[schema(value_type = String)]
     pub prompt_id: PromptId,
+    /// What became of it is told under this id by `GET …/inbox/{inputId}`.
     #[schema(value_type = String)]
     pub input_id: InputId,
     pub disposition: Disposition,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Disposition {
     Started,
@@ -110,9 +128,9 @@ pub async fn accept_prompt(
     if let Some(earlier) = earlier? {
         return repeated(world, key, &earlier, idempotency, sender).await;
     }
-    let disposition = disposition(world, &head, &request, sender).await?;
-    let item = inbox_item(world, &head, &input_id, request, sender).await?;
-    let answer = accepted(key, &item, disposition);
+    let place = place(world, &head, &request, sender).await?;
+    let item = inbox_item(world, &head, &input_id, request, (sender, &place)).await?;
+    let answer = accepted(key, &item, place);
     keep(world, key, item, None, (answer, idempotency, sender)).await
 }
 
@@ -169,9 +187,9 @@ async fn begin(
         visible: request.visible,
         model: request.model,
     };
-    refuse_later_things(world, &request)?;
-    let item = inbox_item(world, &head, &input_id, request, sender).await?;
-    let answer = accepted(key, &item, Disposition::Started);
+    let place = first_place(world, &request)?;
+    let item = inbox_item(world, &head, &input_id, request, (sender, &place)).await?;
+    let answer = accepted(key, &item, place);
     keep(world, key, item, Some(head), (answer, idempotency, sender)).await
 }
 
@@ -186,7 +204,9 @@ async fn keep(
     let mut item = item;
     item.admission = idempotency.admission(&answer);
     let input_id = item.input_id.clone();
-    let mut writes = vec![Write::Create(record::inbox_document(&item, Some(item.accepted_at)))];
+    // What is held owes nothing: whoever looks at the conversation next takes it along.
+    let due = item.starts_when_idle().then_some(item.accepted_at);
+    let mut writes = vec![Write::Create(record::inbox_document(&item, due))];
     if let Some(head) = &new_head {
         writes.push(Write::Create(head_document(head)?));
     }
@@ -202,7 +222,9 @@ async fn keep(
         return Ok(Answer { is_replayed: !is_mine, ..replayed });
     }
     world.probe.reached("admission.accepted").await;
-    nudge(world, key, sender.traceparent.as_deref()).await;
+    if item.starts_when_idle() {
+        nudge(world, key, sender.traceparent.as_deref()).await;
+    }
     Ok(answer)
 }
 
@@ -221,14 +243,14 @@ async fn repeated(
     Ok(answer)
 }
 
-fn accepted(key: &ConversationKey, item: &InboxItem, disposition: Disposition) -> Answer {
-    let prompt_id = PromptId::of(&item.input_id);
+fn accepted(key: &ConversationKey, item: &InboxItem, place: Place) -> Answer {
+    let prompt_id = place.joins.unwrap_or_else(|| PromptId::of(&item.input_id));
     let location = format!("conversations/{}/prompts/{prompt_id}", key.conversation_id);
     let body = Accepted {
         conversation_id: key.conversation_id.clone(),
         prompt_id,
         input_id: item.input_id.clone(),
-        disposition,
+        disposition: place.disposition,
     };
     Answer {
         status: 202,
@@ -239,56 +261,12 @@ fn accepted(key: &ConversationKey, item: &InboxItem, disposition: Disposition) -
     }
 }
 
-/// Whether the prompt starts or waits its turn.
-async fn disposition(
-    world: &World,
-    head: &Head,
-    request: &PromptRequest,
-    sender: &Sender,
-) -> Result<Disposition, Refusal> {
-    refuse_later_things(world, request)?;
-    let Some(prompt_id) = busy_with(world, head).await? else { return Ok(Disposition::Started) };
-    match (request.mode, sender.when_busy) {
-        (Some(Mode::Steer), _) | (Some(Mode::FollowUp), WhenBusy::Refuse) => Err(Refusal::invalid(
-            "/mode",
-            "the conversation is busy, and steering and follow-ups come with a later release: wait for the prompt to end",
-        )),
-        (Some(Mode::Prompt), _) | (None, WhenBusy::Refuse) => {
-            Err(Refusal::AlreadyProcessing { prompt_id })
-        }
-        (Some(Mode::FollowUp) | None, WhenBusy::WaitItsTurn) => Ok(Disposition::Queued),
-    }
-}
-
-fn refuse_later_things(world: &World, request: &PromptRequest) -> Result<(), Refusal> {
-    if request.when_idle == Some(WhenIdle::Hold) {
-        return Err(Refusal::invalid(
-            "/whenIdle",
-            "`hold` comes with a later release: leave it out",
-        ));
-    }
-    if let Some(model) = &request.model {
-        world.model.record(model).map_err(|why| Refusal::invalid("/model", why))?;
-    }
-    Ok(())
-}
-
-/// The prompt that runs, waits for a person, or has been accepted and not yet taken in.
-async fn busy_with(world: &World, head: &Head) -> Result<Option<PromptId>, Refusal> {
-    if let Some(run) = &head.prompt {
-        return Ok(Some(run.id.clone()));
-    }
-    let (inbox, head) = load::inbox_then_head(world, &head.key()).await?;
-    let waiting = inbox.iter().find_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id);
-    Ok(head.prompt.as_ref().map(|run| &run.id).or(waiting).cloned())
-}
-
 async fn inbox_item(
     world: &World,
     head: &Head,
     input_id: &InputId,
     request: PromptRequest,
-    sender: &Sender,
+    (sender, place): (&Sender, &Place),
 ) -> Result<InboxItem, Refusal> {
     let input = match request.input {
         Some(input) => Some(input::admit(world, head, input_id, input).await?),
@@ -297,7 +275,7 @@ async fn inbox_item(
     let prompt = PromptInput {
         prompt_id: PromptId::of(input_id),
         user: head.user.clone(),
-        when_idle: WhenIdle::Start,
+        when_idle: request.when_idle.unwrap_or_default(),
         input,
         visible: request.visible.unwrap_or(true),
         model: request.model,
@@ -309,7 +287,6 @@ async fn inbox_item(
         accepted_at: world.clock.now(),
         admission: crate::agent::inbox::Admission::default(),
         traceparent: None,
-        // One that waits its turn lands when the conversation is idle, as one that starts does.
-        body: InboxBody::Prompt(prompt),
+        body: place.mode.body(prompt),
     })
 }

@@ -76,6 +76,7 @@ pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Resul
         | Refusal::Invalid(_)
         | Refusal::Conflict { .. }
         | Refusal::AlreadyProcessing { .. }
+        | Refusal::Landed { .. }
         | Refusal::AlreadyDecided(_)
         | Refusal::Expired { .. }
         | Refusal::Forbidden(_)

@@ -113,7 +113,7 @@ async fn with_inbox(
 ) -> Result<ConversationView, Refusal> {
     let pending = pending(world, head).await?;
     let waiting: Vec<&PromptId> =
-        inbox.iter().filter_map(load::waiting_prompt).map(|prompt| &prompt.prompt_id).collect();
+        load::to_come(head, inbox).map(|coming| coming.prompt_id).collect();
     let state = match seen_state(head, &pending) {
         State::Idle if !waiting.is_empty() => State::Running,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
+use crate::agent::content::Content;
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::inbox::{InboxBody, InboxItem};
 use crate::agent::phase::Phase;
-use crate::ids::ConversationKey;
+use crate::ids::{ConversationKey, PromptId, UserId};
 use crate::store::{ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored};
 use crate::turn::admission::Refusal;
 use crate::turn::{World, record};
@@ -112,20 +113,49 @@ pub async fn inbox_then_head(
 ) -> Result<(Vec<InboxItem>, Head), Refusal> {
     let mut inbox = inbox(world, key).await?;
     let (head, _) = head(world, key).await?;
-    let has_begun = |prompt: &PromptInput| head.prompts.iter().any(|it| it.id == prompt.prompt_id);
-    inbox.retain(|item| !waiting_prompt(item).is_some_and(has_begun));
+    let has_begun = |coming: Coming<'_>| head.prompts.iter().any(|it| &it.id == coming.prompt_id);
+    inbox.retain(|item| !coming(item).is_some_and(has_begun));
     Ok((inbox, head))
 }
 
-/// The prompt that an inbox item will begin.
-pub fn waiting_prompt(item: &InboxItem) -> Option<&PromptInput> {
+/// A prompt that an inbox item may begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Coming<'a> {
+    pub prompt_id: &'a PromptId,
+    pub user: &'a UserId,
+    pub input: Option<&'a Content>,
+    pub visible: bool,
+    pub model: Option<&'a str>,
+}
+
+/// The prompt that an inbox item begins if nothing comes before it; a steer joins one that runs, and what is held waits for one.
+pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
     match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::FollowUp(prompt) => Some(prompt),
-        InboxBody::Steer(_)
-        | InboxBody::Decision(_)
+        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+            Some(Coming {
+                prompt_id: &prompt.prompt_id,
+                user: &prompt.user,
+                input: prompt.input.as_ref(),
+                visible: prompt.visible,
+                model: prompt.model.as_deref(),
+            })
+        }
+        InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::LateResult(_)
         | InboxBody::Command(_) => None,
     }
+}
+
+/// The prompts that what waits will begin, as far as can be said before a worker has looked: each prompt and follow-up that is
+/// not held, and a steer only where there is nothing that it could join.
+pub fn to_come<'a>(head: &Head, inbox: &'a [InboxItem]) -> impl Iterator<Item = Coming<'a>> {
+    let mut is_busy = head.prompt.is_some();
+    inbox.iter().filter(|item| item.starts_when_idle()).filter_map(move |item| {
+        let joins = is_busy && matches!(item.body, InboxBody::Steer(_));
+        let coming = coming(item).filter(|_| !joins)?;
+        is_busy = true;
+        Some(coming)
+    })
 }

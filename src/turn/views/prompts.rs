@@ -1,8 +1,8 @@
 //! Prompts as clients see them; one that was accepted and not yet taken in is `running`.
 
-use crate::agent::entry::{EntryBody, PromptState};
+use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::head::{Head, State};
-use crate::agent::inbox::PromptInput;
+use crate::agent::inbox::{Outcome, Receipt};
 use crate::agent::usage::Usage;
 use crate::agent::view::{PromptView, prompt_view};
 use crate::ids::PromptId;
@@ -11,7 +11,7 @@ use crate::turn::admission::Refusal;
 use crate::turn::admission::idempotency::{Earlier, earlier};
 use crate::turn::views::approvals::pending;
 use crate::turn::views::conversation::seen_state;
-use crate::turn::views::load;
+use crate::turn::views::load::{self, Coming};
 
 /// The prompt of that id.
 ///
@@ -22,23 +22,36 @@ pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptV
         return Ok(view);
     }
     let Some(input_id) = id.as_str().strip_prefix("pr_").map(|rest| format!("in_{rest}")) else {
-        return Err(Refusal::NotFound("prompt"));
+        return Err(NO_PROMPT);
     };
     if !crate::ids::is_plain(&input_id) {
-        return Err(Refusal::NotFound("prompt"));
+        return Err(NO_PROMPT);
     }
     let key = head.key();
     match earlier(world, &key, &input_id).await? {
-        Some(Earlier::Waiting(item)) => load::waiting_prompt(&item)
-            .map(|prompt| waiting_view(world, head, prompt))
-            .ok_or(Refusal::NotFound("prompt")),
-        // It was taken in between the two reads.
-        Some(Earlier::Settled(_)) => {
-            let (head, _) = load::head(world, &key).await?;
-            taken_in(world, &head, id).await?.ok_or(Refusal::NotFound("prompt"))
+        Some(Earlier::Waiting(item)) => {
+            load::coming(&item).map(|coming| waiting_view(world, head, coming)).ok_or(NO_PROMPT)
         }
-        None => Err(Refusal::NotFound("prompt")),
+        Some(Earlier::Settled(receipt)) if receipt.outcome == Outcome::Cleared => {
+            is_promised(&receipt, id).then(|| cleared_view(world, head, id)).ok_or(NO_PROMPT)
+        }
+        // It was taken in between the two reads, or joined another prompt.
+        Some(Earlier::Settled(receipt)) => {
+            let (head, _) = load::head(world, &key).await?;
+            let id = receipt.prompt_id.as_ref().unwrap_or(id);
+            taken_in(world, &head, id).await?.ok_or(NO_PROMPT)
+        }
+        None => Err(NO_PROMPT),
     }
+}
+
+const NO_PROMPT: Refusal = Refusal::NotFound("prompt");
+
+/// Whether a prompt of that id was promised to whoever sent it.
+fn is_promised(receipt: &Receipt, id: &PromptId) -> bool {
+    let answer = receipt.admission.answer.as_ref();
+    let promised = answer.and_then(|answer| answer.string_member("promptId"));
+    promised.is_some_and(|promised| promised == id.as_str())
 }
 
 async fn taken_in(
@@ -70,23 +83,35 @@ fn has_schema(world: &World, head: &Head) -> bool {
 }
 
 /// What is known of a prompt before a worker has seen it.
-fn waiting_view(world: &World, head: &Head, prompt: &PromptInput) -> PromptView {
+fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
     let of_agent = world.agents.find(Some(&head.agent)).ok();
     let settings =
         of_agent.map_or_else(|| head.settings.clone(), |agent| head.settings.over(&agent.settings));
+    let model = coming.model.map(ToOwned::to_owned);
     PromptView {
-        id: prompt.prompt_id.clone(),
-        user_id: prompt.user.clone(),
-        model: prompt.model.clone().or(settings.model).unwrap_or_else(|| "normal".to_owned()),
-        visible: prompt.visible,
+        id: coming.prompt_id.clone(),
+        user_id: coming.user.clone(),
+        model: model.or(settings.model).unwrap_or_else(|| "normal".to_owned()),
+        visible: coming.visible,
         state: PromptState::Running,
         stop_reason: None,
-        input: prompt.input.clone(),
+        input: coming.input.cloned(),
         output: Vec::new(),
         usage: Usage::default(),
         result: None,
         error: None,
         retry: None,
+    }
+}
+
+/// What is left of a prompt that was taken back before it began.
+fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
+    let coming =
+        Coming { prompt_id: id, user: &head.user, input: None, visible: true, model: None };
+    PromptView {
+        state: PromptState::Aborted,
+        stop_reason: Some(PromptStop::Aborted),
+        ..waiting_view(world, head, coming)
     }
 }
 
@@ -108,11 +133,8 @@ pub async fn prompts(
         .filter(|entry| matches!(entry.body, EntryBody::Prompt(_)))
         .filter_map(|entry| entry.base.prompt_id.as_ref())
         .collect();
-    let waiting: Vec<&PromptInput> = inbox
-        .iter()
-        .filter_map(load::waiting_prompt)
-        .filter(|prompt| !begun.contains(&&prompt.prompt_id))
-        .collect();
+    let waiting: Vec<Coming<'_>> =
+        load::to_come(head, &inbox).filter(|coming| !begun.contains(&coming.prompt_id)).collect();
     let is_waiting_for_person = head.state() == State::WaitingForApproval
         && seen_state(head, &pending(world, head).await?) == State::WaitingForApproval;
     let has_schema = has_schema(world, head);
@@ -136,7 +158,7 @@ pub async fn prompts(
     let passed = after.saturating_sub(begun.len());
     let room = limit - views.len().min(limit);
     views.extend(
-        waiting.iter().skip(passed).take(room).map(|prompt| waiting_view(world, head, prompt)),
+        waiting.iter().skip(passed).take(room).map(|coming| waiting_view(world, head, *coming)),
     );
     let end = after + limit;
     let next = (end < begun.len() + waiting.len()).then_some(end);

@@ -7,7 +7,8 @@ use super::stage::{CONVERSATION, Stage};
 use crate::support::stream::{Frame, Stream};
 
 /// What a case gives to wait before anything runs, and the mode in which it is sent.
-const QUEUED_BEFORE: [(&str, &str); 0] = [];
+const QUEUED_BEFORE: [(&str, &str); 2] =
+    [("steering_queue_before_run", "steer"), ("follow_up_queue_before_run", "followUp")];
 
 /// What came of the actions.
 pub(super) struct Played {

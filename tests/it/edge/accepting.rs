@@ -161,8 +161,6 @@ async fn while_one_prompt_has_not_ended_another_is_refused_with_its_id() {
     for stage in ["accepted", "waiting for a person"] {
         let told = ask(json!({"input": "x"})).await.fails(409, "already-processing");
         assert_eq!(told["promptId"], first.as_str(), "{stage}");
-        let later = ask(json!({"input": "x", "mode": "steer"})).await.fails(400, "bad-request");
-        assert_eq!(later["errors"][0]["pointer"], "/mode", "{stage}");
         rig.work().await;
     }
     let approval = rig.seen("/api/conversations/c").await["pendingApprovals"][0]["id"].clone();

@@ -1,0 +1,138 @@
+//! The inbox: what waits, what became of it, and changing it before a worker takes it in.
+
+use axum::extract::{OriginalUri, Path, State};
+use axum::response::{IntoResponse, Response};
+use http::header::ETAG;
+use http::{HeaderValue, StatusCode};
+
+use crate::http::body::Json;
+use crate::http::idempotency::idempotency;
+use crate::http::lists::{Params, page};
+use crate::http::owner::Caller;
+use crate::http::precondition::is_wanted;
+use crate::http::problem::Problem;
+use crate::http::{Asked, Shared, answered, json, reach};
+use crate::turn::admission::Fault;
+use crate::turn::admission::prompt::Mode;
+use crate::turn::admission::waiting::{self, InputChange};
+use crate::turn::views::inbox::{self, InputView};
+
+type Answered = Result<Response, Problem>;
+
+/// What waits, oldest first.
+#[utoipa::path(
+    get, path = "/conversations/{id}/inbox", tag = "inbox",
+    params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
+    responses((status = 200, body = crate::http::openapi::Inputs))
+)]
+pub(crate) async fn list(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
+    let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let params = Params::of(&uri);
+    let binding = format!("inbox {key} {}", head.incarnation);
+    let (after, limit) = (params.continuation(&binding)?, params.limit()?);
+    let (items, next) = inbox::waiting(&api.world, &key, after.as_deref(), limit).await?;
+    Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// An accepted input: as it waits, or what became of it.
+#[utoipa::path(
+    get, path = "/conversations/{id}/inbox/{inputId}", tag = "inbox",
+    params(("id" = String, Path), ("inputId" = String, Path)),
+    responses((status = 200, body = InputView, headers(("ETag" = String))))
+)]
+pub(crate) async fn read(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, input_id)): Path<(String, String)>,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
+    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let (view, etag) = inbox::input(&api.world, &key, &input_id).await?;
+    let mut response = json(StatusCode::OK, &view);
+    if let Some(value) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        response.headers_mut().insert(ETAG, value);
+    }
+    Ok(response)
+}
+
+/// Edit an input that waits.
+#[utoipa::path(
+    patch, path = "/conversations/{id}/inbox/{inputId}", tag = "inbox", request_body = InputChange,
+    params(
+        ("id" = String, Path), ("inputId" = String, Path),
+        ("If-Match" = Option<String>, Header), ("Idempotency-Key" = Option<String>, Header),
+    ),
+    responses(
+        (status = 200, body = InputView, headers(("ETag" = String))),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "it waits no longer: `input` says where it landed"),
+        (status = 412, body = crate::http::openapi::Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn change(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, input_id)): Path<(String, String)>,
+    Asked { headers, .. }: Asked,
+    Json { value, hash }: Json<InputChange>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let route = "PATCH /conversations/{id}/inbox/{inputId}";
+    // One key means one request, and the path is part of it.
+    let idempotency = idempotency(&api, &headers, route, format!("{input_id} {hash}"))?;
+    let passes = |etag: &str| is_wanted(&headers, etag);
+    let answer = waiting::edit(&api.world, &key, &input_id, &value, (&idempotency, passes)).await?;
+    Ok(answered(answer))
+}
+
+/// Take an input back that waits.
+#[utoipa::path(
+    delete, path = "/conversations/{id}/inbox/{inputId}", tag = "inbox",
+    params(("id" = String, Path), ("inputId" = String, Path)),
+    responses(
+        (status = 204),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "it waits no longer: `input` says where it landed"),
+    )
+)]
+pub(crate) async fn clear(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path((id, input_id)): Path<(String, String)>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    waiting::clear(&api.world, &key, &input_id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Take back all steers and follow-ups that wait; the answer lists them.
+#[utoipa::path(
+    delete, path = "/conversations/{id}/inbox", tag = "inbox",
+    params(
+        ("id" = String, Path),
+        ("mode" = Option<String>, Query, description = "`steer` or `followUp`: that queue alone"),
+    ),
+    responses((status = 200, body = crate::http::openapi::Inputs))
+)]
+pub(crate) async fn clear_all(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let queue = match Params::of(&uri).get("mode") {
+        None => None,
+        Some("steer") => Some(Mode::Steer),
+        Some("followUp") => Some(Mode::FollowUp),
+        Some(_) => {
+            let detail = "`mode` is steer or followUp; without it both queues are cleared";
+            return Err(Problem::bad_request(detail).with_faults(vec![Fault::at("?mode", detail)]));
+        }
+    };
+    let items = waiting::clear_all(&api.world, &key, queue).await?;
+    Ok(json(StatusCode::OK, &serde_json::json!({"items": items})))
+}

@@ -1,0 +1,250 @@
+//! Changing what waits: an input is edited or taken back as long as no worker has taken it in. Who writes first wins: both
+//! sides replace the item only in the version that they have seen.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxBody, InboxItem, Outcome, PromptInput, Receipt, WhenIdle};
+use crate::agent::raw::{Extra, RawJson};
+use crate::ids::ConversationKey;
+use crate::store::Write;
+use crate::turn::admission::idempotency::{Idempotency, earlier};
+use crate::turn::admission::prompt::Mode;
+use crate::turn::admission::write::{Written, receipt_document, write_surely};
+use crate::turn::admission::{Answer, Refusal, input, nudge};
+use crate::turn::views::inbox::{Found, InputView, etag_of, find, is_said, queued, settled};
+use crate::turn::views::load;
+use crate::turn::{World, record};
+
+/// Writes of others that a change gives way to.
+const TRIES_MAX: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is to be changed; what is absent stays.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InputChange {
+    /// Text, or text, image and file blocks.
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    /// `steer` or `followUp`.
+    pub mode: Option<Mode>,
+    pub when_idle: Option<WhenIdle>,
+    pub visible: Option<bool>,
+}
+
+/// As [`find`], of what can be changed.
+async fn changeable(world: &World, key: &ConversationKey, id: &str) -> Result<Found, Refusal> {
+    let found = find(world, key, id).await?;
+    match &found {
+        Found::Waiting(item, _) if !is_said(item) => Err(Refusal::Conflict {
+            detail: "this is no prompt, steer or follow-up: it cannot be changed or taken back"
+                .to_owned(),
+            retry_after: None,
+        }),
+        Found::Waiting(..) | Found::Settled(_) => Ok(found),
+    }
+}
+
+/// Why it is too late.
+fn too_late(receipt: &Receipt) -> Refusal {
+    let detail = match (receipt.outcome, &receipt.prompt_id) {
+        (Outcome::Landed, Some(prompt_id)) => {
+            format!("it landed in turn {} of prompt {prompt_id}", receipt.turn)
+        }
+        (Outcome::Landed, None) => format!("it landed in turn {}", receipt.turn),
+        (Outcome::Ignored, _) => "it was taken in, and changed nothing".to_owned(),
+        (Outcome::Cleared, _) => "it was taken back".to_owned(),
+    };
+    Refusal::Landed { detail, input: RawJson::of(&settled(receipt)) }
+}
+
+/// Edits an input that waits. `is_wanted` is asked with its `ETag` before each try.
+///
+/// # Errors
+/// [`Refusal::Landed`]: it waits no longer. Otherwise as [`Refusal`] says.
+pub async fn edit(
+    world: &World,
+    key: &ConversationKey,
+    id: &str,
+    change: &InputChange,
+    (idempotency, is_wanted): (&Idempotency, impl Fn(&str) -> bool + Send + Sync),
+) -> Result<Answer, Refusal> {
+    let (head, _) = load::head(world, key).await?;
+    let own = idempotency.input_id(key);
+    let mut pause = PAUSE;
+    for _ in 0..TRIES_MAX {
+        if let Some(earlier) = earlier(world, key, own.as_str()).await? {
+            return earlier.replay(idempotency);
+        }
+        let (item, stored) = match changeable(world, key, id).await? {
+            Found::Waiting(item, stored) => (item, stored),
+            Found::Settled(receipt) => return Err(too_late(&receipt)),
+        };
+        if !is_wanted(&etag_of(&item)) {
+            return Err(Refusal::PreconditionFailed { etag: etag_of(&item) });
+        }
+        let edited = edited(world, &head, &item, change).await?;
+        let answer = Answer {
+            status: 200,
+            body: Some(RawJson::of(&queued(&edited))),
+            location: None,
+            etag: Some(etag_of(&edited)),
+            is_replayed: false,
+        };
+        // What somebody has looked at owes nothing by itself; what was held begins to.
+        let begins = edited.starts_when_idle() && !item.starts_when_idle();
+        let due = if begins { Some(world.clock.now()) } else { stored.document.due };
+        let due = due.filter(|_| edited.starts_when_idle());
+        let writes = vec![
+            Write::Replace(record::inbox_document(&edited, due), Some(stored.etag)),
+            Write::Create(receipt_document(idempotency, key, &answer, world.clock.now())),
+        ];
+        world.probe.reached("admission.edit").await;
+        if let Written::Won(_) = write_surely(world, key, writes).await? {
+            if begins {
+                nudge(world, key, None).await;
+            }
+            return Ok(answer);
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Err(Refusal::contended())
+}
+
+async fn edited(
+    world: &World,
+    head: &Head,
+    item: &InboxItem,
+    change: &InputChange,
+) -> Result<InboxItem, Refusal> {
+    let (mode, mut prompt) = match &item.body {
+        InboxBody::Prompt(prompt) => (Mode::Prompt, prompt.clone()),
+        InboxBody::Steer(prompt) => (Mode::Steer, prompt.clone()),
+        InboxBody::FollowUp(prompt) => (Mode::FollowUp, prompt.clone()),
+        InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => return Err(Refusal::NotFound("input")),
+    };
+    let mode = mode_of(mode, change)?;
+    if let Some(input) = &change.input {
+        prompt.input = Some(input::admit(world, head, &item.input_id, input.clone()).await?);
+    }
+    let prompt = PromptInput {
+        when_idle: change.when_idle.unwrap_or(prompt.when_idle),
+        visible: change.visible.unwrap_or(prompt.visible),
+        ..prompt
+    };
+    Ok(InboxItem { body: mode.body(prompt), ..item.clone() })
+}
+
+fn mode_of(mode: Mode, change: &InputChange) -> Result<Mode, Refusal> {
+    let mode = match change.mode {
+        Some(Mode::Prompt) if mode != Mode::Prompt => {
+            return Err(Refusal::invalid(
+                "/mode",
+                "what waits in a queue is `steer` or `followUp`: with whenIdle `start` it begins a prompt when nothing runs",
+            ));
+        }
+        changed => changed.unwrap_or(mode),
+    };
+    if mode == Mode::Prompt && change.when_idle == Some(WhenIdle::Hold) {
+        return Err(Refusal::invalid(
+            "/whenIdle",
+            "`hold` is for the modes `steer` and `followUp`: change the mode too",
+        ));
+    }
+    Ok(mode)
+}
+
+/// Takes an input back; one that was taken back before stays so.
+///
+/// # Errors
+/// [`Refusal::Landed`]: it waits no longer. Otherwise as [`Refusal`] says.
+pub async fn clear(world: &World, key: &ConversationKey, id: &str) -> Result<(), Refusal> {
+    load::head(world, key).await?;
+    match take_back(world, key, id).await? {
+        TakenBack::Now(_) => Ok(()),
+        TakenBack::Before(receipt) if receipt.outcome == Outcome::Cleared => Ok(()),
+        TakenBack::Before(receipt) => Err(too_late(&receipt)),
+    }
+}
+
+/// Takes back all steers and follow-ups that wait, or those of one queue; answers with what was taken back, oldest first.
+/// What lands meanwhile is not among them.
+///
+/// # Errors
+/// As the store's.
+pub async fn clear_all(
+    world: &World,
+    key: &ConversationKey,
+    queue: Option<Mode>,
+) -> Result<Vec<InputView>, Refusal> {
+    load::head(world, key).await?;
+    let is_meant = |item: &InboxItem| match &item.body {
+        InboxBody::Steer(_) => queue.is_none_or(|queue| queue == Mode::Steer),
+        InboxBody::FollowUp(_) => queue.is_none_or(|queue| queue == Mode::FollowUp),
+        InboxBody::Prompt(_)
+        | InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => false,
+    };
+    let mut cleared = Vec::new();
+    for item in load::inbox(world, key).await?.iter().filter(|item| is_meant(item)) {
+        if let TakenBack::Now(item) = take_back(world, key, item.input_id.as_str()).await? {
+            cleared.push(queued(&item));
+        }
+    }
+    Ok(cleared)
+}
+
+enum TakenBack {
+    Now(Box<InboxItem>),
+    /// It was settled already.
+    Before(Box<Receipt>),
+}
+
+/// The receipt takes the item's place, so that its idempotency key stays good.
+async fn take_back(world: &World, key: &ConversationKey, id: &str) -> Result<TakenBack, Refusal> {
+    let mut pause = PAUSE;
+    for _ in 0..TRIES_MAX {
+        let (item, stored) = match changeable(world, key, id).await? {
+            Found::Waiting(item, stored) => (item, stored),
+            Found::Settled(receipt) => return Ok(TakenBack::Before(receipt)),
+        };
+        let receipt = Receipt {
+            input_id: item.input_id.clone(),
+            accepted_at: item.accepted_at,
+            admission: item.admission.clone(),
+            outcome: Outcome::Cleared,
+            turn: 0,
+            prompt_id: None,
+            decision: None,
+            skipped_calls: Vec::new(),
+            ran_calls: Vec::new(),
+            extra: Extra::new(),
+        };
+        let document = record::receipt_document(&receipt);
+        world.probe.reached("admission.clear").await;
+        let writes = vec![Write::Replace(document, Some(stored.etag))];
+        if let Written::Won(_) = write_surely(world, key, writes).await? {
+            if stored.document.due.is_none() && item.starts_when_idle() {
+                // A worker counts on it: it has to count again.
+                nudge(world, key, None).await;
+            }
+            return Ok(TakenBack::Now(item));
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Err(Refusal::contended())
+}

@@ -1,0 +1,214 @@
+//! What was accepted as clients see it: while it waits, and what became of it.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::agent::content::Content;
+use crate::agent::inbox::{InboxBody, InboxItem, Outcome, PromptInput, Receipt, WhenIdle};
+use crate::agent::raw::RawJson;
+use crate::clock::{Timestamp, iso};
+use crate::ids::{ConversationKey, InputId, PromptId, is_plain};
+use crate::store::{Freshness, Kind, Partition, Stored};
+use crate::tools::sha256_hex;
+use crate::turn::World;
+use crate::turn::admission::Refusal;
+use crate::turn::views::load::{self, read_body};
+
+/// An accepted input.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InputView {
+    #[schema(value_type = String)]
+    pub input_id: InputId,
+    /// `queued`, `landed`, `cleared`, or `ignored`: it came too late to change anything.
+    #[schema(value_type = String)]
+    pub state: InputState,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub accepted_at: Timestamp,
+    /// While it waits.
+    #[serde(flatten)]
+    pub waiting: Option<WaitingView>,
+    /// The turn in which it landed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
+    /// The prompt that it began or joined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub prompt_id: Option<PromptId>,
+    /// Ids of the calls that were not run because it came.
+    pub skipped_calls: Vec<String>,
+    /// Ids of the calls of the same batch that had run before.
+    pub ran_calls: Vec<String>,
+}
+
+/// What an input that waits will say.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingView {
+    /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult` or `command`.
+    #[schema(value_type = String)]
+    pub kind: &'static str,
+    /// As it was sent: text, or blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input: Option<Content>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visible: Option<bool>,
+    /// What becomes of it when nothing runs: `start` begins a prompt, `hold` waits for the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub when_idle: Option<WhenIdle>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum InputState {
+    Queued,
+    Landed,
+    Cleared,
+    Ignored,
+}
+
+/// What people have said and no worker has taken in, oldest first, as far as it comes after `after`; and where the next page
+/// begins.
+///
+/// # Errors
+/// As the store's.
+pub async fn waiting(
+    world: &World,
+    key: &ConversationKey,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<InputView>, Option<String>), Refusal> {
+    let inbox = load::inbox(world, key).await?;
+    let mut rest = inbox
+        .iter()
+        .filter(|item| is_said(item))
+        .filter(|item| after.is_none_or(|after| place(item).as_str() > after));
+    let page: Vec<&InboxItem> = rest.by_ref().take(limit).collect();
+    let next = page.last().filter(|_| rest.next().is_some()).map(|last| place(last));
+    Ok((page.into_iter().map(queued).collect(), next))
+}
+
+/// Orders as the inbox does; stays good when what stood before has landed.
+fn place(item: &InboxItem) -> String {
+    format!("{:020} {}", item.accepted_at.0, item.input_id)
+}
+
+/// What the store has under an input's id.
+pub(crate) enum Found {
+    Waiting(Box<InboxItem>, Stored),
+    Settled(Box<Receipt>),
+}
+
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub(crate) async fn find(world: &World, key: &ConversationKey, id: &str) -> Result<Found, Refusal> {
+    const NO_INPUT: Refusal = Refusal::NotFound("input");
+    if !is_plain(id) {
+        return Err(NO_INPUT);
+    }
+    let partition = Partition::Conversation(key.clone());
+    let stored = world.store.read(&partition, id, Freshness::Latest).await?.ok_or(NO_INPUT)?;
+    match stored.document.kind {
+        Kind::Inbox => Ok(Found::Waiting(Box::new(read_body(&stored)?), stored)),
+        Kind::Receipt => Ok(Found::Settled(Box::new(read_body(&stored)?))),
+        Kind::Head
+        | Kind::Entry
+        | Kind::Events
+        | Kind::Notice
+        | Kind::Live
+        | Kind::Watch
+        | Kind::Scope => Err(NO_INPUT),
+    }
+}
+
+/// The input of that id, and its `ETag` while it waits.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn input(
+    world: &World,
+    key: &ConversationKey,
+    id: &str,
+) -> Result<(InputView, Option<String>), Refusal> {
+    Ok(match find(world, key, id).await? {
+        Found::Waiting(item, _) => (queued(&item), Some(etag_of(&item))),
+        Found::Settled(receipt) => (settled(&receipt), None),
+    })
+}
+
+/// Whether it is something that a person or a program says to the agent, and may take back.
+pub(crate) fn is_said(item: &InboxItem) -> bool {
+    said(item).is_some()
+}
+
+fn said(item: &InboxItem) -> Option<&PromptInput> {
+    match &item.body {
+        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+            Some(prompt)
+        }
+        InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => None,
+    }
+}
+
+/// Changes with what can be edited, not with the store's versions.
+pub(crate) fn etag_of(item: &InboxItem) -> String {
+    let mut hash = sha256_hex(RawJson::of(&item.body).text().as_bytes());
+    hash.truncate(16);
+    format!("\"{hash}\"")
+}
+
+pub(crate) fn queued(item: &InboxItem) -> InputView {
+    let prompt = said(item);
+    InputView {
+        input_id: item.input_id.clone(),
+        state: InputState::Queued,
+        accepted_at: item.accepted_at,
+        waiting: Some(WaitingView {
+            kind: kind_of(&item.body),
+            input: prompt.and_then(|prompt| prompt.input.clone()),
+            visible: prompt.map(|prompt| prompt.visible),
+            when_idle: prompt.map(|prompt| prompt.when_idle),
+        }),
+        turn: None,
+        prompt_id: None,
+        skipped_calls: Vec::new(),
+        ran_calls: Vec::new(),
+    }
+}
+
+pub(crate) fn settled(receipt: &Receipt) -> InputView {
+    let has_landed = receipt.outcome == Outcome::Landed;
+    InputView {
+        input_id: receipt.input_id.clone(),
+        state: match receipt.outcome {
+            Outcome::Landed => InputState::Landed,
+            Outcome::Ignored => InputState::Ignored,
+            Outcome::Cleared => InputState::Cleared,
+        },
+        accepted_at: receipt.accepted_at,
+        waiting: None,
+        turn: has_landed.then_some(receipt.turn),
+        prompt_id: receipt.prompt_id.clone(),
+        skipped_calls: receipt.skipped_calls.clone(),
+        ran_calls: receipt.ran_calls.clone(),
+    }
+}
+
+fn kind_of(body: &InboxBody) -> &'static str {
+    match body {
+        InboxBody::Prompt(_) => "prompt",
+        InboxBody::Steer(_) => "steer",
+        InboxBody::FollowUp(_) => "followUp",
+        InboxBody::Decision(_) => "decision",
+        InboxBody::Abort(_) => "abort",
+        InboxBody::Continue(_) => "continue",
+        InboxBody::LateResult(_) => "lateResult",
+        InboxBody::Command(_) => "command",
+    }
+}
