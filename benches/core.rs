@@ -93,6 +93,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         rounds_max: None,
         hard_rounds_max: 200,
         retry: Retry::default(),
+        model: "normal".to_owned(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,

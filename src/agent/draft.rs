@@ -23,6 +23,8 @@ pub struct Rules {
     pub rounds_max: Option<u32>,
     pub hard_rounds_max: u32,
     pub retry: Retry,
+    /// Of prompts that name none.
+    pub model: String,
     pub steering_mode: QueueMode,
     pub follow_up_mode: QueueMode,
     /// Whether a steer skips the calls of its batch that have not been started.

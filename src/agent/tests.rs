@@ -46,6 +46,7 @@ pub(super) fn rules() -> Rules {
         rounds_max: Some(25),
         hard_rounds_max: 200,
         retry: crate::agent::settings::Retry::default(),
+        model: "normal".to_owned(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,

@@ -177,6 +177,7 @@ impl Hold<'_> {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
             retry: settings.retry.unwrap_or_default(),
+            model: settings.model.unwrap_or_else(|| "normal".to_owned()),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
             steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),

@@ -18,6 +18,7 @@ mod http_tools;
 mod identity;
 mod infra;
 mod kill;
+mod modes;
 mod payments;
 mod recordings;
 mod retrying;

@@ -15,6 +15,7 @@ use crate::model::{ModelRecord, ModelRequest};
 
 /// What a tool said that said nothing.
 const NO_OUTPUT: &str = "(no output)";
+const NO_PICTURE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP picture)";
 const NO_IMAGES: &str = "(image omitted: this model takes no images)";
 
 /// The system prompt as the first item, then each message's items in order.
@@ -101,7 +102,10 @@ impl<'a> Plan<'a> {
             .iter()
             .filter_map(|block| match block {
                 Block::Text(text) => (!text.text.is_empty()).then(|| input_text(&text.text)),
-                Block::Image(image) => self.model.images.then(|| input_image(image)),
+                Block::Image(image) if is_picture(image) => {
+                    self.model.images.then(|| input_image(image))
+                }
+                Block::Image(_) => Some(input_text(NO_PICTURE)),
                 Block::File(file) => Some(input_text(&mention(file))),
                 Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => None,
             })
@@ -131,14 +135,13 @@ impl<'a> Plan<'a> {
                 }
                 // What another model thought is read as something it said.
                 Block::Thinking(thinking) if !is_ours => self.foreign_thought(thinking),
-                Block::Thinking(_) => None,
                 Block::Text(text) => self.text(text, is_ours, keeps_thoughts),
                 Block::ToolCall(call) => Some(self.call(call, keeps_thoughts)),
                 Block::Other(raw) => {
                     let item = if is_ours { carried_item(raw) } else { None };
                     item.map(|item| self.with_single_id(item))
                 }
-                Block::Image(_) | Block::File(_) => None,
+                Block::Thinking(_) | Block::Image(_) | Block::File(_) => None,
             };
             match item {
                 Some(item) => self.items.push(item),
@@ -233,8 +236,9 @@ impl<'a> Plan<'a> {
             .content
             .iter()
             .filter_map(|block| match block {
-                Block::Image(image) => Some(image),
-                Block::Text(_)
+                Block::Image(image) if is_picture(image) => Some(image),
+                Block::Image(_)
+                | Block::Text(_)
                 | Block::Thinking(_)
                 | Block::ToolCall(_)
                 | Block::File(_)
@@ -246,7 +250,13 @@ impl<'a> Plan<'a> {
             (true, false) => NO_IMAGES.to_owned(),
             _ => texts.join("\n"),
         };
-        let output = if output.is_empty() { NO_OUTPUT.to_owned() } else { output };
+        let output = match output.as_str() {
+            "" if result.content.iter().any(|block| matches!(block, Block::Image(_))) => {
+                NO_PICTURE.to_owned()
+            }
+            "" => NO_OUTPUT.to_owned(),
+            _ => output,
+        };
         let at = self.open_calls.iter().position(|(stored, _)| *stored == result.tool_call_id);
         let call_id = match at {
             Some(at) => self.open_calls.remove(at).1,
@@ -380,6 +390,11 @@ fn said(text: &str, id: &str) -> Value {
 
 fn input_text(text: &str) -> Value {
     json!({ "type": "input_text", "text": text })
+}
+
+/// Others would be refused, and with them every later request.
+fn is_picture(image: &Image) -> bool {
+    matches!(image.mime_type.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
 
 fn input_image(image: &Image) -> Value {

@@ -123,7 +123,7 @@ fn answer(blocks: &[(u8, u8)], number: u8) -> Value {
     let apis = ["azure-openai-responses", "azure-openai-responses", "openai-completions", ""];
     json!({
         "role": "assistant", "content": content, "provider": "azure", "timestamp": 0,
-        "api": apis[usize::from(number / 8) % 4], "model": if number % 3 == 0 { "gpt-4o" } else { "gpt-5" },
+        "api": apis[usize::from(number / 8) % 4], "model": if number.is_multiple_of(3) { "gpt-4o" } else { "gpt-5" },
         "stopReason": stops[usize::from(number) % 6],
     })
 }
@@ -136,7 +136,7 @@ fn body_of((kind, _, number, blocks): &Node, earlier: &str) -> Value {
     match kind % 18 {
         0 => message(json!({"role": "user", "content": given(*number), "timestamp": 0})),
         1 => message(
-            json!({"role": "user", "content": if number % 2 == 0 { "" } else { "u" }, "timestamp": 0}),
+            json!({"role": "user", "content": if number.is_multiple_of(2) { "" } else { "u" }, "timestamp": 0}),
         ),
         2..=5 => message(answer(blocks, *number)),
         6..=8 => message(
@@ -175,7 +175,7 @@ fn tree() -> impl Strategy<Value = Vec<Arc<Entry>>> {
         for (number, node) in nodes.iter().enumerate() {
             let last = entries.last().map(|entry| entry.base.entry_id.clone());
             let parent_id = match &last {
-                Some(_) if node.2 % 5 == 0 => Some(node.1.get(&entries).base.entry_id.clone()),
+                Some(_) if node.2.is_multiple_of(5) => Some(node.1.get(&entries).base.entry_id.clone()),
                 last => last.clone(),
             };
             let earlier = parent_id.as_ref().map_or("00000000", |id| id.as_str());

@@ -148,6 +148,19 @@ fn where_one_thought_cannot_go_back_none_does_and_no_id_that_it_led_to() {
 }
 
 #[test]
+fn what_is_no_picture_is_named_and_not_sent() {
+    let drawing = json!({ "type": "image", "data": "AAAA", "mimeType": "image/svg+xml" });
+    let mut of_tool = result("c", "");
+    of_tool["content"] = json!([drawing]);
+    let items = plan(json!([
+        { "role": "user", "content": [drawing] }, answer(json!([call("c")])), of_tool,
+    ]));
+    assert_eq!(items[0]["content"], json!([{ "type": "input_text", "text": NO_PICTURE }]));
+    assert_eq!(kinds(&items), ["user", "function_call", "function_call_output"]);
+    assert_eq!(items[2]["output"], NO_PICTURE);
+}
+
+#[test]
 fn nothing_that_is_sent_is_empty() {
     let nothing = json!({ "role": "user", "content": [{ "type": "text", "text": "" }] });
     let items = plan(json!([
