@@ -9,13 +9,12 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::artifacts::{ArtifactError, ArtifactFacts, Shelf};
 use crate::ids::{ArtifactId, EffectId, InputId};
 use crate::tools::sha256_hex;
-use crate::tools::workspace::image_type;
 use crate::turn::World;
 use crate::turn::admission::{Fault, Refusal};
 
 /// Text above it becomes an artifact.
 pub const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// What models take.
+/// What models take; anything else would make every later request of the conversation fail.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// What is left in the inbox item after that; its entry and receipt must fit one batch.
 const INPUT_BYTES_MAX: usize = 1_000_000;
@@ -77,15 +76,12 @@ async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fau
                         "an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp",
                     ));
                 }
-                // What no model takes would make every later request of the conversation fail.
-                let detail = match base64::engine::general_purpose::STANDARD.decode(&image.data) {
-                    Err(_) => "an image's `data` is base64 without a data: prefix",
-                    Ok(bytes) if image_type(&bytes).is_none() => {
-                        "an image is a PNG, JPEG, GIF or WebP picture: add other files as artifacts"
-                    }
-                    Ok(_) => continue,
-                };
-                faults.push(Fault::at(at("/data"), detail));
+                if base64::engine::general_purpose::STANDARD.decode(&image.data).is_err() {
+                    faults.push(Fault::at(
+                        at("/data"),
+                        "an image's `data` is base64 without a data: prefix",
+                    ));
+                }
             }
             Block::File(file) => {
                 if let Some(fault) = missing_file(world, shelf, file, at("/artifactId")).await? {
