@@ -96,6 +96,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         hard_rounds_max: 200,
         calls_at_once: 1,
         retry: Retry::default(),
+        model: "normal".to_owned(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,

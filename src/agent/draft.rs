@@ -31,6 +31,8 @@ pub struct Rules {
     pub retry: Retry,
     /// Of the model that is asked next.
     pub room: Room,
+    /// Of prompts that name none.
+    pub model: String,
     pub steering_mode: QueueMode,
     pub follow_up_mode: QueueMode,
     /// Whether a steer skips the calls of its batch that have not been started.

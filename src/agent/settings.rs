@@ -114,6 +114,11 @@ pub struct Retry {
     pub jitter: f64,
 }
 
+/// Tries of one answer after the first: each leaves a message in the record.
+pub const RETRIES_MAX: u32 = 100;
+/// A day: whoever waits longer wants a schedule.
+pub const RETRY_DELAY_MAX_MS: u64 = 86_400_000;
+
 impl Default for Retry {
     fn default() -> Self {
         Self {

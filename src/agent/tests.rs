@@ -54,6 +54,7 @@ pub(super) fn rules() -> Rules {
         hard_rounds_max: 200,
         calls_at_once: 1,
         retry: crate::agent::settings::Retry::default(),
+        model: "normal".to_owned(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
         steering_skips_tools: true,

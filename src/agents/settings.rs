@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::agent::batch::AT_ONCE_MAX;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings};
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Yaml};
@@ -93,13 +93,23 @@ fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
             Some("from 1 to 16")
         }
         "maxOutputTokens" | "maxRounds" if number < 1.0 => Some("at least 1"),
-        "retry"
-            if value
-                .get("jitter")
-                .and_then(Value::as_f64)
-                .is_some_and(|jitter| !(0.0..=1.0).contains(&jitter)) =>
-        {
-            Some("a map whose `jitter` is from 0 to 1")
+        "retry" => {
+            let is_above = |member: &str, max: f64| {
+                value.get(member).and_then(Value::as_f64).is_some_and(|given| given > max)
+            };
+            #[expect(clippy::cast_precision_loss, reason = "a day in milliseconds is exact")]
+            let delay_max = RETRY_DELAY_MAX_MS as f64;
+            if value.get("jitter").and_then(Value::as_f64).is_some_and(|jitter| jitter < 0.0)
+                || is_above("jitter", 1.0)
+            {
+                Some("a map whose `jitter` is from 0 to 1")
+            } else if is_above("maxRetries", f64::from(RETRIES_MAX)) {
+                Some("a map whose `maxRetries` is from 0 to 100")
+            } else if is_above("maxDelayMs", delay_max) {
+                Some("a map whose `maxDelayMs` is from 0 to 86400000, a day")
+            } else {
+                None
+            }
         }
         _ => None,
     }

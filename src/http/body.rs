@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::agent::text::repair_surrogates;
 use crate::http::problem::{self, Problem};
 use crate::turn::admission::Fault;
 use crate::turn::admission::idempotency::canonical_hash;
@@ -75,6 +76,9 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 /// No body is an empty object.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Problem> {
     let bytes = if bytes.is_empty() { b"{}".as_slice() } else { bytes };
+    // A client that cuts a text in the middle of a character sends half of it as an escape.
+    let repaired = std::str::from_utf8(bytes).map(repair_surrogates);
+    let bytes = repaired.as_ref().map_or(bytes, |text| text.as_bytes());
     let tree: Value = serde_json::from_slice(bytes)
         .map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
     if !tree.is_object() {
@@ -145,6 +149,12 @@ mod tests {
             told.contains(r#"pointer: "/metadata/a~1b""#) && !told.contains("at line"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn half_a_character_is_left_out_of_what_came() {
+        let read = parse::<Value>(br#"{"input":"cut \ud83d", "a":"\ud83d\ude00"}"#).unwrap();
+        assert_eq!(read.value, serde_json::json!({"input": "cut ", "a": "\u{1f600}"}));
     }
 
     #[test]

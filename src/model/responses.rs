@@ -1,6 +1,7 @@
 //! Azure OpenAI's Responses API over server-sent events: three pure parts (what to send, what came, what went wrong) and a client.
 
 pub mod body;
+pub mod check;
 pub mod client;
 pub mod config;
 pub mod credential;

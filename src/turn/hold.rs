@@ -202,6 +202,7 @@ impl Hold<'_> {
             calls_at_once: settings.calls_at_once(),
             room: self.room(&settings),
             retry: settings.retry.unwrap_or_default(),
+            model: settings.model.unwrap_or_else(|| "normal".to_owned()),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
             steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),

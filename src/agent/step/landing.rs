@@ -89,11 +89,7 @@ pub(super) fn begin(
     head.prompts.drain(..surplus);
     head.phase = Phase::Model { attempt: 1, not_before: None };
     head.claims = 0;
-    let model = prompt
-        .model
-        .clone()
-        .or_else(|| head.settings.model.clone())
-        .unwrap_or_else(|| "normal".to_owned());
+    let model = prompt.model.clone().unwrap_or_else(|| draft.rules.model.clone());
     draft.append(EntryBody::Prompt(PromptEntry {
         input_id: item.input_id.clone(),
         user: prompt.user.clone(),

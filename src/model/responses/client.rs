@@ -16,6 +16,7 @@ use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::catalogue::{Catalogue, tariff};
 use crate::model::responses::body::request_body;
+use crate::model::responses::check::objection;
 use crate::model::responses::config::{IDLE_DEFAULT, ResponsesConfig, Secret, given};
 use crate::model::responses::credential::Access;
 use crate::model::responses::event::Event;
@@ -129,7 +130,13 @@ impl AzureResponses {
             Ok(Err(text)) => return Err(lost(Fault::lost(text))),
             Err(_) => return Err(lost(Fault::lost("no credential came in 30 seconds"))),
         };
-        let body = request_body(request, names).to_string();
+        let body = request_body(request, names);
+        if let Some(objection) = objection(&body) {
+            return Err(lost(Fault::refused(format!(
+                "The request was not sent, because the service would refuse it: {objection}"
+            ))));
+        }
+        let body = body.to_string();
         let mut shown = secret;
         let mut response = self.post(request, (name, &shown), &body).await?;
         if matches!(response.status().as_u16(), 401 | 403)

@@ -13,6 +13,9 @@ use crate::model::responses::ids::{WIRE_ID_MAX, hash, plain, split};
 use crate::model::responses::names::Names;
 use crate::model::{ModelRecord, ModelRequest};
 
+/// What a tool said that said nothing.
+const NO_OUTPUT: &str = "(no output)";
+const NO_PICTURE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP picture)";
 const NO_IMAGES: &str = "(image omitted: this model takes no images)";
 
 /// The system prompt as the first item, then each message's items in order.
@@ -85,6 +88,7 @@ impl<'a> Plan<'a> {
 
     fn user(&mut self, user: &UserMessage) {
         let parts = match &user.content {
+            Content::Text(text) if text.is_empty() => Vec::new(),
             Content::Text(text) => vec![input_text(text)],
             Content::Blocks(blocks) => self.parts(blocks),
         };
@@ -97,8 +101,11 @@ impl<'a> Plan<'a> {
         let mut parts: Vec<Value> = blocks
             .iter()
             .filter_map(|block| match block {
-                Block::Text(text) => Some(input_text(&text.text)),
-                Block::Image(image) => self.model.images.then(|| input_image(image)),
+                Block::Text(text) => (!text.text.is_empty()).then(|| input_text(&text.text)),
+                Block::Image(image) if is_picture(image) => {
+                    self.model.images.then(|| input_image(image))
+                }
+                Block::Image(_) => Some(input_text(NO_PICTURE)),
                 Block::File(file) => Some(input_text(&mention(file))),
                 Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => None,
             })
@@ -111,31 +118,30 @@ impl<'a> Plan<'a> {
 
     fn answer(&mut self, answer: &AssistantMessage) {
         let is_ours = is_of_model(answer, self.model);
-        // The service pairs item ids with the thoughts that led to them: without the thoughts no ids.
+        // The service pairs item ids with the thoughts that led to them: where one of them cannot go back, none does.
         let keeps_thoughts = is_ours
             && answer.content.iter().all(|block| match block {
                 Block::Thinking(thinking) => reasoning_item(thinking).is_some(),
-                Block::Text(_)
-                | Block::Image(_)
-                | Block::ToolCall(_)
-                | Block::File(_)
-                | Block::Other(_) => true,
+                Block::Other(raw) => carried_item(raw).is_some(),
+                Block::Text(_) | Block::ToolCall(_) => true,
+                Block::Image(_) | Block::File(_) => false,
             });
         let start = self.items.len();
         self.open_calls.clear();
         for block in &answer.content {
             let item = match block {
-                Block::Thinking(thinking) => {
-                    let item = if is_ours { reasoning_item(thinking) } else { None };
-                    item.map(|item| self.with_single_id(item))
+                Block::Thinking(thinking) if keeps_thoughts => {
+                    reasoning_item(thinking).map(|item| self.with_single_id(item))
                 }
+                // What another model thought is read as something it said.
+                Block::Thinking(thinking) if !is_ours => self.foreign_thought(thinking),
                 Block::Text(text) => self.text(text, is_ours, keeps_thoughts),
                 Block::ToolCall(call) => Some(self.call(call, keeps_thoughts)),
                 Block::Other(raw) => {
                     let item = if is_ours { carried_item(raw) } else { None };
                     item.map(|item| self.with_single_id(item))
                 }
-                Block::Image(_) | Block::File(_) => None,
+                Block::Thinking(_) | Block::Image(_) | Block::File(_) => None,
             };
             match item {
                 Some(item) => self.items.push(item),
@@ -165,6 +171,15 @@ impl<'a> Plan<'a> {
         item
     }
 
+    fn foreign_thought(&mut self, thinking: &Thinking) -> Option<Value> {
+        let is_redacted = thinking.extra.get("redacted").and_then(Value::as_bool) == Some(true);
+        if is_redacted || thinking.thinking.trim().is_empty() {
+            return None;
+        }
+        let id = self.unused_item_id(format!("msg_{}", self.number));
+        Some(said(&thinking.thinking, &id))
+    }
+
     fn text(&mut self, text: &Text, is_ours: bool, keeps_thoughts: bool) -> Option<Value> {
         let (id, phase) = match &text.text_signature {
             Some(signature) if is_ours => read_signature(signature),
@@ -179,13 +194,7 @@ impl<'a> Plan<'a> {
             None => format!("msg_{}", self.number),
         };
         let id = self.unused_item_id(id);
-        let mut item = json!({
-            "type": "message",
-            "role": "assistant",
-            "content": [{ "type": "output_text", "text": text.text, "annotations": [] }],
-            "status": "completed",
-            "id": id,
-        });
+        let mut item = said(&text.text, &id);
         if let (Some(phase), Some(object)) = (phase, item.as_object_mut()) {
             object.insert("phase".to_owned(), Value::from(phase));
         }
@@ -227,8 +236,9 @@ impl<'a> Plan<'a> {
             .content
             .iter()
             .filter_map(|block| match block {
-                Block::Image(image) => Some(image),
-                Block::Text(_)
+                Block::Image(image) if is_picture(image) => Some(image),
+                Block::Image(_)
+                | Block::Text(_)
                 | Block::Thinking(_)
                 | Block::ToolCall(_)
                 | Block::File(_)
@@ -239,6 +249,13 @@ impl<'a> Plan<'a> {
             (true, false) if self.model.images => "(see attached image)".to_owned(),
             (true, false) => NO_IMAGES.to_owned(),
             _ => texts.join("\n"),
+        };
+        let output = match output.as_str() {
+            "" if result.content.iter().any(|block| matches!(block, Block::Image(_))) => {
+                NO_PICTURE.to_owned()
+            }
+            "" => NO_OUTPUT.to_owned(),
+            _ => output,
         };
         let at = self.open_calls.iter().position(|(stored, _)| *stored == result.tool_call_id);
         let call_id = match at {
@@ -361,8 +378,23 @@ fn arguments(raw: &RawJson) -> String {
     }
 }
 
+fn said(text: &str, id: &str) -> Value {
+    json!({
+        "type": "message",
+        "role": "assistant",
+        "content": [{ "type": "output_text", "text": text, "annotations": [] }],
+        "status": "completed",
+        "id": id,
+    })
+}
+
 fn input_text(text: &str) -> Value {
     json!({ "type": "input_text", "text": text })
+}
+
+/// Others would be refused, and with them every later request.
+fn is_picture(image: &Image) -> bool {
+    matches!(image.mime_type.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }
 
 fn input_image(image: &Image) -> Value {

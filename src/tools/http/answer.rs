@@ -10,6 +10,7 @@ use crate::agent::content::{Block, Image};
 use crate::agent::entry::{FileOutput, Output};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
+use crate::agent::text::repair_surrogates;
 use crate::tools::http::attempt::{ANSWER_BYTES_MAX, Answer};
 use crate::tools::http::full_result;
 use crate::tools::http::text::{decoded, head, page_words};
@@ -176,7 +177,8 @@ fn facts(answer: &Answer) -> String {
 }
 
 async fn json(answer: &Answer, tool: &ToolDefinition, context: &ToolContext) -> ToolResult {
-    let text = decoded(answer);
+    let decoded = decoded(answer);
+    let text = repair_surrogates(&decoded);
     let Ok(value) = serde_json::from_str::<Value>(&text) else {
         // Not JSON after all, or nested beyond reason: the model reads what is there.
         return text_result(&text, "application/json", tool, context).await;

@@ -13,7 +13,7 @@ use crate::agent::head::{Head, SCHEMA};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::settings::{HARD_ROUNDS_MAX, Settings};
+use crate::agent::settings::{HARD_ROUNDS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings};
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, NoAgent};
 use crate::clock::Timestamp;
@@ -274,6 +274,12 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     }
     if let Some(mistake) = settings.budget_mistake() {
         fault("budget", mistake);
+    }
+    if settings.retry.as_ref().is_some_and(|retry| retry.max_retries > RETRIES_MAX) {
+        fault("retry/maxRetries", format!("`maxRetries` is 0 to {RETRIES_MAX}"));
+    }
+    if settings.retry.as_ref().is_some_and(|retry| retry.max_delay_ms > RETRY_DELAY_MAX_MS) {
+        fault("retry/maxDelayMs", format!("`maxDelayMs` is 0 to {RETRY_DELAY_MAX_MS}, a day"));
     }
     for (position, name) in settings.active_tools.iter().flatten().enumerate() {
         if agent.tool(name).is_none() {

@@ -14,6 +14,8 @@ use crate::turn::admission::{Fault, Refusal};
 
 /// Text above it becomes an artifact.
 pub const TEXT_BYTES_MAX: usize = 256 * 1024;
+/// What models take; anything else would make every later request of the conversation fail.
+const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// What is left in the inbox item after that; its entry and receipt must fit one batch.
 const INPUT_BYTES_MAX: usize = 1_000_000;
 
@@ -68,10 +70,10 @@ async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fau
         match block {
             Block::Text(_) => {}
             Block::Image(image) => {
-                if !image.mime_type.starts_with("image/") {
+                if !PICTURES.contains(&image.mime_type.as_str()) {
                     faults.push(Fault::at(
                         at("/mimeType"),
-                        "an image's `mimeType` begins with image/",
+                        "an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp",
                     ));
                 }
                 if base64::engine::general_purpose::STANDARD.decode(&image.data).is_err() {

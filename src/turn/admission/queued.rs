@@ -10,6 +10,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
+use crate::agent::text::repair_surrogates;
 use crate::ids::{TenantId, UserId, is_plain};
 use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_of};
 use crate::telemetry::trace;
@@ -156,12 +157,13 @@ fn refuse_other_beginning(
 fn json_of(text: &str) -> Result<String, Refusal> {
     let text = text.trim();
     if text.starts_with('{') {
-        return Ok(text.to_owned());
+        return Ok(repair_surrogates(text).into_owned());
     }
     base64::engine::general_purpose::STANDARD
         .decode(text)
         .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok())
+        .map(|text| repair_surrogates(&text).into_owned())
         .ok_or_else(|| Refusal::invalid("", "the message is neither JSON nor base64 of JSON"))
 }
 

@@ -112,13 +112,62 @@ fn another_models_answer_is_plain() {
     ]));
     foreign["model"] = json!("gpt-4o");
     let items = plan(json!([foreign, result("call.1|fc_1", "x")]));
-    assert_eq!(kinds(&items), ["message", "function_call", "function_call_output"]);
-    assert_eq!(items[0]["id"], "msg_0");
+    assert_eq!(kinds(&items), ["message", "message", "function_call", "function_call_output"]);
+    assert_eq!(items[0]["content"][0]["text"], "t", "what it thought is read as said");
+    assert_eq!((&items[0]["id"], &items[1]["id"]), (&json!("msg_0"), &json!("msg_0_2")));
     assert_eq!(
-        items[1],
+        items[2],
         json!({ "type": "function_call", "call_id": "call_1", "name": "t", "arguments": "{}" })
     );
-    assert_eq!(items[2]["call_id"], "call_1");
+    assert_eq!(items[3]["call_id"], "call_1");
+}
+
+#[test]
+fn a_thought_that_says_nothing_to_this_model_is_left_out() {
+    let empty = json!({ "type": "thinking", "thinking": " \n" });
+    let mut hidden = thought(json!("E"));
+    hidden["redacted"] = json!(true);
+    let mut foreign = answer(json!([empty, hidden, { "type": "text", "text": "a" }]));
+    assert_eq!(kinds(&plan(json!([foreign.clone()]))), ["message"], "its own without a signature");
+    foreign["model"] = json!("gpt-4o");
+    assert_eq!(kinds(&plan(json!([foreign]))), ["message"]);
+    // Its own with a signature goes back, though it has no text.
+    let mut silent = thought(json!("E"));
+    silent["thinking"] = json!("");
+    let items = plan(json!([answer(json!([silent, { "type": "text", "text": "a" }]))]));
+    assert_eq!(kinds(&items), ["reasoning", "message"]);
+}
+
+#[test]
+fn where_one_thought_cannot_go_back_none_does_and_no_id_that_it_led_to() {
+    let items = plan(json!([answer(json!([
+        thought(json!("E")), { "type": "hologram" }, { "type": "text", "text": "a", "textSignature": "msg_x" }, call("c|fc_1"),
+    ]))]));
+    assert_eq!(kinds(&items), ["message", "function_call"]);
+    assert_eq!((&items[0]["id"], items[1].get("id")), (&json!("msg_0"), None));
+}
+
+#[test]
+fn what_is_no_picture_is_named_and_not_sent() {
+    let drawing = json!({ "type": "image", "data": "AAAA", "mimeType": "image/svg+xml" });
+    let mut of_tool = result("c", "");
+    of_tool["content"] = json!([drawing]);
+    let items = plan(json!([
+        { "role": "user", "content": [drawing] }, answer(json!([call("c")])), of_tool,
+    ]));
+    assert_eq!(items[0]["content"], json!([{ "type": "input_text", "text": NO_PICTURE }]));
+    assert_eq!(kinds(&items), ["user", "function_call", "function_call_output"]);
+    assert_eq!(items[2]["output"], NO_PICTURE);
+}
+
+#[test]
+fn nothing_that_is_sent_is_empty() {
+    let nothing = json!({ "role": "user", "content": [{ "type": "text", "text": "" }] });
+    let items = plan(json!([
+        { "role": "user", "content": "" }, nothing, answer(json!([call("c")])), result("c", ""),
+    ]));
+    assert_eq!(kinds(&items), ["function_call", "function_call_output"]);
+    assert_eq!(items[1]["output"], "(no output)");
 }
 
 #[test]

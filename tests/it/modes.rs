@@ -1,0 +1,304 @@
+//! What a conversation may ask of its model: which one, how hard it thinks, what it sees, and for how many rounds; through the
+//! whole service, by what the model is sent.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use turnwheel::App;
+use turnwheel::agent::content::{Block, Image};
+use turnwheel::agent::raw::Extra;
+use turnwheel::agent::request::Effect;
+use turnwheel::tools::ToolResult;
+use turnwheel::tools::code::{CallContext, Tool, ToolError};
+
+use crate::support::fake_model::{FakeModel, Play, Script};
+use crate::support::service::Service;
+use crate::support::tools::{Echo, Runs};
+
+/// One pixel.
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+/// Takes a picture.
+struct Camera;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Camera {
+    type Args = Nothing;
+
+    fn name(&self) -> &'static str {
+        "camera"
+    }
+
+    fn description(&self) -> &'static str {
+        "Takes a picture."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Read
+    }
+
+    async fn call(&self, _args: Nothing, _cx: CallContext) -> Result<ToolResult, ToolError> {
+        let image =
+            Image { data: PNG.to_owned(), mime_type: "image/png".to_owned(), extra: Extra::new() };
+        Ok(ToolResult { content: vec![Block::Image(image)], ..ToolResult::default() })
+    }
+}
+
+struct Stage {
+    service: Service,
+    model: FakeModel,
+    _folder: tempfile::TempDir,
+}
+
+impl Stage {
+    /// The agents `helper`, with these keys, and `mute`, which has no instructions.
+    async fn set(plays: Vec<Play>, keys: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let agents = folder.path().join("agents");
+        std::fs::create_dir(&agents).unwrap();
+        let helper =
+            format!("---\ndescription: Helps.\ntools: [echo, camera]\n{keys}\n---\nBe brief.\n");
+        std::fs::write(agents.join("helper.agent.md"), helper).unwrap();
+        std::fs::write(agents.join("mute.agent.md"), "---\ndescription: Says nothing.\n---\n")
+            .unwrap();
+        let model = FakeModel::start(plays).await;
+        let settings = [
+            ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
+            ("AZURE_OPENAI_API_KEY", "a-key"),
+            ("TURNWHEEL_MODEL", "normal=gpt-5-mini,high=gpt-5.4"),
+            ("AZURE_OPENAI_DEPLOYMENT_NAME_MAP", "gpt-5.4=big,blind=blind"),
+            ("TURNWHEEL_PRICES", r#"{"blind":{"images":false}}"#),
+            ("TURNWHEEL_DEFAULT_AGENT", "helper"),
+        ];
+        let app = App::new().tool(Echo(Runs::default())).tool(Camera);
+        let service = Service::start(app, folder.path(), &settings).await;
+        Self { service, model, _folder: folder }
+    }
+
+    async fn patch(&self, settings: Value) -> Value {
+        let url = format!("{}/api/conversations/c", self.service.base);
+        let answer = self
+            .service
+            .client
+            .patch(url)
+            .json(&json!({"settings": settings}))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.json().await.unwrap()
+    }
+
+    /// The prompt, once it has ended.
+    async fn ask(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.service.post(path, body).await;
+        assert_eq!(status, 202, "{answer}");
+        let (conversation, prompt) = (&answer["conversationId"], &answer["promptId"]);
+        self.service.settled(conversation.as_str().unwrap(), prompt.as_str().unwrap()).await
+    }
+
+    async fn begin(&self, settings: Value) {
+        let body = json!({"id": "c", "settings": settings});
+        assert_eq!(self.service.post("/api/conversations", &body).await.0, 201);
+    }
+}
+
+const PROMPTS: &str = "/api/conversations/c/prompts";
+
+fn says(text: &str) -> Play {
+    Play::Answer(Script::text(text))
+}
+
+fn calls(name: &str, arguments: Value) -> Play {
+    Play::Answer(Script::call("c1", name, arguments))
+}
+
+fn texts(item: &Value) -> Vec<&str> {
+    item["content"].as_array().unwrap().iter().filter_map(|part| part["text"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn tiers_models_and_levels_reach_the_model_and_the_record() {
+    let stage =
+        Stage::set((0..5).map(|_| says("ok")).collect(), "model: high\nthinking: low").await;
+    stage.begin(json!({})).await;
+    let of_agent = stage.ask(PROMPTS, &json!({"input": "1"})).await;
+    let once = stage.ask(PROMPTS, &json!({"input": "2", "model": "gpt-4o"})).await;
+    let view = stage.patch(json!({"model": "normal", "thinkingLevel": "max"})).await;
+    let patched = stage.ask(PROMPTS, &json!({"input": "3"})).await;
+    stage.patch(json!({"model": "gpt-5.4", "thinkingLevel": "xhigh"})).await;
+    stage.ask(PROMPTS, &json!({"input": "4"})).await;
+    stage.patch(json!({"thinkingLevel": "off"})).await;
+    stage.ask(PROMPTS, &json!({"input": "5"})).await;
+
+    let requests = stage.model.requests();
+    let sent: Vec<_> = requests
+        .iter()
+        .map(|request| (&request["model"], &request["reasoning"]["effort"]))
+        .collect();
+    assert_eq!(
+        sent,
+        [
+            (&json!("big"), &json!("low")),
+            (&json!("gpt-4o"), &Value::Null),
+            // More than this model takes becomes the most that it takes.
+            (&json!("gpt-5-mini"), &json!("high")),
+            (&json!("big"), &json!("xhigh")),
+            (&json!("big"), &json!("none")),
+        ]
+    );
+    assert_eq!(view["settings"], json!({"model": "normal", "thinkingLevel": "max"}));
+    let models = [&of_agent["model"], &once["model"], &patched["model"]];
+    assert_eq!(models, [&json!("high"), &json!("gpt-4o"), &json!("normal")]);
+
+    let entries = stage.service.get("/api/conversations/c/entries?limit=100").await;
+    let entries = entries["items"].as_array().unwrap();
+    let changes = |kind: &str, member: &str| -> Vec<Value> {
+        let of_kind = entries.iter().filter(|entry| entry["type"] == kind);
+        of_kind.map(|entry| entry[member].clone()).collect()
+    };
+    assert_eq!(changes("model_change", "modelId"), ["gpt-5-mini", "gpt-5.4"]);
+    assert_eq!(changes("thinking_level_change", "thinkingLevel"), ["max", "xhigh", "off"]);
+    let messages = stage.service.get("/api/conversations/c/messages").await;
+    let models: Vec<_> = messages["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|message| message["role"] == "assistant")
+        .map(|message| message["model"].clone())
+        .collect();
+    assert_eq!(models, ["gpt-5.4", "gpt-4o", "gpt-5-mini", "gpt-5.4", "gpt-5.4"]);
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn what_another_model_thought_is_read_as_said() {
+    let thinking = Script { thinking: vec!["Hm".to_owned()], ..Script::text("one") };
+    let stage =
+        Stage::set(vec![Play::Answer(thinking), says("two"), says("three")], "thinking: low").await;
+    stage.begin(json!({})).await;
+    stage.ask(PROMPTS, &json!({"input": "1"})).await;
+    stage.ask(PROMPTS, &json!({"input": "2"})).await;
+    stage.ask(PROMPTS, &json!({"input": "3", "model": "gpt-5.4"})).await;
+    let requests = stage.model.requests();
+    assert_eq!(requests[1]["input"][2]["type"], "reasoning");
+    assert_eq!(requests[1]["input"][3]["id"], "msg_1");
+    let foreign = &requests[2]["input"];
+    assert_eq!((texts(&foreign[2]), texts(&foreign[3])), (vec!["Hm"], vec!["one"]));
+    assert!(!foreign.to_string().contains("ENC"), "{foreign}");
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn images_go_in_from_people_and_tools() {
+    let plays = vec![calls("camera", json!({})), says("seen"), says("not seen")];
+    let stage = Stage::set(plays, "").await;
+    stage.begin(json!({})).await;
+    let input = json!([{"type": "text", "text": "look"}, {"type": "image", "data": PNG, "mimeType": "image/png"}]);
+    let prompt = stage.ask(PROMPTS, &json!({"input": input})).await;
+    assert_eq!(prompt["input"], input);
+    stage.ask(PROMPTS, &json!({"input": "and now?", "model": "blind"})).await;
+    let requests = stage.model.requests();
+    let seen = &requests[1]["input"];
+    let url = format!("data:image/png;base64,{PNG}");
+    assert_eq!(seen[1]["content"][1]["image_url"], url);
+    assert_eq!(seen[3]["output"], "(see attached image)");
+    assert_eq!(texts(&seen[4]), ["Attached image(s) from tool result:"]);
+    assert_eq!(seen[4]["content"][1]["image_url"], url);
+    let blind = requests[2]["input"].to_string();
+    assert!(!blind.contains("base64"), "{blind}");
+    assert!(blind.contains("(image omitted: this model takes no images)"), "{blind}");
+    for (data, kind, member) in [("-", "image/png", "data"), (PNG, "image/svg+xml", "mimeType")] {
+        let input = json!([{"type": "image", "data": data, "mimeType": kind}]);
+        let (status, problem) = stage.service.post(PROMPTS, &json!({"input": input})).await;
+        let pointer = format!("/input/0/{member}");
+        assert_eq!((status, &problem["errors"][0]["pointer"]), (400, &json!(pointer)));
+    }
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn a_prompt_without_input_adds_no_message_of_a_person() {
+    let stage = Stage::set(vec![says("Good morning"), says("Still here")], "").await;
+    stage.begin(json!({})).await;
+    for said in ["Good morning", "Still here"] {
+        let prompt = stage.ask(PROMPTS, &json!({})).await;
+        assert_eq!((&prompt["state"], prompt.get("input")), (&json!("completed"), None));
+        assert_eq!(prompt["output"][0]["content"], said);
+    }
+    let roles = |request: &Value| -> Vec<String> {
+        let items = request["input"].as_array().unwrap().iter();
+        items.map(|item| item["role"].as_str().unwrap().to_owned()).collect()
+    };
+    let requests: Vec<_> = stage.model.requests().iter().map(roles).collect();
+    assert_eq!(requests, [vec!["developer"], vec!["developer", "assistant"]]);
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_service_would_refuse_costs_nothing_and_says_why() {
+    let stage = Stage::set(vec![says("never")], "").await;
+    let prompt = stage.ask("/api/prompts", &json!({"agent": "mute"})).await;
+    assert_eq!(prompt["state"], "failed");
+    assert_eq!(
+        prompt["error"]["message"],
+        "The request was not sent, because the service would refuse it: there is nothing to answer: the conversation has no \
+         message, and the agent no instructions."
+    );
+    assert_eq!(stage.model.requests(), Vec::<Value>::new());
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn half_a_character_of_a_person_or_model_is_left_out() {
+    let mut events = Script::call("c1", "echo", json!({"value": "HALF"})).events();
+    for event in &mut events {
+        let text = event.to_string().replace("HALF", r"\\ud83d");
+        *event = serde_json::from_str(&text).unwrap();
+    }
+    let stage = Stage::set(vec![Play::SseEvents(events), says("ok")], "").await;
+    let request = stage.service.client.post(format!("{}/api/prompts", stage.service.base));
+    let answer =
+        request.header("content-type", "application/json").body(r#"{"input":"cut \ud83d"}"#);
+    let accepted: Value = answer.send().await.unwrap().json().await.unwrap();
+    let id = |name: &str| accepted[name].as_str().unwrap().to_owned();
+    let prompt = stage.service.settled(&id("conversationId"), &id("promptId")).await;
+    assert_eq!((&prompt["state"], &prompt["input"]), (&json!("completed"), &json!("cut ")));
+    let requests = stage.model.requests();
+    assert_eq!(texts(&requests[0]["input"][1]), ["cut "]);
+    let items = requests[1]["input"].as_array().unwrap();
+    let call = items.iter().find(|item| item["type"] == "function_call").unwrap();
+    assert_eq!(call["arguments"], r#"{"value":""}"#);
+    stage.service.stop().await;
+}
+
+#[tokio::test]
+async fn rounds_end_by_the_loop_by_the_setting_and_by_the_ceiling() {
+    let echo = || calls("echo", json!({"value": "x"}));
+    let cases = [
+        (json!({"loop": "protocol"}), 10, "Exceeded maximum number of rounds (10). Stopping."),
+        (json!({"maxRounds": 2}), 2, "Exceeded maximum number of rounds (2). Stopping."),
+        (json!({"loop": "prompt"}), 25, "Exceeded maximum number of rounds (25). Stopping."),
+        (
+            json!({"loop": "agent", "hardRoundsMax": 30}),
+            30,
+            "Stopped after 30 rounds: the service's hard limit.",
+        ),
+    ];
+    let rounds: usize = cases.iter().map(|(_, rounds, _)| rounds).sum();
+    let stage = Stage::set((0..rounds).map(|_| echo()).collect(), "continuation: inline").await;
+    let mut asked = 0;
+    for (settings, rounds, said) in cases {
+        let prompt = stage.ask("/api/prompts", &json!({"input": "go", "settings": settings})).await;
+        assert_eq!(
+            (&prompt["state"], &prompt["stopReason"]),
+            (&json!("completed"), &json!("max_rounds"))
+        );
+        assert_eq!(prompt["output"].as_array().unwrap().last().unwrap()["content"], said);
+        asked += rounds;
+        assert_eq!(stage.model.requests().len(), asked, "{settings}");
+    }
+    stage.service.stop().await;
+}
