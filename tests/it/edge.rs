@@ -11,4 +11,5 @@ mod problems;
 mod queued;
 mod queueing;
 mod rig;
+mod saying;
 mod streaming;

@@ -21,6 +21,7 @@ mod kill;
 mod payments;
 mod recordings;
 mod retrying;
+mod steering;
 mod support;
 mod telemetry;
 mod tidy;

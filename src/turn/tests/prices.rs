@@ -92,6 +92,10 @@ async fn rows() -> Vec<Row> {
     rows.push(row("a decision is accepted", counting.told(), 0));
     let told = turn(&bench, &world, &counting).await;
     rows.push(row("the turn after it: the call and an answer", told, 1));
+    let (bench, world, counting) = stage(is_gated).await;
+    turn(&bench, &world, &counting).await;
+    bench.queue_up(&world, &Bench::key(), "later").await.unwrap();
+    rows.push(row("a steer or a follow-up is accepted while a prompt runs", counting.told(), 0));
     let (bench, world, counting) = stage(looks_twice).await;
     turn(&bench, &world, &counting).await;
     *bench.model.failures.lock().unwrap() = 1;
