@@ -92,6 +92,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     let rules = Rules {
         rounds_max: None,
         hard_rounds_max: 200,
+        calls_at_once: 1,
         retry: Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,

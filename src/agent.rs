@@ -1,5 +1,6 @@
 //! The core: what a conversation is and what happens next in it. Pure: no I/O, no clock, no chance, no logging.
 
+pub mod batch;
 pub mod content;
 pub mod draft;
 pub mod entry;

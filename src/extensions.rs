@@ -23,6 +23,8 @@ pub struct CallAhead<'a> {
 pub struct Block {
     /// What the model reads; absent: "Tool execution was blocked".
     pub reason: Option<String>,
+    /// Asks for an end of the prompt without another answer, which comes when all results of the batch ask.
+    pub terminate: bool,
 }
 
 #[async_trait]

@@ -81,6 +81,8 @@ pub struct ToolResult {
     /// Set when the tool answered JSON.
     pub structured: Option<RawJson>,
     pub is_error: bool,
+    /// Asks for an end of the prompt without another answer of the model. It comes when all results of the batch ask.
+    pub terminate: bool,
     /// Files and widgets for the person.
     pub outputs: Vec<Output>,
     /// Workspace paths this call changed.
@@ -182,6 +184,12 @@ pub trait RunTool: Send + Sync + fmt::Debug {
 
     /// Whether a person must agree to this call.
     fn ask(&self, arguments: &Arguments) -> Option<Ask>;
+
+    /// Whether its calls change files of the workspace: in one answer they run one after the other, each on what the one
+    /// before left.
+    fn changes_workspace(&self) -> bool {
+        false
+    }
 
     /// Dropped at the deadline. A panic is caught by the caller and counts as a lost answer for a write.
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome;

@@ -16,6 +16,7 @@ pub mod notify;
 pub mod record;
 pub mod recount;
 mod reduce;
+mod running;
 mod spans;
 mod spending;
 pub mod sweep;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::agent::batch::Batch;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::message::AssistantMessage;
 use crate::agent::notice::Notice;
-use crate::agent::phase::{CallState, CallStatus, Phase};
+use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{QueueMode, Retry};
 use crate::clock::Timestamp;
@@ -22,6 +23,8 @@ pub struct Rules {
     /// Model answers in one prompt; `None`: no limit but the hard one.
     pub rounds_max: Option<u32>,
     pub hard_rounds_max: u32,
+    /// Calls of one answer that may run at once.
+    pub calls_at_once: u32,
     pub retry: Retry,
     pub steering_mode: QueueMode,
     pub follow_up_mode: QueueMode,
@@ -57,10 +60,18 @@ pub struct Draft {
     /// Of the batch that this commit closes: what ran, and what gave way to a steer. The provider's ids.
     pub ran_calls: Vec<String>,
     pub skipped_calls: Vec<String>,
+    /// Their indexes.
+    pub(super) skipped: Vec<usize>,
     /// The answer whose calls are open; the driver loads it when the phase names one.
     pub answer: Option<Arc<Entry>>,
+    /// Of its calls: the entries that keep results until their turn comes.
+    pub kept: Vec<Arc<Entry>>,
     pub rules: Rules,
     pub now: Timestamp,
+    /// Bytes of kept results that were put on the path.
+    pub(super) bytes_placed: u64,
+    /// Whether the prompt ends with this commit, whatever is open: each call needs room for a result.
+    pub(super) gives_up: bool,
 }
 
 impl Draft {
@@ -76,9 +87,13 @@ impl Draft {
             is_unsettled: false,
             ran_calls: Vec::new(),
             skipped_calls: Vec::new(),
+            skipped: Vec::new(),
             answer,
+            kept: Vec::new(),
             rules,
             now,
+            bytes_placed: 0,
+            gives_up: false,
         }
     }
 
@@ -186,10 +201,7 @@ impl Draft {
     }
 
     pub fn calls(&self) -> &[CallState] {
-        match &self.head.phase {
-            Phase::Calls { calls, .. } => calls,
-            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => &[],
-        }
+        self.batch().calls
     }
 
     pub(super) fn call_mut(&mut self, index: usize) -> Option<&mut CallState> {
@@ -199,10 +211,8 @@ impl Draft {
         }
     }
 
-    /// The first call without a result, and where it stands: calls run one after the other.
-    pub fn next_call(&self) -> Option<(usize, &CallStatus)> {
-        let (index, call) = self.calls().iter().enumerate().find(|(_, call)| !call.is_done())?;
-        Some((index, &call.status))
+    pub fn batch(&self) -> Batch<'_> {
+        self.head.phase.batch()
     }
 }
 
@@ -215,16 +225,9 @@ impl Head {
             Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 Some(not_before.unwrap_or(now))
             }
-            Phase::Calls { calls, .. } => {
-                match calls.iter().find(|call| !call.is_done()).map(|call| &call.status) {
-                    Some(CallStatus::Waiting { .. }) => {
-                        self.requests.iter().filter_map(|request| request.expires_at).min()
-                    }
-                    Some(
-                        CallStatus::Ready | CallStatus::Started { .. } | CallStatus::Done { .. },
-                    )
-                    | None => Some(now),
-                }
+            Phase::Calls { .. } if self.phase.batch().is_owed() => Some(now),
+            Phase::Calls { .. } => {
+                self.requests.iter().filter_map(|request| request.expires_at).min()
             }
         }
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::content::Content;
-use crate::agent::message::Message;
+use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::request::{Decision, Request};
 use crate::clock::{Timestamp, iso};
@@ -46,6 +46,7 @@ pub enum EntryBody {
     Prompt(PromptEntry),
     PromptEnd(PromptEnd),
     ToolStarted(ToolStarted),
+    ToolReturned(ToolReturned),
     Request(RequestEntry),
     Decision(DecisionEntry),
     Output(OutputEntry),
@@ -67,6 +68,7 @@ tagged!(EntryBody by "type" {
     "prompt" => Prompt(PromptEntry),
     "prompt_end" => PromptEnd(PromptEnd),
     "tool_started" => ToolStarted(ToolStarted),
+    "tool_returned" => ToolReturned(ToolReturned),
     "request" => Request(RequestEntry),
     "decision" => Decision(DecisionEntry),
     "output" => Output(OutputEntry),
@@ -76,6 +78,16 @@ tagged!(EntryBody by "type" {
 impl EntryBody {
     pub fn message(&self) -> Option<&Message> {
         if let Self::Message(entry) = self { Some(&entry.message) } else { None }
+    }
+
+    /// What a call gave, whether it stands on the path already or is kept until its turn comes.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are no result")]
+    pub fn result(&self) -> Option<&ToolResultMessage> {
+        match self {
+            Self::Message(MessageEntry { message: Message::ToolResult(result), .. })
+            | Self::ToolReturned(ToolReturned { message: result, .. }) => Some(result),
+            _ => None,
+        }
     }
 }
 
@@ -278,6 +290,17 @@ pub struct ToolStarted {
     pub tool_name: String,
     /// From 1.
     pub attempt: u32,
+}
+
+/// The result of a call that ended before an earlier call of the same answer: kept here, and written as a message when all
+/// earlier ones are there. It speaks to nobody.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolReturned {
+    pub call: CallRef,
+    pub message: ToolResultMessage,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Output>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use crate::ids::{
 /// What this version writes.
 pub const SCHEMA: u32 = 1;
 /// The newest `minReader` that this version may act on.
-pub const READER: u32 = 1;
+pub const READER: u32 = 2;
 /// Bytes of a head as JSON; a commit above it is refused.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Prompts whose span the head remembers.
@@ -204,6 +204,19 @@ impl Head {
             tenant: self.tenant.clone(),
             user: self.user.clone(),
             conversation_id: self.conversation_id.clone(),
+        }
+    }
+
+    /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
+    /// after the other.
+    pub fn reader_needed(&self) -> u32 {
+        match self.phase {
+            Phase::Calls { at_once: 2.., .. } => 2,
+            Phase::Idle
+            | Phase::Model { .. }
+            | Phase::Calls { .. }
+            | Phase::Summary { .. }
+            | Phase::Deleted => 1,
         }
     }
 

@@ -125,6 +125,9 @@ pub struct ToolResultMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<RawJson>,
     pub is_error: bool,
+    /// Whether the tool asks for an end without another answer: it comes when all results of the batch ask.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminate: bool,
     pub timestamp: Timestamp,
     /// Files of the workspace that this call changed: path → artifact, or `null` for a removed one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -23,8 +23,11 @@ pub enum Phase {
     Calls {
         /// `seq` of the answer's entry.
         answer: u64,
-        /// In source order; never empty; at least one is not done.
+        /// In source order; never empty; the message of at least one result is not on the path.
         calls: Vec<CallState>,
+        /// How many of them may run at once, as it was when the answer came; 1: one after the other.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        at_once: u32,
     },
     /// A summary of what the window no longer holds.
     Summary {
@@ -50,6 +53,12 @@ pub struct CallState {
     /// The binding a person has approved; good for exactly that tool, arguments and definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
+    /// Index of an earlier call that has to be done before this one is looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<usize>,
+    /// Whether its result asks for an end without another answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminates: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,10 +79,14 @@ pub enum CallStatus {
         /// When the attempt is certainly over.
         until: Timestamp,
     },
-    /// Its result entry is committed.
+    /// Its result is in the record.
     Done {
         /// `seq` of the result's entry.
         result: u64,
+        /// Set while that entry only keeps the result, because an earlier call has none: its bytes. The message on the path
+        /// is written when its turn comes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<u64>,
     },
 }
 
@@ -99,10 +112,36 @@ pub enum OnUnknown {
 impl CallState {
     /// A call nobody has looked at.
     pub fn fresh() -> Self {
-        Self { status: CallStatus::Ready, attempts: 0, is_asked: false, approved: None }
+        Self {
+            status: CallStatus::Ready,
+            attempts: 0,
+            is_asked: false,
+            approved: None,
+            behind: None,
+            terminates: false,
+        }
     }
 
+    /// Whether what it gave is known for good.
     pub fn is_done(&self) -> bool {
         matches!(self.status, CallStatus::Done { .. })
     }
+
+    /// Whether its result stands on the path.
+    pub fn is_placed(&self) -> bool {
+        matches!(self.status, CallStatus::Done { kept: None, .. })
+    }
+
+    pub fn is_started(&self) -> bool {
+        matches!(self.status, CallStatus::Started { .. })
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }

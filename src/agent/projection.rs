@@ -25,12 +25,13 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
     let mut asked: Vec<(CallRef, &str)> = Vec::new();
     for entry in path {
         match &entry.body {
-            EntryBody::Message(MessageEntry { message, .. }) => {
+            EntryBody::Message(MessageEntry { message, call, .. }) => {
                 if !matches!(message, Message::ToolResult(_)) {
                     spoken.extend(files.drain(..).map(Cow::Owned));
                 }
                 if let Message::ToolResult(_) = message {
-                    asked.clear();
+                    // One without its place settles them all: it was not written by us.
+                    asked.retain(|(open, _)| call.is_some_and(|settled| settled != *open));
                 } else {
                     settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
                 }
@@ -56,6 +57,7 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
             | EntryBody::Prompt(_)
             | EntryBody::PromptEnd(_)
             | EntryBody::ToolStarted(_)
+            | EntryBody::ToolReturned(_)
             | EntryBody::Decision(_)
             | EntryBody::Protocol(_)
             | EntryBody::Other(_) => {}
@@ -105,6 +107,7 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
         details: None,
         structured_content: None,
         is_error,
+        terminate: false,
         timestamp,
         workspace: std::collections::BTreeMap::new(),
         extra: Extra::new(),

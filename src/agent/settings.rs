@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::batch::AT_ONCE_MAX;
 use crate::agent::raw::RawJson;
 
 /// As given: absent means "as the agent file, or else the default, has it".
@@ -30,6 +31,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_execution: Option<ToolExecution>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// How many calls run at once when `toolExecution` is `parallel`: 1 to 16, 8 when absent.
+    #[schema(minimum = 1, maximum = 16)]
     pub parallel_tools_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steering_skips_tools: Option<bool>,
@@ -138,6 +141,9 @@ impl Default for CompactionSettings {
 /// Rounds after which the service stops a prompt whatever its settings say.
 pub const HARD_ROUNDS_MAX: u32 = 200;
 
+/// Calls that run at once where they may and nobody says how many.
+const AT_ONCE_DEFAULT: u32 = 8;
+
 impl Settings {
     /// `self` where it says something, else `fallback`.
     #[must_use]
@@ -170,6 +176,16 @@ impl Settings {
             LoopKind::Agent => None,
             LoopKind::Protocol => Some(10),
         })
+    }
+
+    /// Calls of one answer that may run at once; 1: one after the other.
+    pub fn calls_at_once(&self) -> u32 {
+        match self.tool_execution.unwrap_or_default() {
+            ToolExecution::Sequential => 1,
+            ToolExecution::Parallel => {
+                self.parallel_tools_max.unwrap_or(AT_ONCE_DEFAULT).clamp(1, AT_ONCE_MAX)
+            }
+        }
     }
 
     pub fn hard_rounds(&self) -> u32 {

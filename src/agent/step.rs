@@ -4,6 +4,7 @@ mod answer;
 mod calls;
 mod ending;
 mod landing;
+mod results;
 mod retrying;
 mod taking_in;
 
@@ -20,7 +21,7 @@ use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
 pub use retrying::{Setback, wait_after};
-pub use taking_in::is_understood;
+pub use taking_in::{gives_way, is_understood};
 
 /// Deliveries of the same step without progress before its prompt is given up.
 pub const CLAIMS_MAX: u32 = 5;
@@ -41,6 +42,8 @@ pub enum Input {
     Prepared { index: usize, gate: Gate },
     /// A started call gave its result.
     Returned { index: usize, result: Box<CallResult> },
+    /// Kept results whose turn has come are put in their places: there was no room for them before.
+    Placing,
     /// A started call's answer was lost, and nobody knows whether it happened.
     OutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
     /// The step was tried [`CLAIMS_MAX`] times without progress, or can never be made.
@@ -63,6 +66,12 @@ pub enum Gate {
     /// It will not run: unknown tool, bad arguments, blocked. The model reads the text.
     Refused {
         text: String,
+        /// Whether whoever refused it asks for an end without another answer.
+        terminate: bool,
+    },
+    /// That call has to be done first: both change files, or are the same write.
+    Behind {
+        earlier: usize,
     },
     Open(Box<Start>),
 }
@@ -96,6 +105,8 @@ pub struct CallResult {
     pub details: Option<RawJson>,
     pub structured: Option<RawJson>,
     pub is_error: bool,
+    /// Asks for an end without another answer.
+    pub terminate: bool,
     pub outputs: Vec<Output>,
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
 }
@@ -115,6 +126,7 @@ pub fn step(draft: &mut Draft, input: &Input) {
         Input::Answered(answered) => answer::accept(draft, answered),
         Input::Prepared { index, gate } => calls::pass_gate(draft, *index, gate),
         Input::Returned { index, result } => calls::settle(draft, *index, result),
+        Input::Placing => results::put_kept(draft),
         Input::OutcomeUnknown { index, reason, expires_at } => {
             calls::lose_outcome(draft, *index, reason, *expires_at);
         }

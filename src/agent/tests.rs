@@ -7,6 +7,7 @@
     reason = "a story reads better than it runs"
 )]
 
+mod batches;
 mod fixtures;
 mod outcomes;
 mod projecting;
@@ -45,6 +46,7 @@ pub(super) fn rules() -> Rules {
     Rules {
         rounds_max: Some(25),
         hard_rounds_max: 200,
+        calls_at_once: 1,
         retry: crate::agent::settings::Retry::default(),
         steering_mode: QueueMode::OneAtATime,
         follow_up_mode: QueueMode::OneAtATime,
@@ -164,7 +166,7 @@ pub(super) fn gate(index: usize, effect: Effect, ask: Option<&str>) -> Input {
 }
 
 pub(super) fn refused(index: usize, text: &str) -> Input {
-    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned() } }
+    Input::Prepared { index, gate: Gate::Refused { text: text.to_owned(), terminate: false } }
 }
 
 pub(super) fn returned(index: usize, text: &str) -> Input {

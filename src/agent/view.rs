@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
-    CallRef, Entry, EntryBody, MessageEntry, Output, PromptError, PromptState, PromptStop,
+    CallRef, Entry, EntryBody, MessageEntry, Output, OutputEntry, PromptError, PromptState,
+    PromptStop,
 };
 use crate::agent::head::{Head, State};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
@@ -213,13 +214,16 @@ pub fn outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(Origin, PromptOutp
             }) => {
                 builder.settle(*call, result, entry.base.timestamp);
             }
+            EntryBody::ToolReturned(returned) => {
+                builder.settle(returned.call, &returned.message, entry.base.timestamp);
+            }
             EntryBody::ToolStarted(started) => builder.started(started.call, entry.base.timestamp),
             EntryBody::Request(request) => {
                 if let Some(call) = request.request.call {
                     builder.ask(call, &request.request.reason, entry.base.timestamp);
                 }
             }
-            EntryBody::Output(output) => builder.side(entry.base.seq, &output.output),
+            EntryBody::Output(output) => builder.side(entry.base.seq, output),
             _ => {}
         }
     }
@@ -284,7 +288,12 @@ impl Builder {
         self.set(call, OutputResult::Pending { reason: reason.to_owned() }, at, None);
     }
 
+    /// A result that was kept is settled since then: its message on the path says nothing new.
     fn settle(&mut self, call: CallRef, result: &ToolResultMessage, at: Timestamp) {
+        let place = self.calls.get(&call).and_then(|called| self.outputs.get(called.position));
+        if matches!(place, Some((_, Some(PromptOutput::Tool { ended_at: Some(_), .. })))) {
+            return;
+        }
         self.set(call, result_view(result), at, Some(at));
     }
 
@@ -310,9 +319,9 @@ impl Builder {
         }
     }
 
-    fn side(&mut self, seq: u64, output: &Output) {
+    fn side(&mut self, seq: u64, side: &OutputEntry) {
         let id = format!("out-{seq}");
-        let output = match output {
+        let output = match &side.output {
             Output::File(file) => PromptOutput::File {
                 id,
                 artifact_id: file.artifact_id.clone(),
@@ -329,17 +338,24 @@ impl Builder {
             },
             Output::Other(raw) => PromptOutput::Other(raw.clone()),
         };
-        self.place_side(seq, output);
+        self.place_side(seq, side.call, output);
     }
 
-    /// A side output is stored right after its tool's result, but later calls of the batch hold their places already:
-    /// it goes before the first of them that has nothing to show.
-    fn place_side(&mut self, seq: u64, output: PromptOutput) {
-        let at = self
-            .outputs
-            .iter()
-            .rposition(|(_, output)| output.is_some())
-            .map_or(self.outputs.len(), |last| last + 1);
+    /// A side output follows its tool's result; later calls of the batch hold their places already, and may be settled. One
+    /// that names no call of ours comes before the first that has nothing to show.
+    fn place_side(&mut self, seq: u64, call: Option<CallRef>, output: PromptOutput) {
+        let is_side = |place: &(Origin, _)| matches!(place.0, Origin::Side { .. });
+        let at = match call.and_then(|call| self.calls.get(&call)) {
+            Some(called) => {
+                let after = called.position + 1;
+                after + self.outputs.iter().skip(after).take_while(|place| is_side(place)).count()
+            }
+            None => self
+                .outputs
+                .iter()
+                .rposition(|(_, output)| output.is_some())
+                .map_or(self.outputs.len(), |last| last + 1),
+        };
         self.outputs.insert(at, (Origin::Side { seq }, Some(output)));
         for called in self.calls.values_mut() {
             if called.position >= at {

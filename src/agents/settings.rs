@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::agent::batch::AT_ONCE_MAX;
 use crate::agent::settings::Settings;
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
@@ -88,7 +89,10 @@ fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
         }
         "temperature" if !(0.0..=2.0).contains(&number) => Some("from 0 to 2"),
         "hardRoundsMax" if !(1.0..=200.0).contains(&number) => Some("from 1 to 200"),
-        "maxOutputTokens" | "maxRounds" | "parallelToolsMax" if number < 1.0 => Some("at least 1"),
+        "parallelToolsMax" if !(1.0..=f64::from(AT_ONCE_MAX)).contains(&number) => {
+            Some("from 1 to 16")
+        }
+        "maxOutputTokens" | "maxRounds" if number < 1.0 => Some("at least 1"),
         "retry"
             if value
                 .get("jitter")

@@ -102,6 +102,12 @@ pub trait Tool: Send + Sync + 'static {
         ""
     }
 
+    /// Whether it changes files of the workspace. Where calls run at once, those of such tools still run one after the other,
+    /// each on what the one before left; of others that write the same file in one answer, the later call's stands.
+    fn changes_workspace(&self) -> bool {
+        false
+    }
+
     /// Whether a person must agree to this call; the same arguments give the same answer.
     fn approval(&self, _args: &Self::Args) -> Option<Approval> {
         None
@@ -273,6 +279,10 @@ impl<T: Tool> RunTool for CodeTool<T> {
                 ))
             })
             .map(|approval| approval.0)
+    }
+
+    fn changes_workspace(&self) -> bool {
+        self.tool.changes_workspace()
     }
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {

@@ -48,7 +48,7 @@ impl Hold<'_> {
         self.answers_taken += 1;
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
-        self.commit_done("answer", Input::Answered(Box::new(answered))).await?;
+        self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await?;
         if self.attempt() > attempt {
             if let Some(metrics) = self.world.telemetry.metrics() {
                 metrics.retry("model");

@@ -1,14 +1,16 @@
-//! Performing a tool call: the run under a renewed claim, and the commit of its result.
+//! One tool call: sent, turned into what the core is told, and kept when its result could not be committed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::agent::content::ToolCall;
-use crate::agent::entry::{CallRef, Entry};
+use crate::agent::entry::{CallRef, Entry, EntryBody, ToolReturned};
 use crate::agent::inbox::{Admission, InboxBody, InboxItem, LateResult};
 use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
 use crate::agent::path::path;
-use crate::agent::phase::{CallStatus, Phase};
+use crate::agent::phase::CallStatus;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::{LoopKind, Settings};
 use crate::agent::step::{CallResult, Input};
@@ -24,49 +26,61 @@ use crate::turn::commit::ring;
 use crate::turn::delivery::{OUTCOME_EXPIRES, TurnError};
 use crate::turn::gate::active_tool;
 use crate::turn::hold::Hold;
-use crate::turn::record;
+use crate::turn::running::Running;
 use crate::turn::spans::Calling;
+use crate::turn::{World, record};
 
-impl Hold<'_> {
-    /// Runs a started call and commits its result, with the intent of the next.
-    pub(super) async fn call(&mut self, index: usize) -> Result<(), TurnError> {
-        let outcome = self.run_call(index).await?;
-        self.world.probe.reached("tool.after").await;
-        self.has_run_tools = true;
-        let input = match outcome {
+/// What makes a call's outcome an input of the core.
+struct Ended<'w> {
+    world: &'w World,
+    index: usize,
+    tool: String,
+    loop_kind: LoopKind,
+}
+
+impl Ended<'_> {
+    fn of(&self, outcome: ToolOutcome) -> Input {
+        let index = self.index;
+        match outcome {
             ToolOutcome::Returned(result) => {
                 Input::Returned { index, result: Box::new(recorded(result)) }
             }
             ToolOutcome::Failed(text) => {
-                let text = self.failure_text(index, &text);
+                // The sources' loops word a tool's own failure differently.
+                let text = match self.loop_kind {
+                    LoopKind::Prompt => format!("Error in tool \"{}\": {text}", self.tool),
+                    LoopKind::Agent | LoopKind::Protocol => text,
+                };
                 Input::Returned { index, result: Box::new(CallResult::error(text)) }
             }
             ToolOutcome::Unknown { reason } => {
                 let expires_at = self.world.clock.now().plus(OUTCOME_EXPIRES);
                 Input::OutcomeUnknown { index, reason, expires_at }
             }
-        };
-        let answer = self.answer.clone();
-        let committed = self.commit_done("result", input.clone()).await;
-        if committed.is_err() {
-            self.keep_late(&input, answer).await;
         }
-        committed
     }
+}
 
-    async fn run_call(&mut self, index: usize) -> Result<ToolOutcome, TurnError> {
+impl<'w> Hold<'w> {
+    /// Sends a started call: the work that is left, which holds nothing of the hold.
+    pub(super) async fn send(&mut self, index: usize) -> Result<Running<'w>, TurnError> {
         let world = self.world;
-        let lost = |text: &str| ToolOutcome::Failed(text.to_owned());
+        let failed = |text: &str| {
+            let ended = self.ended(index).of(ToolOutcome::Failed(text.to_owned()));
+            Ok(Running { index, calling: None, work: Box::pin(std::future::ready(ended)) })
+        };
         let Some(call) = self.open_call(index).cloned() else {
-            return Ok(lost("This call is not in the record."));
+            return failed("This call is not in the record.");
         };
-        let Phase::Calls { calls, .. } = &self.head.phase else {
-            return Ok(lost("This call was not started."));
-        };
-        let Some((CallStatus::Started { effect_id, .. }, attempt)) =
-            calls.get(index).map(|call| (call.status.clone(), call.attempts))
+        let Some((CallStatus::Started { effect_id, .. }, attempt)) = self
+            .head
+            .phase
+            .batch()
+            .calls
+            .get(index)
+            .map(|call| (call.status.clone(), call.attempts))
         else {
-            return Ok(lost("This call was not started."));
+            return failed("This call was not started.");
         };
         let settings = self.settings();
         let Some(tool) = world
@@ -75,14 +89,15 @@ impl Hold<'_> {
             .ok()
             .and_then(|agent| active_tool(agent, &settings, &call.name))
         else {
-            return Ok(lost(&format!("Tool \"{}\" no longer available", call.name)));
+            return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
         let arguments = match validate::validate(tool.definition(), &call.arguments) {
             Ok(arguments) => arguments,
-            Err(text) => return Ok(ToolOutcome::Failed(text)),
+            Err(text) => return failed(&text),
         };
-        let calling = Calling::begin(self, &call, &arguments, (&effect_id, attempt));
-        let context = self.context(&call, effect_id, attempt).await?;
+        let calling = Arc::new(Calling::begin(self, &call, &arguments, (&effect_id, attempt)));
+        let over = CancellationToken::new();
+        let context = self.context(&call, index, (effect_id, attempt), over.clone()).await?;
         self.check_claim().await?;
         // Counted from now: the commit of the intent may have taken its time, and the tool gets all of its own.
         let deadline = world.clock.now().plus(tool.definition().timeout);
@@ -90,24 +105,33 @@ impl Hold<'_> {
         let context = ToolContext { deadline, traceparent, ..context };
         world.probe.reached("tool.before").await;
         let read_on = self.read_on(&settings);
-        // While the claim is kept; a lost one cancels the call.
-        let running = async {
-            tokio::select! {
-                biased;
-                outcome = run::run(&*tool, arguments, context, read_on) => Ok(outcome),
-                error = self.keep() => Err(error),
-            }
+        let (told, ended) = (Arc::clone(&calling), self.ended(index));
+        let work = async move {
+            // Progress that is told after the end, from another task of the tool, is not passed on.
+            let _over = over.drop_guard();
+            let outcome =
+                told.span.run(Box::pin(run::run(&*tool, arguments, context, read_on))).await;
+            told.end(Ok(&outcome));
+            ended.of(outcome)
         };
-        let outcome = calling.span.run(Box::pin(running)).await;
-        calling.end(outcome.as_ref());
-        outcome
+        Ok(Running { index, calling: Some(calling), work: Box::pin(work) })
+    }
+
+    fn ended(&self, index: usize) -> Ended<'w> {
+        Ended {
+            world: self.world,
+            index,
+            tool: self.open_call(index).map(|call| call.name.clone()).unwrap_or_default(),
+            loop_kind: self.settings().loop_kind.unwrap_or_default(),
+        }
     }
 
     async fn context(
         &self,
         call: &ToolCall,
-        effect_id: EffectId,
-        attempt: u32,
+        index: usize,
+        (effect_id, attempt): (EffectId, u32),
+        over: CancellationToken,
     ) -> Result<ToolContext, TurnError> {
         let entries = self.entries().await?;
         let path = path(&entries, self.head.leaf_id.as_ref());
@@ -129,9 +153,12 @@ impl Hold<'_> {
             shelf: Shelf { key: self.key.clone(), incarnation: self.head.incarnation.clone() },
             artifacts: Arc::clone(&self.world.artifacts),
             clock: Arc::clone(&self.world.clock),
-            workspace: Arc::new(workspace(&path)),
+            workspace: Arc::new(self.workspace_before(&path, index)),
             deadline: self.until,
             progress: Arc::new(move |partial: &ToolResult| {
+                if over.is_cancelled() {
+                    return;
+                }
                 let partial_result = RawJson::of(&serde_json::json!({
                     "content": partial.content,
                     "details": partial.details.clone().unwrap_or_else(|| RawJson::of(&serde_json::json!({}))),
@@ -145,6 +172,29 @@ impl Hold<'_> {
         })
     }
 
+    /// The files as earlier calls left them: also those whose results are kept until their turn comes.
+    fn workspace_before(
+        &self,
+        path: &[Arc<Entry>],
+        index: usize,
+    ) -> BTreeMap<String, WorkspaceFile> {
+        let mut files = workspace(path);
+        let mut kept: Vec<&ToolReturned> = self
+            .kept
+            .iter()
+            .filter_map(|entry| {
+                let EntryBody::ToolReturned(returned) = &entry.body else { return None };
+                Some(returned)
+            })
+            .filter(|returned| returned.call.index < index)
+            .collect();
+        kept.sort_by_key(|returned| returned.call.index);
+        for returned in kept {
+            apply(&mut files, &returned.message);
+        }
+        files
+    }
+
     /// Whether the model can read on in what was cut.
     fn read_on(&self, settings: &Settings) -> ReadOn {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok();
@@ -154,22 +204,14 @@ impl Hold<'_> {
         }
     }
 
-    /// The sources' loops word a tool's own failure differently.
-    fn failure_text(&self, index: usize, text: &str) -> String {
-        let name = self.open_call(index).map(|call| call.name.as_str());
-        match self.settings().loop_kind.unwrap_or_default() {
-            LoopKind::Prompt => format!("Error in tool \"{}\": {text}", name.unwrap_or_default()),
-            LoopKind::Agent | LoopKind::Protocol => text.to_owned(),
-        }
-    }
-
     /// The result of a finished tool could not be committed: it is known all the same, and goes in by the inbox (invariant 3).
-    async fn keep_late(&self, input: &Input, answer: Option<Arc<Entry>>) {
+    pub(super) async fn keep_late(&self, input: &Input, answer: &Entry) {
         let Input::Returned { index, result } = input else { return };
-        let Phase::Calls { answer: answer_seq, .. } = &self.head.phase else { return };
+        let answer_seq = answer.base.seq;
         let Some(call) = answer
-            .as_ref()
-            .and_then(|entry| entry.body.message()?.as_assistant())
+            .body
+            .message()
+            .and_then(Message::as_assistant)
             .and_then(|answer| answer.tool_calls().nth(*index))
         else {
             return;
@@ -178,7 +220,7 @@ impl Hold<'_> {
         let effect = EffectId::of_call(
             &self.key.conversation_id,
             &self.head.incarnation,
-            *answer_seq,
+            answer_seq,
             *index,
         );
         let message = ToolResultMessage {
@@ -188,12 +230,13 @@ impl Hold<'_> {
             details: result.details.clone(),
             structured_content: result.structured.clone(),
             is_error: result.is_error,
+            terminate: result.terminate,
             timestamp: now,
             workspace: result.workspace.clone(),
             extra: Extra::new(),
         };
         let late = LateResult {
-            call: CallRef { answer: *answer_seq, index: *index },
+            call: CallRef { answer: answer_seq, index: *index },
             message,
             outputs: result.outputs.clone(),
         };
@@ -219,15 +262,20 @@ impl Hold<'_> {
 pub(super) fn workspace(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
     let mut files = BTreeMap::new();
     for entry in path {
-        let Some(Message::ToolResult(result)) = entry.body.message() else { continue };
-        for (path, file) in &result.workspace {
-            match file {
-                Some(file) => files.insert(path.clone(), file.clone()),
-                None => files.remove(path),
-            };
+        if let Some(Message::ToolResult(result)) = entry.body.message() {
+            apply(&mut files, result);
         }
     }
     files
+}
+
+fn apply(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage) {
+    for (path, file) in &result.workspace {
+        match file {
+            Some(file) => files.insert(path.clone(), file.clone()),
+            None => files.remove(path),
+        };
+    }
 }
 
 fn recorded(result: ToolResult) -> CallResult {
@@ -236,6 +284,7 @@ fn recorded(result: ToolResult) -> CallResult {
         details: result.details,
         structured: result.structured,
         is_error: result.is_error,
+        terminate: result.terminate,
         outputs: result.outputs,
         workspace: result.workspace,
     }

@@ -110,6 +110,7 @@ impl Hold<'_> {
         let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
         head.commit_id = CommitId::new(self.world.ids.fresh());
         head.epoch = self.epoch;
+        head.min_reader = head.reader_needed();
         // The step that begins with this commit has been tried once more; its progress sets the count back. What has come to
         // rest, waiting for a person or for nothing, is no step: looking at it is not trying it.
         let is_step = head.phase != Phase::Idle
@@ -268,6 +269,7 @@ impl Hold<'_> {
         }
         self.etag = etag;
         self.answer = draft.answer;
+        self.kept = draft.kept;
         self.head = draft.head;
         self.world.entries.append(&self.head, &draft.entries, bytes);
         if !draft.events.is_empty() {

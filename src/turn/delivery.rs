@@ -199,9 +199,7 @@ fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted | Phase::Summary { .. } => false,
         Phase::Model { .. } => true,
-        Phase::Calls { calls, .. } => {
-            calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
-        }
+        Phase::Calls { .. } => head.phase.batch().is_performing(),
     }
 }
 
@@ -226,16 +224,11 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
                 }
                 Box::pin(hold.answer()).await?;
             }
-            Phase::Calls { calls, .. } => {
-                let open = calls.iter().enumerate().find(|(_, call)| !call.is_done());
-                match open.map(|(index, call)| (index, &call.status)) {
-                    Some((index, CallStatus::Started { .. })) => Box::pin(hold.call(index)).await?,
-                    Some((
-                        _,
-                        CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Done { .. },
-                    ))
-                    | None => return Ok(()),
+            Phase::Calls { .. } => {
+                if !hold.head.phase.batch().is_performing() {
+                    return Ok(());
                 }
+                Box::pin(hold.run_calls()).await?;
             }
         }
     }
@@ -243,13 +236,7 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
 
 /// Whether the last holder stopped without letting go.
 fn was_interrupted(head: &Head) -> bool {
-    let has_started = match &head.phase {
-        Phase::Calls { calls, .. } => {
-            calls.iter().any(|call| matches!(call.status, CallStatus::Started { .. }))
-        }
-        Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => false,
-    };
-    head.claim.is_some() || has_started
+    head.claim.is_some() || head.phase.batch().is_running()
 }
 
 /// A step that was tried in vain waits before it is tried again, whoever rings.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::agent::content::ToolCall;
 use crate::agent::draft::Draft;
-use crate::agent::phase::CallStatus;
 use crate::agent::raw::RawJson;
+use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, Settings};
-use crate::agent::step::{Asked, Gate, Input, Start, step};
+use crate::agent::step::{Asked, Gate, Input, Start, gives_way, step};
 use crate::agents::Agent;
 use crate::extensions::CallAhead;
 use crate::store::BATCH_OPERATIONS_MAX;
@@ -19,13 +19,19 @@ use crate::turn::hold::Hold;
 const PREPARED_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 10;
 
 impl Hold<'_> {
-    /// Looks at every ready call that the inputs lead to, until one runs, waits, none is left, or the commit is full.
+    /// Looks at every ready call that the inputs lead to, in source order, until as many run as may, none is left, or the
+    /// commit is full.
     pub(super) async fn prepare(&mut self, inputs: &mut Vec<Input>) {
         let mut draft = self.try_out(inputs);
+        let mut passed_over = None;
         while draft.operations() < PREPARED_OPERATIONS {
-            let Some((index, CallStatus::Ready)) = draft.next_call() else { return };
-            // Without a gate it stays ready: the next turn, which has its whole time, starts it.
-            let Some(gate) = self.gate(&draft, index).await else { return };
+            let Some(index) = draft.batch().next(passed_over) else { return };
+            let gate = if gives_way(&draft, index) { None } else { self.gate(&draft, index).await };
+            let Some(gate) = gate else {
+                // Without a gate it stays ready: the next turn, which has its whole time, starts it.
+                passed_over = Some(index);
+                continue;
+            };
             let input = Input::Prepared { index, gate };
             step(&mut draft, &input);
             inputs.push(input);
@@ -36,7 +42,7 @@ impl Hold<'_> {
     async fn gate(&self, draft: &Draft, index: usize) -> Option<Gate> {
         let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
         else {
-            return Some(Gate::Refused { text: "This call is not in the record.".to_owned() });
+            return Some(refused("This call is not in the record."));
         };
         let settings = self.settings();
         let agent = self.world.agents.find(Some(&self.head.agent));
@@ -44,14 +50,15 @@ impl Hold<'_> {
         let approved = draft.calls().get(index).and_then(|call| call.approved.as_ref());
         let Some(tool) = tool else {
             let agent = agent.ok().map(|agent| &**agent);
-            return Some(Gate::Refused {
-                text: no_tool(&call.name, agent, &settings, approved.is_some()),
-            });
+            return Some(refused(no_tool(&call.name, agent, &settings, approved.is_some())));
         };
         let arguments = match validate::validate(tool.definition(), &call.arguments) {
             Ok(arguments) => arguments,
-            Err(text) => return Some(Gate::Refused { text }),
+            Err(text) => return Some(refused(text)),
         };
+        if let Some(earlier) = self.before(draft, index, &*tool) {
+            return Some(Gate::Behind { earlier });
+        }
         let ahead = CallAhead {
             conversation: &self.key,
             tool_call_id: &call.id,
@@ -61,20 +68,18 @@ impl Hold<'_> {
         for extension in &self.world.extensions {
             if let Some(block) = extension.before_tool_call(&ahead).await {
                 let text = block.reason.unwrap_or_else(|| "Tool execution was blocked".to_owned());
-                return Some(Gate::Refused { text });
+                return Some(Gate::Refused { text, terminate: block.terminate });
             }
         }
         let timeout = tool.definition().timeout;
         if timeout + SEND_MARGIN > self.world.limits.turn {
             // Put off, it would be put off for ever.
-            return Some(Gate::Refused {
-                text: format!(
-                    "The time-out of tool \"{}\", {} s, is longer than a turn here can be ({} s), so it was not started.",
-                    call.name,
-                    timeout.as_secs(),
-                    self.world.limits.turn.as_secs()
-                ),
-            });
+            return Some(refused(format!(
+                "The time-out of tool \"{}\", {} s, is longer than a turn here can be ({} s), so it was not started.",
+                call.name,
+                timeout.as_secs(),
+                self.world.limits.turn.as_secs()
+            )));
         }
         let binding = binding(tool.as_ref(), call);
         let ask = tool.ask(&arguments).filter(|_| approved != Some(&binding));
@@ -97,6 +102,35 @@ impl Hold<'_> {
             }),
         })))
     }
+
+    /// The last earlier call that has to be done before this one starts, though calls run at once: one that changes files
+    /// as this one does, which works on what the other left; or the same write, which might be asked for twice by mistake
+    /// and is refused when the outcome of the first stays unknown.
+    fn before(&self, draft: &Draft, index: usize, tool: &dyn RunTool) -> Option<usize> {
+        let calls: Vec<&ToolCall> = draft.open_answer()?.tool_calls().take(index + 1).collect();
+        let (call, earlier) = calls.split_last()?;
+        let settings = self.settings();
+        let agent = self.world.agents.find(Some(&self.head.agent)).ok()?;
+        let is_before = |other: &ToolCall| {
+            let changes_files = || {
+                active_tool(agent, &settings, &other.name)
+                    .is_some_and(|other| other.changes_workspace())
+            };
+            let is_same = || {
+                other.name == call.name && canonical(&other.arguments) == canonical(&call.arguments)
+            };
+            (tool.changes_workspace() && changes_files())
+                || (tool.definition().effect == Effect::Write && is_same())
+        };
+        earlier.iter().enumerate().rev().find_map(|(index, other)| {
+            let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
+            (is_open && is_before(other)).then_some(index)
+        })
+    }
+}
+
+fn refused(text: impl Into<String>) -> Gate {
+    Gate::Refused { text: text.into(), terminate: false }
 }
 
 pub(super) fn active_tool(

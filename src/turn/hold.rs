@@ -33,6 +33,8 @@ pub(super) struct Hold<'w> {
     pub(super) etag: ETag,
     /// The answer whose calls are open.
     pub(super) answer: Option<Arc<Entry>>,
+    /// Of its calls: the entries that keep results until their turn comes.
+    pub(super) kept: Vec<Arc<Entry>>,
     pub(super) epoch: u64,
     /// Whether the right is kept outside the head and is already ours.
     pub(super) is_settled: bool,
@@ -90,6 +92,7 @@ pub(super) async fn take<'w>(
         head,
         etag: stored.etag,
         answer: None,
+        kept: Vec::new(),
         is_settled,
         until,
         until_monotonic: monotonic + CLAIM,
@@ -135,17 +138,30 @@ impl Hold<'_> {
         store_error(&self.key, what, source)
     }
 
-    /// The answer that the phase names: its calls are what is owed.
+    /// The answer that the phase names, whose calls are what is owed, and what is kept of their results.
     pub(super) async fn load_answer(&mut self) -> Result<(), TurnError> {
-        let loaded = match &self.head.phase {
-            Phase::Calls { answer, .. } => {
-                let place = usize::try_from(answer.saturating_sub(1)).unwrap_or(usize::MAX);
-                self.entries().await?.get(place).cloned()
+        let (answer, kept) = match &self.head.phase {
+            Phase::Calls { answer, calls, .. } => {
+                let entries = self.entries().await?;
+                let at = |seq: u64| {
+                    let place = usize::try_from(seq.saturating_sub(1)).unwrap_or(usize::MAX);
+                    entries.get(place).cloned()
+                };
+                let kept = calls.iter().filter_map(|call| match call.status {
+                    CallStatus::Done { result, kept: Some(_) } => at(result),
+                    CallStatus::Done { kept: None, .. }
+                    | CallStatus::Ready
+                    | CallStatus::Waiting { .. }
+                    | CallStatus::Started { .. } => None,
+                });
+                (at(*answer), kept.collect())
             }
-            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => None,
+            Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => {
+                (None, Vec::new())
+            }
         };
         // Only now: whoever stops waiting for a renewal must not leave a hold that has forgotten its answer.
-        self.answer = loaded;
+        (self.answer, self.kept) = (answer, kept);
         Ok(())
     }
 
@@ -176,6 +192,7 @@ impl Hold<'_> {
         Rules {
             rounds_max: settings.rounds_max(),
             hard_rounds_max: settings.hard_rounds(),
+            calls_at_once: settings.calls_at_once(),
             retry: settings.retry.unwrap_or_default(),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
@@ -194,6 +211,7 @@ impl Hold<'_> {
             self.rules(),
             self.world.clock.now(),
         );
+        draft.kept.clone_from(&self.kept);
         for input in inputs {
             step(&mut draft, input);
         }
@@ -222,9 +240,7 @@ impl Hold<'_> {
             Phase::Model { not_before, .. } => {
                 not_before.is_some_and(|time| time > draft.now) || !self.may_answer(&draft.head)
             }
-            Phase::Calls { .. } => {
-                !matches!(draft.next_call(), Some((_, CallStatus::Started { .. })))
-            }
+            Phase::Calls { .. } => !draft.batch().is_performing(),
         }
     }
 

@@ -115,12 +115,14 @@ impl Hold<'_> {
     pub(super) async fn commit_done(
         &mut self,
         name: &'static str,
-        done: Input,
+        done: Vec<Input>,
     ) -> Result<(), TurnError> {
         let Some(waiting) = self.look().await else {
-            return self.commit(name, &[done], &[]).await;
+            return self.commit(name, &done, &[]).await;
         };
-        let mut inputs = vec![looked(&waiting), done, Input::TakeIn];
+        let mut inputs = vec![looked(&waiting)];
+        inputs.extend(done);
+        inputs.push(Input::TakeIn);
         self.prepare(&mut inputs).await;
         self.commit(name, &inputs, &waiting).await
     }

@@ -18,6 +18,12 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
         return Some(done);
     }
     match inputs {
+        // Of results that came together each can have a commit of its own.
+        [
+            first @ (Input::Returned { .. } | Input::OutcomeUnknown { .. }),
+            Input::Returned { .. } | Input::OutcomeUnknown { .. },
+            ..,
+        ] => Some(vec![first.clone()]),
         [Input::Returned { index, result }] if !is_plain(result) => {
             Some(vec![Input::Returned { index: *index, result: Box::new(plain(result)) }])
         }
@@ -49,6 +55,7 @@ fn plain(result: &CallResult) -> CallResult {
         details: None,
         structured: None,
         is_error: result.is_error,
+        terminate: result.terminate,
         outputs: Vec::new(),
         workspace: result.workspace.clone(),
     }

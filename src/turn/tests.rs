@@ -19,6 +19,7 @@ mod recovery;
 mod retrying;
 mod simulation;
 mod telling;
+mod together;
 mod turns;
 mod waiting;
 mod week;

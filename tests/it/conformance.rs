@@ -8,6 +8,7 @@ mod compare;
 mod hooks;
 mod loops;
 mod notation;
+mod parallel;
 mod stage;
 
 use self::case::Case;
@@ -24,6 +25,7 @@ async fn play(case: &Case) {
         "azure" if case.given("messages").is_array() => Box::pin(azure::history(case)).await,
         "azure" => Box::pin(azure::streams(case)).await,
         "approvals" => Box::pin(approvals::play(case)).await,
+        _ if case.runs_at_once() => Box::pin(parallel::play(case)).await,
         _ => Box::pin(loops::play(case)).await,
     }
 }
@@ -59,6 +61,13 @@ cases! {
     a04_history_becomes_input_items "A04";
     p01_a_gated_call_waits_and_runs_once_approved "P01";
     p02_a_rejected_call_never_runs "P02";
+}
+
+#[tokio::test]
+async fn l03_two_calls_run_at_once_where_the_setting_says_so() {
+    if let Some(case) = Case::of_later_releases("L03", &["c2", "c1"]) {
+        play(&case).await;
+    }
 }
 
 /// Made up for this: the players are tried where the shared cases are not.

@@ -57,6 +57,7 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     draft.head.phase = Phase::Calls {
         answer: entry.base.seq,
         calls: (0..calls_count).map(|_| CallState::fresh()).collect(),
+        at_once: draft.rules.calls_at_once,
     };
     let is_cut = message.stop_reason == StopReason::Length;
     draft.answer = Some(entry);

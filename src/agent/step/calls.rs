@@ -4,17 +4,14 @@ use serde_json::json;
 
 use crate::agent::content::ToolCall;
 use crate::agent::draft::Draft;
-use crate::agent::entry::{
-    CallRef, EntryBody, MessageEntry, OutputEntry, RequestEntry, ToolStarted,
-};
-use crate::agent::event::{
-    EventBody, MessageReset, OutputRef, RequestRef, ToolExecutionEnd, ToolExecutionStart,
-};
-use crate::agent::message::{Message, ToolResultMessage};
+use crate::agent::entry::{CallRef, EntryBody, RequestEntry, ToolStarted};
+use crate::agent::event::{EventBody, MessageReset, OutputRef, RequestRef, ToolExecutionStart};
+use crate::agent::message::ToolResultMessage;
 use crate::agent::phase::{CallStatus, OnUnknown, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, Request, RequestKind};
-use crate::agent::step::{Asked, CallResult, Gate, Start, ending};
+use crate::agent::step::results::{self, Ended};
+use crate::agent::step::{Asked, CallResult, Gate, Start};
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
@@ -45,7 +42,15 @@ pub(super) fn pass_gate(draft: &mut Draft, index: usize, gate: &Gate) {
         return;
     }
     match gate {
-        Gate::Refused { text } => refuse(draft, index, &CallResult::error(text.clone())),
+        Gate::Refused { text, terminate } => {
+            let result = CallResult { terminate: *terminate, ..CallResult::error(text.clone()) };
+            refuse(draft, index, &result);
+        }
+        Gate::Behind { earlier } => {
+            if let Some(call) = draft.call_mut(index).filter(|_| *earlier < index) {
+                call.behind = Some(*earlier);
+            }
+        }
         Gate::Open(start) => open(draft, index, start),
     }
 }
@@ -193,7 +198,10 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
     let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
     let Some(named) = named(draft, index).filter(|_| is_open) else { return };
     draft.head.claims = 0;
-    let was_asked = draft.call_mut(index).is_some_and(|call| call.is_asked);
+    let was_asked = draft.call_mut(index).is_some_and(|call| {
+        call.terminates = result.terminate;
+        call.is_asked
+    });
     let message = ToolResultMessage {
         tool_call_id: named.tool_call.id.clone(),
         tool_name: named.tool_call.name.clone(),
@@ -201,44 +209,18 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
         details: result.details.clone(),
         structured_content: result.structured.clone(),
         is_error: result.is_error,
+        terminate: result.terminate,
         timestamp: draft.now,
         workspace: result.workspace.clone(),
         extra: Extra::new(),
     };
-    let entry = draft.append(EntryBody::Message(MessageEntry {
-        call: Some(named.call),
-        ..MessageEntry::plain(Message::ToolResult(message))
-    }));
-    if let Some(call) = draft.call_mut(index) {
-        call.status = CallStatus::Done { result: entry.base.seq };
-    }
-    draft.tell(EventBody::ToolExecutionEnd(ToolExecutionEnd {
-        tool_call_id: named.tool_call.id,
-        tool_name: named.tool_call.name,
-        is_error: result.is_error,
-        result: entry.base.seq,
-    }));
-    draft.tell_message(&entry);
-    let output = OutputRef { seq: entry.base.seq, block: None, call: Some(named.call) };
-    draft.tell(if was_asked {
-        EventBody::PromptOutputUpdated(output)
+    let ended = Ended { call: named.call, is_asked: was_asked };
+    if draft.batch().next_placed() == Some(index) {
+        results::put(draft, &ended, message, &result.outputs);
     } else {
-        EventBody::PromptOutput(output)
-    });
-    for output in &result.outputs {
-        let side = draft.append(EntryBody::Output(OutputEntry {
-            output: output.clone(),
-            call: Some(named.call),
-        }));
-        draft.tell(EventBody::PromptOutput(OutputRef {
-            seq: side.base.seq,
-            block: None,
-            call: None,
-        }));
+        results::keep(draft, &ended, message, &result.outputs);
     }
-    if draft.next_call().is_none() {
-        ending::close_turn(draft);
-    }
+    results::put_kept(draft);
 }
 
 pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expires_at: Timestamp) {
@@ -292,6 +274,8 @@ pub(super) fn take_over(draft: &mut Draft) {
         }
         Phase::Calls { calls, .. } => {
             for call in calls {
+                // Whatever it waited for, it is looked at again.
+                call.behind = None;
                 if let CallStatus::Started { effect: Effect::Read | Effect::Idempotent, .. } =
                     call.status
                 {

@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
-use crate::agent::step::{CallResult, calls, retrying, taking_in};
+use crate::agent::step::{CallResult, calls, results, retrying, taking_in};
 use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -22,21 +22,27 @@ pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) 
     }
 }
 
-/// All calls have their results: the model answers next, unless the rounds are used up.
+/// All calls have their results on the path: the model answers next, unless they ask for an end or the rounds are used up.
 pub(super) fn close_turn(draft: &mut Draft) {
-    let Phase::Calls { answer, calls } = &draft.head.phase else { return };
+    let Phase::Calls { answer, calls, .. } = &draft.head.phase else { return };
     let results = calls
         .iter()
         .filter_map(|call| match call.status {
-            CallStatus::Done { result } => Some(result),
+            CallStatus::Done { result, .. } => Some(result),
             CallStatus::Ready | CallStatus::Waiting { .. } | CallStatus::Started { .. } => None,
         })
         .collect();
     let answer = *answer;
+    let terminates = draft.batch().terminates() && !draft.gives_up;
     taking_in::note_batch(draft);
     end_turn(draft, answer, results);
     draft.head.phase = Phase::Model { attempt: 1, not_before: None };
     draft.answer = None;
+    draft.kept.clear();
+    if terminates {
+        taking_in::stop(draft);
+        return;
+    }
     let rounds = rounds(draft);
     let said = if rounds >= draft.rules.hard_rounds_max {
         format!("Stopped after {} rounds: the service's hard limit.", draft.rules.hard_rounds_max)
@@ -149,9 +155,12 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     let rules = draft.rules.clone();
     draft.rules.rounds_max = None;
     draft.rules.hard_rounds_max = u32::MAX;
-    let open: Vec<usize> =
-        (0..draft.calls().len()).filter(|index| is_open(draft, *index)).collect();
-    for index in open {
+    draft.gives_up = true;
+    for index in 0..draft.calls().len() {
+        if !is_open(draft, index) {
+            results::put_or_name(draft, index);
+            continue;
+        }
         let text = if let Some(fingerprint) = started_write(draft, index) {
             calls::block_equal(draft, fingerprint, calls::TOLD.to_owned());
             calls::UNKNOWN_OUTCOME.to_owned()
@@ -163,6 +172,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
         calls::settle(draft, index, &CallResult::error(text));
     }
     draft.rules = rules;
+    draft.gives_up = false;
     let error = PromptError { kind: "poisoned".to_owned(), message: reason.to_owned() };
     end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }

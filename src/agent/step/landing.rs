@@ -213,7 +213,7 @@ fn told(value: Option<&RawJson>) -> CallResult {
 
 /// The outcome of a call that a stopped worker left behind: better than anything a person could say.
 fn accept_late(draft: &mut Draft, late: &LateResult) -> bool {
-    let Phase::Calls { answer, calls } = &draft.head.phase else { return false };
+    let Phase::Calls { answer, calls, .. } = &draft.head.phase else { return false };
     let Some(call) = calls.get(late.call.index).filter(|_| *answer == late.call.answer) else {
         return false;
     };
@@ -252,6 +252,7 @@ fn accept_late(draft: &mut Draft, late: &LateResult) -> bool {
         details: late.message.details.clone(),
         structured: late.message.structured_content.clone(),
         is_error: late.message.is_error,
+        terminate: late.message.terminate,
         outputs: late.outputs.clone(),
         workspace: late.message.workspace.clone(),
     };

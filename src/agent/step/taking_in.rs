@@ -122,18 +122,28 @@ fn steer(draft: &mut Draft) {
     }
 }
 
+/// Whether a call is left as it is because a steer waits, which skips it when those that run have ended.
+pub fn gives_way(draft: &Draft, index: usize) -> bool {
+    draft.rules.steering_skips_tools
+        && draft.calls().get(index).is_some_and(is_untouched)
+        && draft.batch().is_running()
+        && waits(draft, is_steer)
+}
+
+/// Nobody has started it, or agreed to it: what a person has agreed to is done.
+fn is_untouched(call: &CallState) -> bool {
+    call.status == CallStatus::Ready && call.attempts == 0 && call.approved.is_none()
+}
+
 /// Calls that nobody has started give way to a steer; each is announced and answered all the same.
 fn skip_calls(draft: &mut Draft) {
     let open: Vec<usize> = indices(draft, |call| !call.is_done());
-    // What a person has agreed to is done.
-    let is_untouched = |call: &CallState| {
-        call.status == CallStatus::Ready && call.attempts == 0 && call.approved.is_none()
-    };
     let is_in_the_way = !open.is_empty() && open.len() == indices(draft, is_untouched).len();
     if !draft.rules.steering_skips_tools || !is_in_the_way || !waits(draft, is_steer) {
         return;
     }
     draft.skipped_calls = call_ids(draft, &open);
+    draft.skipped.clone_from(&open);
     let skipped = CallResult {
         content: vec![Block::text(SKIPPED)],
         details: Some(RawJson::of(&serde_json::json!({}))),
@@ -159,11 +169,9 @@ fn call_ids(draft: &Draft, indices: &[usize]) -> Vec<String> {
 
 /// The batch is closing: which of its calls ran is told to whoever lands now.
 pub(super) fn note_batch(draft: &mut Draft) {
-    let all: Vec<usize> = (0..draft.calls().len()).collect();
-    let mut ran = call_ids(draft, &all);
-    // From the end: ids repeat, and what was skipped came last.
-    let kept = ran.len().saturating_sub(draft.skipped_calls.len());
-    ran.truncate(kept);
+    let ran: Vec<usize> =
+        (0..draft.calls().len()).filter(|index| !draft.skipped.contains(index)).collect();
+    let ran = call_ids(draft, &ran);
     draft.ran_calls = ran;
 }
 

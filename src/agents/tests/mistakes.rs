@@ -173,3 +173,11 @@ fn a_missing_setting_can_be_told_from_what_the_file_does_wrong() {
         loaded.mistakes.iter().map(|mistake| mistake.missing_setting.as_deref()).collect();
     assert_eq!(settings, [None, Some("GONE")]);
 }
+
+#[test]
+fn calls_that_run_at_once_are_bounded() {
+    assert_snapshot!(mistakes("---\ntoolExecution: all\nparallelToolsMax: 17\n---\nx"), @r"
+    agents/clerk.agent.md:2: `toolExecution`: unknown variant `all`, expected `sequential` or `parallel`
+    agents/clerk.agent.md:3: `parallelToolsMax` must be from 1 to 16
+    ");
+}

@@ -177,8 +177,11 @@ impl Filler {
 
     /// What the sources call a tool's result: what the model reads, and details for programs.
     fn result(&self, seq: u64) -> Value {
-        let Some(Message::ToolResult(result)) = self.message_at(seq) else { return Value::Null };
-        json!({"content": result.content, "details": result.details})
+        let result = self.entries.get(&seq).and_then(|entry| entry.body.result());
+        result.map_or(
+            Value::Null,
+            |result| json!({"content": result.content, "details": result.details}),
+        )
     }
 
     /// The item as it was at the time of the event.
@@ -255,6 +258,7 @@ fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
     let call = match &entry.body {
         EntryBody::Message(message) => message.call,
         EntryBody::ToolStarted(started) => Some(started.call),
+        EntryBody::ToolReturned(returned) => Some(returned.call),
         EntryBody::Request(request) => request.request.call,
         EntryBody::ThinkingLevelChange(_)
         | EntryBody::ModelChange(_)

@@ -14,7 +14,7 @@ use crate::tools::{ToolContext, ToolResult};
 
 /// Files and widgets of one answer.
 const OUTPUTS_MAX: usize = 20;
-const KEYS: [&str; 5] = ["content", "details", "files", "widgets", "isError"];
+const KEYS: [&str; 6] = ["content", "details", "files", "widgets", "isError", "terminate"];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -25,6 +25,7 @@ struct FullResult {
     files: Vec<RawJson>,
     widgets: Vec<RawJson>,
     is_error: Option<bool>,
+    terminate: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -61,7 +62,7 @@ pub(super) fn is_one(value: &Value) -> bool {
         items_have("widgets", "widget"),
     ];
     object.keys().all(|key| KEYS.contains(&key.as_str()))
-        && object.get("isError").is_none_or(Value::is_boolean)
+        && ["isError", "terminate"].iter().all(|key| object.get(*key).is_none_or(Value::is_boolean))
         && lists.iter().any(Option::is_some)
         && lists.iter().flatten().all(|is_list| *is_list)
 }
@@ -72,6 +73,7 @@ pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
     let mut result = ToolResult {
         details: full.details,
         is_error: full.is_error.unwrap_or(false),
+        terminate: full.terminate.unwrap_or(false),
         ..ToolResult::default()
     };
     let mut notes = Vec::new();
@@ -162,6 +164,7 @@ mod tests {
         for full in [
             json!({"content": [{"type": "text", "text": "x"}]}),
             json!({"content": [], "details": {"a": 1}, "isError": true}),
+            json!({"content": [{"type": "text", "text": "x"}], "terminate": true}),
             json!({"files": [{"path": "a.txt", "text": "x"}]}),
             json!({"widgets": [{"widget": "chart", "data": [1]}]}),
         ] {
@@ -172,6 +175,8 @@ mod tests {
             json!({"content": [{"type": "text", "text": "x"}], "id": 7}),
             json!({"files": ["a.txt"]}),
             json!({"isError": true}),
+            json!({"terminate": true}),
+            json!({"content": [], "terminate": "yes"}),
             json!({"details": 1}),
             json!([]),
         ] {

@@ -41,6 +41,10 @@ impl Tool for Edit {
         Effect::Idempotent
     }
 
+    fn changes_workspace(&self) -> bool {
+        true
+    }
+
     async fn call(&self, args: EditArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let path = &args.path;
         let bytes = cx.workspace().read(path).await?;

@@ -33,6 +33,10 @@ impl Tool for Write {
         Effect::Idempotent
     }
 
+    fn changes_workspace(&self) -> bool {
+        true
+    }
+
     async fn call(&self, args: WriteArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let bytes_count = args.content.len();
         cx.workspace().write(&args.path, args.content).await?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use crate::agent::batch::AT_ONCE_MAX;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::head::{Head, SCHEMA};
 use crate::agent::message::Message;
@@ -260,8 +261,8 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     if settings.hard_rounds_max.is_some_and(|rounds| !(1..=HARD_ROUNDS_MAX).contains(&rounds)) {
         fault("hardRoundsMax", format!("`hardRoundsMax` is 1 to {HARD_ROUNDS_MAX}"));
     }
-    if settings.parallel_tools_max == Some(0) {
-        fault("parallelToolsMax", "`parallelToolsMax` is at least 1".to_owned());
+    if settings.parallel_tools_max.is_some_and(|calls| !(1..=AT_ONCE_MAX).contains(&calls)) {
+        fault("parallelToolsMax", format!("`parallelToolsMax` is 1 to {AT_ONCE_MAX}"));
     }
     if settings.retry.as_ref().is_some_and(|retry| !(0.0..=1.0).contains(&retry.jitter)) {
         fault("retry/jitter", "`jitter` is 0 to 1".to_owned());

@@ -27,6 +27,7 @@ use crate::agent::event::Event;
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
 use crate::agent::request::RequestKind;
+use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::Catalog;
 use crate::artifacts::MemoryArtifacts;
 use crate::clock::Clock as _;
@@ -40,7 +41,7 @@ use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::admission::prompt::{
-    FirstPromptRequest, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
+    FirstPromptRequest, Mode, PromptRequest, Sender, WhenBusy, accept_prompt, begin_conversation,
 };
 use crate::turn::admission::{Answer, Owner, Refusal};
 use crate::turn::record::{self, EventsBody};
@@ -75,6 +76,8 @@ pub(super) struct Bench {
     /// How often something is said at most.
     pub(super) chats_max: usize,
     said: Vec<Chat>,
+    /// With which conversations begin.
+    pub(super) settings: Settings,
     /// What workers tell.
     pub(super) telemetry: Telemetry,
 }
@@ -105,6 +108,7 @@ impl Bench {
             chats_in_a_hundred: 0,
             chats_max: 0,
             said: Vec::new(),
+            settings: Settings::default(),
             telemetry: Telemetry::default(),
         }
     }
@@ -114,6 +118,12 @@ impl Bench {
         let bench = Self::new(seed);
         *bench.model.script.lock().unwrap() = script;
         bench
+    }
+
+    /// From now on conversations begin with calls that run at once.
+    pub(super) fn run_calls_at_once(&mut self, most: u32) {
+        self.settings.tool_execution = Some(ToolExecution::Parallel);
+        self.settings.parallel_tools_max = Some(most);
     }
 
     /// A worker process: it forgets everything when it crashes.
@@ -190,6 +200,7 @@ impl Bench {
         for _ in 0..100 {
             let request = FirstPromptRequest {
                 conversation_id: Some(id.to_owned()),
+                settings: Some(self.settings.clone()),
                 input: Some(Content::Text(said.to_owned())),
                 ..FirstPromptRequest::default()
             };
@@ -215,6 +226,16 @@ impl Bench {
             ..PromptRequest::default()
         };
         accept_prompt(world, key, request, &idempotency(said), &sender()).await
+    }
+
+    /// Joins the prompt that runs.
+    pub(super) async fn steer(&self, world: &World, said: &str) -> Result<Answer, Refusal> {
+        let request = PromptRequest {
+            input: Some(Content::Text(said.to_owned())),
+            mode: Some(Mode::Steer),
+            ..PromptRequest::default()
+        };
+        accept_prompt(world, &Self::key(), request, &idempotency(said), &sender()).await
     }
 
     /// Takes what is on the queue, one delivery each; a crash leaves its message to come back.

@@ -197,7 +197,7 @@ async fn a_result_that_could_not_be_committed_is_kept_for_the_next_worker() {
 }
 
 /// Somebody else takes the claim, and is never heard of again.
-async fn overtake(store: &MemoryStore) {
+pub(super) async fn overtake(store: &MemoryStore) {
     use crate::store::{ConversationStore as _, Freshness, HEAD_ID};
     let partition = Partition::Conversation(Bench::key());
     let stored = store.read(&partition, HEAD_ID, Freshness::Latest).await.unwrap().unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::bench::{Bench, Script};
 use super::economy::{bells, is_gated, looks_twice, says_hello, stage, turn};
+use super::together::{stage as stage_at_once, three_short_naps};
 use crate::turn::delivery::handle;
 use crate::turn::{NoProbe, sweep};
 
@@ -76,6 +77,9 @@ async fn rows() -> Vec<Row> {
     let warm = turn(&bench, &world, &counting).await;
     rows.push(row("a further turn with one tool call", warm, 1));
     rows.push(row("the last turn, which answers", turn(&bench, &world, &counting).await, 1));
+    let (other, helper, notes) = stage_at_once(8, three_short_naps).await;
+    let three = turn(&other, &helper, &notes).await;
+    rows.push(row("a first turn with three calls that run at once", three, 1));
     assert_eq!(bells(&bench).await, 0);
     handle(&world, &Bench::nudge()).await.unwrap();
     rows.push(row("a nudge too many", counting.told(), 1));

@@ -208,6 +208,7 @@ pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
         | EntryBody::Prompt(_)
         | EntryBody::PromptEnd(_)
         | EntryBody::ToolStarted(_)
+        | EntryBody::ToolReturned(_)
         | EntryBody::Request(_)
         | EntryBody::Decision(_)
         | EntryBody::Output(_)

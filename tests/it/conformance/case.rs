@@ -16,6 +16,19 @@ impl Case {
         Some(found.unwrap_or_else(|| panic!("there is no case {id}")))
     }
 
+    /// The same as later releases play it: calls run at once, and end in the order given.
+    pub(super) fn of_later_releases(id: &str, ends: &[&str]) -> Option<Self> {
+        let mut case = Self::shared(id)?;
+        case.0["expect"] = serde_json::json!({"today": case.0["expect"]["today"]});
+        case.0["given"]["ends"] = serde_json::json!(ends);
+        Some(case)
+    }
+
+    /// Whether its calls run at once.
+    pub(super) fn runs_at_once(&self) -> bool {
+        self.given("ends").is_array()
+    }
+
     /// Those that lie beside this file.
     pub(super) fn own() -> Vec<Self> {
         all(include_str!("cases.json"))

@@ -61,6 +61,6 @@ impl Extension for Blocks {
     async fn before_tool_call(&self, call: &CallAhead<'_>) -> Option<Block> {
         let id = call.tool_call_id.split('|').next();
         let found = self.0.iter().find(|(blocked, _)| Some(blocked.as_str()) == id);
-        found.map(|(_, reason)| Block { reason: reason.clone() })
+        found.map(|(_, reason)| Block { reason: reason.clone(), terminate: false })
     }
 }

@@ -10,7 +10,7 @@ use super::hooks::with_hooks;
 use crate::support::fake_model::{FakeModel, Play};
 use crate::support::gate::{Gate, Gatekept};
 use crate::support::service::Service;
-use crate::support::tools::{Add, Boom, Echo, Gated, Prog, Runs, Slow};
+use crate::support::tools::{Add, Boom, Echo, Finish, Gated, Prog, Runs, Slow};
 
 /// The conversation of every case.
 pub(super) const CONVERSATION: &str = "case";
@@ -64,6 +64,7 @@ impl Stage {
             .tool(Gatekept(Add(of()), gate.clone()))
             .tool(Gatekept(Slow(of()), gate.clone()))
             .tool(Gatekept(Prog(of()), gate.clone()))
+            .tool(Gatekept(Finish(of()), gate.clone()))
             .tool(Gatekept(Gated(of()), gate.clone()));
         let prices = json!({needs.model: needs.facts}).to_string();
         let settings = [

@@ -84,6 +84,10 @@ tool!(Prog(runs) "prog" Nothing, Read, |_args, cx| {
     cx.progress(&ToolResult::text("90%"));
     Ok(ToolResult::text("100%"))
 });
+tool!(Finish(runs) "finish" Value, Read, |args, _cx| {
+    runs.lock().unwrap().push(format!("finish {}", args.value));
+    Ok(ToolResult { terminate: true, ..ToolResult::text(format!("finished:{}", args.value)) })
+});
 
 pub(crate) struct Gated(pub(crate) Runs);
 

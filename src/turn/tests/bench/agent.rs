@@ -15,6 +15,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agents::{Agent, Catalog};
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
+use crate::tools::workspace::builtin;
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
 /// What tools did, by effect id.
@@ -34,6 +35,8 @@ enum Way {
     Lavish,
     /// Takes longer than half a turn.
     Slow,
+    /// Takes as many seconds as it is asked to.
+    Nap,
 }
 
 #[derive(Debug)]
@@ -58,17 +61,24 @@ impl RunTool for CountingTool {
         })
     }
 
-    async fn call(&self, _arguments: Arguments, context: ToolContext) -> ToolOutcome {
+    async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
         let effect = context.effect_id.to_string();
         // At once: a call that is polled at all is a call that was sent.
         *self.done.lock().unwrap().entry(effect.clone()).or_default() += 1;
-        let span = if self.way == Way::Slow { 200_000 } else { 50 };
+        let span = match self.way {
+            Way::Slow => 200_000,
+            Way::Nap => arguments.value["n"].as_u64().unwrap() * 1_000,
+            Way::Plain | Way::Gated | Way::Lossy | Way::Lavish => 50,
+        };
         tokio::time::sleep(Duration::from_millis(span)).await;
         let is_lost = self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
         if is_lost {
             return ToolOutcome::Unknown { reason: "cut".to_owned() };
         }
         let mut result = ToolResult::text(format!("{} done", self.definition.name));
+        if self.way == Way::Nap {
+            result = ToolResult::text(arguments.value["n"].to_string());
+        }
         if self.way == Way::Lavish {
             let widget = Output::Widget(WidgetOutput {
                 widget: "w".to_owned(),
@@ -82,8 +92,8 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds) and `brew`
-/// (takes long).
+/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` (takes long),
+/// `nap` (takes as long as it is asked to), and the built-ins `write` and `edit`.
 pub(super) fn catalog(done: &Done) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -93,7 +103,10 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             parameters: json!({"type": "object"}),
             effect,
             on_unknown: OnUnknown::Ask,
-            timeout: Duration::from_secs(if way == Way::Slow { 240 } else { 30 }),
+            timeout: Duration::from_secs(match way {
+                Way::Slow | Way::Nap => 240,
+                Way::Plain | Way::Gated | Way::Lossy | Way::Lavish => 30,
+            }),
             revision: "1".to_owned(),
         };
         Arc::new(CountingTool { definition, way, done: Arc::clone(done) })
@@ -111,6 +124,9 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             tool("wire", Effect::Write, Way::Lossy),
             tool("make", Effect::Write, Way::Lavish),
             tool("brew", Effect::Write, Way::Slow),
+            tool("nap", Effect::Read, Way::Nap),
+            builtin("write").unwrap(),
+            builtin("edit").unwrap(),
         ],
         response_schema: Some(json!({"type": "object"})),
         revision: "r".to_owned(),

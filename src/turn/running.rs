@@ -1,0 +1,158 @@
+//! The calls that run: together under one claim, their results committed as they come.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+
+use crate::agent::phase::{CallState, Phase};
+use crate::agent::step::Input;
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
+use crate::turn::spans::Calling;
+
+/// A call that was sent.
+pub(super) struct Running<'w> {
+    pub(super) index: usize,
+    /// Absent when it ended before it was sent.
+    pub(super) calling: Option<Arc<Calling<'w>>>,
+    /// Ends in what the core is told of it.
+    pub(super) work: BoxFuture<'w, Input>,
+}
+
+/// What runs, and what has ended and is not committed. Dropping it stops what runs.
+#[derive(Default)]
+struct Calls<'w> {
+    work: FuturesUnordered<BoxFuture<'w, (usize, Input)>>,
+    running: Vec<(usize, Option<Arc<Calling<'w>>>)>,
+    ended: Vec<(usize, Input)>,
+}
+
+impl<'w> Calls<'w> {
+    fn add(&mut self, call: Running<'w>) {
+        let Running { index, calling, work } = call;
+        self.running.push((index, calling));
+        self.work.push(Box::pin(async move { (index, work.await) }));
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.running.iter().any(|(running, _)| *running == index)
+            || self.ended.iter().any(|(ended, _)| *ended == index)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.ended.is_empty()
+    }
+
+    fn end(&mut self, (index, ended): (usize, Input)) {
+        self.running.retain(|(running, _)| *running != index);
+        self.ended.push((index, ended));
+    }
+
+    /// Until one has ended, with all that have ended by then; at once when none runs.
+    async fn wait(&mut self) {
+        if self.ended.is_empty()
+            && let Some(ended) = self.work.next().await
+        {
+            self.end(ended);
+        }
+        while let Some(Some(ended)) = self.work.next().now_or_never() {
+            self.end(ended);
+        }
+    }
+
+    /// Does something else while they run: a commit must not make them late.
+    async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = Box::pin(other);
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = self.work.next() => self.end(ended),
+                done = &mut other => return done,
+            }
+        }
+    }
+
+    /// All that have ended, in source order: what ends at the same time has no other.
+    fn take_ended(&mut self) -> Vec<(usize, Input)> {
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.sort_by_key(|(index, _)| *index);
+        ended
+    }
+
+    /// Stops what runs.
+    fn stop(&mut self, why: &TurnError) {
+        self.work = FuturesUnordered::new();
+        for calling in self.running.drain(..).filter_map(|(_, calling)| calling) {
+            calling.end(Err(why));
+        }
+    }
+}
+
+impl<'w> Hold<'w> {
+    /// Runs the started calls, and those that start when one ends; each result is committed as it comes, with the intents
+    /// that it makes room for.
+    ///
+    /// # Errors
+    /// What ran is stopped; results that could not be committed are kept for the next worker.
+    pub(super) async fn run_calls(&mut self) -> Result<(), TurnError> {
+        let Some(answer) = self.answer.clone() else { return Ok(()) };
+        let mut calls = Calls::default();
+        let outcome = self.run_all(&mut calls).await;
+        if let Err(error) = &outcome {
+            calls.stop(error);
+            for (_, ended) in calls.take_ended() {
+                self.keep_late(&ended, &answer).await;
+            }
+        }
+        outcome
+    }
+
+    async fn run_all(&mut self, calls: &mut Calls<'w>) -> Result<(), TurnError> {
+        let of = self.open_seq();
+        while of.is_some() && self.open_seq() == of {
+            let started: Vec<usize> = self.head.phase.batch().started().collect();
+            for index in started {
+                if !calls.has(index) {
+                    let call = calls.beside(self.send(index)).await?;
+                    calls.add(call);
+                }
+            }
+            if calls.is_empty() && !self.head.phase.batch().is_placing() {
+                return Ok(());
+            }
+            // While the claim is kept; a lost one stops them all.
+            tokio::select! {
+                biased;
+                () = calls.wait() => {}
+                error = self.keep() => return Err(error),
+            }
+            self.world.probe.reached("tool.after").await;
+            self.has_run_tools = true;
+            self.commit_ended(calls).await?;
+        }
+        Ok(())
+    }
+
+    /// `seq` of the answer whose calls are open.
+    fn open_seq(&self) -> Option<u64> {
+        if let Phase::Calls { answer, .. } = self.head.phase { Some(answer) } else { None }
+    }
+
+    async fn commit_ended(&mut self, calls: &mut Calls<'w>) -> Result<(), TurnError> {
+        let ended = calls.take_ended();
+        let mut done: Vec<Input> = ended.iter().map(|(_, input)| input.clone()).collect();
+        if done.is_empty() {
+            done.push(Input::Placing);
+        }
+        let committed = calls.beside(self.commit_done("result", done)).await;
+        let is_open = |index: usize| {
+            self.head.phase.batch().calls.get(index).is_some_and(CallState::is_started)
+        };
+        // One commit may not have had room for all of them.
+        calls.ended.extend(ended.into_iter().filter(|(index, _)| is_open(*index)));
+        committed
+    }
+}

@@ -1,0 +1,43 @@
+//! Cases of calls that run at once: a gate decides in which order they end.
+
+use serde_json::{Value, json};
+
+use super::case::Case;
+use super::loops;
+use super::stage::{CONVERSATION, Needs, Stage};
+use crate::support::fake_model::Play;
+use crate::support::stream::Stream;
+
+/// The case says which calls end in which order; all of them are under way before the first does.
+pub(super) async fn play(case: &Case) {
+    let mut needs = Needs::of_loop("agent");
+    needs.settings["toolExecution"] = json!("parallel");
+    let stage = Stage::set(case, Play::script(case.given("model_script")), needs).await;
+    let mut stream = Stream::open(&stage.service, CONVERSATION, "", None).await;
+    let ends: Vec<&str> =
+        case.given("ends").as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
+    for call in &ends {
+        stage.gate.hold(call);
+    }
+    let [action] = case.actions() else { panic!("{} does more than prompt", case.id()) };
+    stage.prompt(&action["text"]).await;
+    for call in &ends {
+        stage.gate.begun(call).await;
+    }
+    let mut live = Vec::new();
+    for call in &ends {
+        stage.gate.release(call);
+        let is_end = |data: &Value| {
+            data["toolCallId"].as_str().is_some_and(|id| id.split('|').next() == Some(call))
+        };
+        loop {
+            live.extend(stream.until("tool_execution_end").await);
+            if live.last().is_some_and(|frame| is_end(&frame.data)) {
+                break;
+            }
+        }
+    }
+    live.extend(stream.until("agent_settled").await);
+    loops::check(case, &stage, &live, &[]).await;
+    stage.service.stop().await;
+}
