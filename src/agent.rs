@@ -14,6 +14,7 @@ pub mod phase;
 pub mod projection;
 pub mod raw;
 pub mod request;
+pub mod schedule;
 pub mod settings;
 pub mod step;
 pub mod text;

@@ -19,6 +19,7 @@ mod precondition;
 pub mod problem;
 mod prompts;
 mod reach;
+mod schedules;
 pub mod token;
 mod traced;
 mod wait;

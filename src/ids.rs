@@ -47,6 +47,8 @@ string_id! {
     EffectId;
     /// What a person is asked; unique in the conversation.
     RequestId;
+    /// 1 to 64 characters that pass [`is_plain`]; unique for its owner.
+    ScheduleId;
     /// Fresh for every commit: tells a won commit from a lost one when the answer was lost.
     CommitId;
     /// One process of ours; fresh at every start.

@@ -4,6 +4,7 @@ pub mod cap;
 pub mod code;
 pub mod http;
 pub mod run;
+pub mod schedule;
 pub mod validate;
 pub mod workspace;
 
@@ -134,6 +135,8 @@ pub struct ToolContext {
     /// Told of progress: a partial result.
     pub progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
     pub traceparent: Option<String>,
+    /// `None` where nobody keeps schedules.
+    pub schedules: Option<Arc<dyn schedule::Schedules>>,
 }
 
 impl fmt::Debug for ToolContext {

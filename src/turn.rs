@@ -17,6 +17,7 @@ pub mod record;
 pub mod recount;
 mod reduce;
 mod running;
+pub mod schedules;
 mod spans;
 mod spending;
 pub mod sweep;
@@ -32,7 +33,7 @@ use crate::agents::Catalog;
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
-use crate::ids::{ConversationKey, Ids, WorkerId};
+use crate::ids::{ConversationId, ConversationKey, Ids, TenantId, UserId, WorkerId};
 use crate::live::Live;
 use crate::model::Model;
 use crate::queue::Queue;
@@ -81,7 +82,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 38] = [
+pub const BOUNDARIES: [&str; 42] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",
@@ -120,6 +121,10 @@ pub const BOUNDARIES: [&str; 38] = [
     "admission.clear",
     "admission.delete",
     "admission.purged",
+    "schedule.create",
+    "schedule.fired",
+    "schedule.moved",
+    "schedule.cancel",
 ];
 
 /// Production: boundaries are only names.
@@ -139,6 +144,26 @@ pub struct Nudge {
     pub key: ConversationKey,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// The document of a schedule that may be due. The key then names no conversation: a worker that knows no schedules
+    /// finds nothing there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+}
+
+impl Nudge {
+    pub fn of(key: ConversationKey, traceparent: Option<String>) -> Self {
+        Self { key, traceparent, schedule: None }
+    }
+
+    /// The bell of a schedule, by its document's id.
+    pub fn of_schedule(tenant: &TenantId, document_id: &str) -> Self {
+        let key = ConversationKey {
+            tenant: tenant.clone(),
+            user: UserId::new("-"),
+            conversation_id: ConversationId::new(document_id),
+        };
+        Self { key, traceparent: None, schedule: Some(document_id.to_owned()) }
+    }
 }
 
 #[cfg(test)]

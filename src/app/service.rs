@@ -33,6 +33,7 @@ use crate::store::embedded::OpenError;
 use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
+use crate::tools::schedule;
 use crate::tools::workspace::builtins;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
@@ -286,7 +287,8 @@ pub(super) fn load_agents(
     let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
     let client = client.with_identity(credentials.tokens(&settings.identity));
     let mut tools: agents::ToolSet = BTreeMap::new();
-    for tool in builtins().into_iter().chain(app.tools.iter().cloned()) {
+    let own = builtins().into_iter().chain(schedule::builtin());
+    for tool in own.chain(app.tools.iter().cloned()) {
         tools.insert(tool.definition().name.clone(), tool);
     }
     let lookup = settings.app_settings();

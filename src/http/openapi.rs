@@ -8,12 +8,13 @@ use utoipa_axum::routes;
 use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
 use crate::http::{
-    Shared, approvals, artifacts, conversations, events, health, inbox, links, prompts,
+    Shared, approvals, artifacts, conversations, events, health, inbox, links, prompts, schedules,
 };
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::conversation::ConversationView;
 use crate::turn::views::inbox::InputView;
+use crate::turn::views::schedules::ScheduleView;
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -41,6 +42,8 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
         .routes(routes!(links::look, links::settle))
         .routes(routes!(artifacts::list, artifacts::add))
         .routes(routes!(artifacts::read))
+        .routes(routes!(schedules::create, schedules::list))
+        .routes(routes!(schedules::read, schedules::cancel))
         .routes(routes!(health::agents))
         .routes(routes!(health::health))
         .routes(routes!(document));
@@ -93,6 +96,7 @@ described_only! {
     Inputs { items: Vec<InputView>, continuation: Option<String>, }
     Approvals { items: Vec<ApprovalView>, continuation: Option<String>, }
     Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
+    Schedules { items: Vec<ScheduleView>, continuation: Option<String>, }
     Agents { items: Vec<AgentView>, }
     Objects { items: Vec<std::collections::HashMap<String, serde_json::Value>>, continuation: Option<String>, }
     /// One input, many outputs.
@@ -134,7 +138,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
         assert_eq!(json["openapi"], "3.1.0");
         let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 18, "{paths:?}");
+        assert_eq!(paths.len(), 20, "{paths:?}");
         assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
         // The wire's names, not Rust's.
         assert!(

@@ -123,6 +123,7 @@ impl Desk {
             deadline: self.clock.now().plus(Duration::from_mins(1)),
             progress: Arc::new(move |partial| told.lock().unwrap().push(partial.clone())),
             traceparent: None,
+            schedules: None,
         }
     }
 

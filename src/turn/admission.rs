@@ -172,7 +172,7 @@ impl From<ArtifactError> for Refusal {
 /// Rings the doorbell. A bell that is not heard is only logged: what is owed is in the store, and the sweep finds it.
 pub async fn nudge(world: &World, key: &ConversationKey, traceparent: Option<&str>) {
     world.probe.reached("admission.nudge").await;
-    let nudge = Nudge { key: key.clone(), traceparent: traceparent.map(ToOwned::to_owned) };
+    let nudge = Nudge::of(key.clone(), traceparent.map(ToOwned::to_owned));
     let text = RawJson::of(&nudge).text().to_owned();
     let sent = world.queue.send(queue::TURNS, text, Duration::ZERO).await;
     if let Some(metrics) = world.telemetry.metrics() {

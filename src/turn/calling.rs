@@ -169,6 +169,7 @@ impl<'w> Hold<'w> {
                 );
             }),
             traceparent: run.and_then(|run| run.traceparent.clone()),
+            schedules: Some(Arc::new(self.world.clone())),
         })
     }
 

@@ -294,7 +294,7 @@ impl Hold<'_> {
             Some(run) => run.traceparent.clone(),
             None => self.traceparent.clone(),
         };
-        Nudge { key: self.key.clone(), traceparent }
+        Nudge::of(self.key.clone(), traceparent)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
 use crate::turn::spans::{self, Visit};
-use crate::turn::{Nudge, World, expiry, faults, spending};
+use crate::turn::{Nudge, World, expiry, faults, schedules, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -48,7 +48,12 @@ pub enum Handled {
 /// The message must be delivered again; see [`TurnError`].
 #[tracing::instrument(name = "turn", skip_all, fields(conversation.id = %nudge.key.conversation_id))]
 pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
-    let work = spans::priced(world, rounds(world, nudge));
+    let work = spans::priced(world, async {
+        match &nudge.schedule {
+            Some(document_id) => Box::pin(schedules::fire::fire(world, nudge, document_id)).await,
+            None => rounds(world, nudge).await,
+        }
+    });
     Box::pin(spending::told(world, &nudge.key, work)).await
 }
 

@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::queue;
 use crate::store::{Kind, Owed, Partition, StoreError};
 use crate::turn::commit::ring;
-use crate::turn::{Nudge, World, faults};
+use crate::turn::{Nudge, World, faults, schedules};
 
 /// What fell due less than this ago is left alone: its own nudge is probably under way.
 pub const GRACE: Duration = Duration::from_secs(20);
@@ -66,7 +66,11 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
         metrics.backlog(overdue);
     }
     if !rung.is_empty() {
-        tracing::info!(count = rung.len(), "the sweep rang for {} conversations", rung.len());
+        tracing::info!(
+            count = rung.len(),
+            "the sweep rang for {} conversations and schedules",
+            rung.len()
+        );
     }
     Ok(rung.len())
 }
@@ -80,11 +84,17 @@ fn bell_for(
     grace: Duration,
     rung: &mut HashSet<(String, &'static str)>,
 ) -> Option<Bell> {
-    let Partition::Conversation(key) = &owed.partition else { return None };
+    let nudge = match &owed.partition {
+        Partition::Conversation(key) => Nudge::of(key.clone(), None),
+        Partition::Scope(tenant) if schedules::is_schedule(&owed.id) => {
+            Nudge::of_schedule(tenant, &owed.id)
+        }
+        Partition::Scope(_) => return None,
+    };
     let is_recent = owed.due <= now && now.minus(grace) < owed.due && !grace.is_zero();
     let queue = if owed.kind == Kind::Notice { queue::NOTIFY } else { queue::TURNS };
-    if is_recent || !rung.insert((key.to_string(), queue)) {
+    if is_recent || !rung.insert((nudge.key.to_string(), queue)) {
         return None;
     }
-    Some((queue, Nudge { key: key.clone(), traceparent: None }, now.until(owed.due)))
+    Some((queue, nudge, now.until(owed.due)))
 }

@@ -17,6 +17,7 @@ mod prices;
 mod queues;
 mod recovery;
 mod retrying;
+mod schedules;
 mod simulation;
 mod telling;
 mod together;

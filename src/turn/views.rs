@@ -5,6 +5,7 @@ pub mod conversation;
 pub mod inbox;
 pub mod load;
 pub mod prompts;
+pub mod schedules;
 
 use serde::Serialize;
 use utoipa::ToSchema;

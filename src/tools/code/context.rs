@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::entry::{FileOutput, Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
-use crate::ids::{ConversationId, EffectId, TenantId, UserId};
+use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::cap::cap_progress;
 use crate::tools::code::ToolError;
+use crate::tools::schedule::Schedules;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
 
@@ -89,6 +90,14 @@ impl CallContext {
 
     pub fn user(&self) -> &UserId {
         &self.context.shelf.key.user
+    }
+
+    pub(crate) fn key(&self) -> &ConversationKey {
+        &self.context.shelf.key
+    }
+
+    pub(crate) fn schedules(&self) -> Option<&Arc<dyn Schedules>> {
+        self.context.schedules.as_ref()
     }
 
     /// W3C trace context, for calls to other services.

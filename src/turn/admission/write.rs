@@ -28,14 +28,22 @@ pub(crate) async fn write_surely(
     key: &ConversationKey,
     writes: Vec<Write>,
 ) -> Result<Written, Refusal> {
-    let partition = Partition::Conversation(key.clone());
+    write_surely_in(world, &Partition::Conversation(key.clone()), writes).await
+}
+
+/// The same in any partition.
+pub(crate) async fn write_surely_in(
+    world: &World,
+    partition: &Partition,
+    writes: Vec<Write>,
+) -> Result<Written, Refusal> {
     let mut pause = PAUSE;
     let mut tries = 1;
     loop {
-        let doubt = match world.store.write(&partition, writes.clone()).await {
+        let doubt = match world.store.write(partition, writes.clone()).await {
             Ok(etags) => return Ok(Written::Won(etags)),
             Err(StoreError::Conflict) => {
-                if is_in_the_way(world, &partition, &writes).await? {
+                if is_in_the_way(world, partition, &writes).await? {
                     return Ok(Written::Lost);
                 }
                 StoreError::Conflict
@@ -46,7 +54,7 @@ pub(crate) async fn write_surely(
         if tries >= TRIES_MAX {
             return Err(doubt.into());
         }
-        tracing::debug!(conversation.id = %key, tries, "a batch is sent again");
+        tracing::debug!(partition = %partition.parts().join("/"), tries, "a batch is sent again");
         tokio::time::sleep(pause).await;
         pause *= 2;
         tries += 1;

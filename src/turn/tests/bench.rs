@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(super) use self::agent::{
-    Done, GATE_EXPIRES, Script, ScriptedAnswers, call, text, three_rounds,
+    Done, GATE_EXPIRES, PATIENCE, Script, ScriptedAnswers, call, text, three_rounds,
 };
 use self::chat::Said as Chat;
 pub(super) use self::counting::Counting;
@@ -153,7 +153,7 @@ impl Bench {
     }
 
     pub(super) fn nudge() -> Nudge {
-        Nudge { key: Self::key(), traceparent: None }
+        Nudge::of(Self::key(), None)
     }
 
     pub(super) async fn head(&self) -> Option<Head> {
@@ -287,7 +287,7 @@ impl Bench {
     }
 
     /// The embedded store's process died: its claims and its doorbells with it.
-    async fn start_again(&mut self) {
+    pub(super) async fn start_again(&mut self) {
         self.queue.drop_queue(queue::TURNS);
         self.shared = self.store.clone();
         if let Some(steady) = self.steady.take() {

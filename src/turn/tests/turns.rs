@@ -43,7 +43,7 @@ async fn a_delivery_that_changes_nothing_sends_nothing() {
     bench.ask(&world).await;
     bench.run().await;
     let commits = bench.store.commits();
-    let nudge = crate::turn::Nudge { key: Bench::key(), traceparent: None };
+    let nudge = Bench::nudge();
     let handled = crate::turn::delivery::handle(&world, &nudge).await.unwrap();
     assert_eq!(handled, crate::turn::delivery::Handled::Nothing);
     assert_eq!(bench.store.commits(), commits);
@@ -68,7 +68,7 @@ async fn a_prompt_that_is_taken_in_while_somebody_looks_is_not_missed() {
     let before = bench.head().await.unwrap();
     assert_eq!(before.phase, Phase::Idle);
     // Between a reader's look at the head and its look at the inbox.
-    let nudge = crate::turn::Nudge { key: Bench::key(), traceparent: None };
+    let nudge = Bench::nudge();
     crate::turn::delivery::handle(&world, &nudge).await.unwrap();
     let (seen, _) = current_view(&world, &before.key()).await.unwrap();
     assert_eq!((seen.state, seen.prompts.len()), (State::Running, 1));

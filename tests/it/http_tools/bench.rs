@@ -83,6 +83,7 @@ impl Bench {
             workspace: Arc::new(BTreeMap::new()),
             progress: Arc::new(|_| {}),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
+            schedules: None,
         };
         let arguments = Arguments { value: text.value(), text };
         // As the caller does it: at the deadline the call is dropped.

@@ -24,11 +24,16 @@ pub(in crate::turn::tests) type Done = Arc<Mutex<BTreeMap<String, u32>>>;
 /// How long a person has to answer a gated call.
 pub(in crate::turn::tests) const GATE_EXPIRES: Duration = Duration::from_mins(30);
 
+/// The same for a `patient` call.
+pub(in crate::turn::tests) const PATIENCE: Duration = Duration::from_hours(30 * 24);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
     /// A person is asked first.
     Gated,
+    /// The same, and may take thirty days.
+    Patient,
     /// Its answer gets lost, half of the time.
     Lossy,
     /// Makes more widgets than a commit holds.
@@ -53,11 +58,18 @@ impl RunTool for CountingTool {
     }
 
     fn ask(&self, _arguments: &Arguments) -> Option<Ask> {
-        (self.way == Way::Gated).then(|| Ask {
+        let expires_after = match self.way {
+            Way::Gated => GATE_EXPIRES,
+            Way::Patient => PATIENCE,
+            Way::Plain | Way::Lossy | Way::Lavish | Way::Slow | Way::Nap => {
+                return None;
+            }
+        };
+        Some(Ask {
             reason: "Gated".to_owned(),
             approvers: vec!["owner".to_owned()],
             not_requester: false,
-            expires_after: GATE_EXPIRES,
+            expires_after,
         })
     }
 
@@ -68,7 +80,7 @@ impl RunTool for CountingTool {
         let span = match self.way {
             Way::Slow => 200_000,
             Way::Nap => arguments.value["n"].as_u64().unwrap() * 1_000,
-            Way::Plain | Way::Gated | Way::Lossy | Way::Lavish => 50,
+            Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 50,
         };
         tokio::time::sleep(Duration::from_millis(span)).await;
         let is_lost = self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
@@ -92,8 +104,8 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` (takes long),
-/// `nap` (takes as long as it is asked to), and the built-ins `write` and `edit`.
+/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` (takes
+/// long), `nap` (takes as long as it is asked to), and the built-ins `write`, `edit` and `schedule`.
 pub(super) fn catalog(done: &Done) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -105,29 +117,32 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             on_unknown: OnUnknown::Ask,
             timeout: Duration::from_secs(match way {
                 Way::Slow | Way::Nap => 240,
-                Way::Plain | Way::Gated | Way::Lossy | Way::Lavish => 30,
+                Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 30,
             }),
             revision: "1".to_owned(),
         };
         Arc::new(CountingTool { definition, way, done: Arc::clone(done) })
     };
+    let mut tools = vec![
+        tool("look", Effect::Read, Way::Plain),
+        tool("pay", Effect::Write, Way::Plain),
+        tool("gated", Effect::Write, Way::Gated),
+        tool("patient", Effect::Write, Way::Patient),
+        tool("put", Effect::Idempotent, Way::Plain),
+        tool("wire", Effect::Write, Way::Lossy),
+        tool("make", Effect::Write, Way::Lavish),
+        tool("brew", Effect::Write, Way::Slow),
+        tool("nap", Effect::Read, Way::Nap),
+        builtin("write").unwrap(),
+        builtin("edit").unwrap(),
+    ];
+    tools.extend(crate::tools::schedule::builtin());
     let agent = Agent {
         name: "clerk".to_owned(),
         description: String::new(),
         settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".to_owned(),
-        tools: vec![
-            tool("look", Effect::Read, Way::Plain),
-            tool("pay", Effect::Write, Way::Plain),
-            tool("gated", Effect::Write, Way::Gated),
-            tool("put", Effect::Idempotent, Way::Plain),
-            tool("wire", Effect::Write, Way::Lossy),
-            tool("make", Effect::Write, Way::Lavish),
-            tool("brew", Effect::Write, Way::Slow),
-            tool("nap", Effect::Read, Way::Nap),
-            builtin("write").unwrap(),
-            builtin("edit").unwrap(),
-        ],
+        tools,
         response_schema: Some(json!({"type": "object"})),
         revision: "r".to_owned(),
     };

@@ -1,0 +1,384 @@
+//! The rules of time, over the days on which clocks change; and what a firing makes of a schedule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::ToSpan as _;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZoneDatabase;
+
+use super::rule::{Rule, Timing};
+use super::zone::Zone;
+use super::{AGAIN_AFTER, Mode, Outcome, Schedule, TRIED_FOR};
+use crate::agent::raw::{Extra, RawJson};
+use crate::clock::{Timestamp, parse_iso};
+use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
+
+fn time(text: &str) -> Timestamp {
+    parse_iso(text).unwrap()
+}
+
+/// `at`, `every`, `timeZone`; empty: absent.
+fn timing(at: &str, every: &str, zone: &str) -> Timing {
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Timing { at: given(at), every: given(every), time_zone: given(zone), until: None }
+}
+
+/// The first firings after that moment, as clocks there show them.
+fn firings(timing: &Timing, now: &str, count: usize) -> Vec<String> {
+    let rule = Rule::read(timing, time(now)).unwrap();
+    let mut moment = time(now);
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let Some(next) = rule.after(moment) else { break };
+        found.push(rule.zone().shown(next).split('[').next().unwrap().to_owned());
+        moment = next;
+    }
+    found
+}
+
+#[test]
+fn a_local_time_stays_the_same_while_clocks_change() {
+    let nine = timing("", "0 9 * * *", "Europe/Berlin");
+    assert_eq!(
+        firings(&nine, "2026-03-28T00:00:00Z", 2),
+        ["2026-03-28T09:00:00+01:00", "2026-03-29T09:00:00+02:00"]
+    );
+    let daily = timing("2026-10-24T09:00", "P1D", "Europe/Berlin");
+    assert_eq!(
+        firings(&daily, "2026-10-01T00:00:00Z", 3),
+        ["2026-10-24T09:00:00+02:00", "2026-10-25T09:00:00+01:00", "2026-10-26T09:00:00+01:00"]
+    );
+}
+
+#[test]
+fn a_time_that_clocks_jump_over_fires_at_the_first_moment_after_and_only_that_day() {
+    for every in ["30 2 * * *", "P1D"] {
+        let at = if every == "P1D" { "2026-03-07T02:30" } else { "" };
+        let ordered = timing(at, every, "America/New_York");
+        assert_eq!(
+            firings(&ordered, "2026-03-07T05:00:00Z", 3),
+            ["2026-03-07T02:30:00-05:00", "2026-03-08T03:00:00-04:00", "2026-03-09T02:30:00-04:00"],
+            "{every}"
+        );
+    }
+    // Half an hour on an island.
+    assert_eq!(
+        firings(&timing("", "15 2 * * *", "Australia/Lord_Howe"), "2026-10-03T00:00:00Z", 2),
+        ["2026-10-04T02:30:00+11:00", "2026-10-05T02:15:00+11:00"]
+    );
+    // At midnight, so that the day began at one.
+    assert_eq!(
+        firings(&timing("", "0 0 * * *", "America/Sao_Paulo"), "2018-11-03T12:00:00Z", 2),
+        ["2018-11-04T01:00:00-02:00", "2018-11-05T00:00:00-02:00"]
+    );
+    // A whole day: the 30th of December never was.
+    assert_eq!(
+        firings(&timing("", "0 9 * * *", "Pacific/Apia"), "2011-12-29T18:00:00Z", 4),
+        [
+            "2011-12-29T09:00:00-10:00",
+            "2011-12-31T00:00:00+14:00",
+            "2011-12-31T09:00:00+14:00",
+            "2012-01-01T09:00:00+14:00"
+        ]
+    );
+    // Ordered for a moment that never is.
+    assert_eq!(
+        firings(&timing("2026-03-29T02:30", "", "Europe/Berlin"), "2026-01-01T00:00:00Z", 2),
+        ["2026-03-29T03:00:00+02:00"]
+    );
+}
+
+#[test]
+fn a_time_that_comes_twice_fires_once_and_the_first_time() {
+    for (every, at) in [("30 2 * * *", ""), ("P1D", "2026-10-24T02:30")] {
+        assert_eq!(
+            firings(&timing(at, every, "Europe/Berlin"), "2026-10-23T23:00:00Z", 3),
+            ["2026-10-24T02:30:00+02:00", "2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
+        );
+    }
+    let quarter = timing("", "*/15 * * * *", "Australia/Lord_Howe");
+    assert_eq!(
+        firings(&quarter, "2026-04-04T14:30:00Z", 4),
+        [
+            "2026-04-05T01:45:00+11:00",
+            // Clocks go back to half past one here: those two quarters have been.
+            "2026-04-05T02:00:00+10:30",
+            "2026-04-05T02:15:00+10:30",
+            "2026-04-05T02:30:00+10:30"
+        ]
+    );
+    // Asked in the hour that comes again.
+    assert_eq!(
+        firings(&timing("", "30 2 * * *", "Europe/Berlin"), "2026-10-25T01:10:00Z", 1),
+        ["2026-10-26T02:30:00+01:00"]
+    );
+    assert_eq!(
+        firings(&timing("2026-10-25T02:30", "", "Europe/Berlin"), "2026-01-01T00:00:00Z", 2),
+        ["2026-10-25T02:30:00+02:00"]
+    );
+}
+
+#[test]
+fn hours_and_minutes_are_elapsed_time() {
+    assert_eq!(
+        firings(&timing("2026-10-25T00:30", "PT90M", "Europe/Berlin"), "2026-10-24T00:00:00Z", 3),
+        ["2026-10-25T00:30:00+02:00", "2026-10-25T02:00:00+02:00", "2026-10-25T02:30:00+01:00"]
+    );
+    // From when it was ordered.
+    assert_eq!(
+        firings(&timing("", "PT15M", ""), "2026-11-22T10:00:30Z", 2),
+        ["2026-11-22T10:15:30+00:00", "2026-11-22T10:30:30+00:00"]
+    );
+    assert_eq!(
+        firings(&timing("PT10M", "", ""), "2026-11-22T10:00:30Z", 2),
+        ["2026-11-22T10:10:30+00:00"]
+    );
+}
+
+#[test]
+fn the_end_of_a_month_comes_back_after_a_short_one() {
+    assert_eq!(
+        firings(&timing("2027-01-31T09:00", "P1M", "Europe/Berlin"), "2027-01-01T00:00:00Z", 4),
+        [
+            "2027-01-31T09:00:00+01:00",
+            "2027-02-28T09:00:00+01:00",
+            "2027-03-31T09:00:00+02:00",
+            "2027-04-30T09:00:00+02:00"
+        ]
+    );
+    assert_eq!(
+        firings(&timing("2028-02-29T09:00:00Z", "P1Y", ""), "2028-01-01T00:00:00Z", 5)[4],
+        "2032-02-29T09:00:00+00:00"
+    );
+    assert_eq!(
+        firings(&timing("", "0 9 29 2 *", ""), "2026-01-01T00:00:00Z", 1),
+        ["2028-02-29T09:00:00+00:00"]
+    );
+    assert_eq!(
+        firings(&timing("2126-01-01T00:00:00+14:00", "", ""), "2026-01-01T00:00:00Z", 1),
+        ["2125-12-31T10:00:00+00:00"]
+    );
+}
+
+#[test]
+fn what_was_missed_is_not_made_up_for_and_start_and_end_hold() {
+    let rule = Rule::read(&timing("2020-01-01T00:00:00Z", "P2W", ""), Timestamp(0)).unwrap();
+    let late = time("2026-11-22T12:00:00Z");
+    assert_eq!(rule.after(late).unwrap().to_string(), "2026-11-25T00:00:00.000Z");
+    let minutes = Rule::read(&timing("2020-01-01T00:00:30Z", "PT7M", ""), Timestamp(0)).unwrap();
+    let next = minutes.after(late).unwrap();
+    assert!(next > late && late.until(next) <= Duration::from_mins(7));
+    assert_eq!((next.0 - time("2020-01-01T00:00:30Z").0) % (7 * 60_000), 0);
+    // A pattern begins no earlier than its start, which may be its first firing.
+    let ordered = timing("2026-12-01T09:00:00Z", "0 9 * * *", "");
+    assert_eq!(firings(&ordered, "2026-11-22T12:00:00Z", 1), ["2026-12-01T09:00:00+00:00"]);
+    let until = Timing { until: Some("2026-12-02T09:00:00Z".to_owned()), ..ordered };
+    assert_eq!(firings(&until, "2026-11-22T12:00:00Z", 9).len(), 2);
+}
+
+fn mistakes(timing: &Timing) -> String {
+    let found = Rule::read(timing, time("2026-11-22T12:00:00Z")).unwrap_err();
+    found.iter().map(|it| format!("{}: {}", it.member, it.detail)).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_mistake_says_what_to_write() {
+    assert!(mistakes(&timing("", "", "")).contains("give `at`, `every` or both"));
+    assert!(mistakes(&timing("", "P1D", "Mars/Base")).contains("IANA name such as Europe/Berlin"));
+    for at in
+        ["tomorrow", "2026-13-01T00:00:00Z", "PT", "-PT5M", "P0D", "2027-01-05T09:00-05:00[", ""]
+    {
+        let ordered = Timing { at: Some(at.to_owned()), ..Timing::default() };
+        assert!(mistakes(&ordered).contains("with a `timeZone`"), "{at}");
+    }
+    assert!(mistakes(&timing("2027-01-05T09:00", "", "")).contains("does not say where"));
+    for every in [
+        "daily",
+        "* * * *",
+        "* * * * * *",
+        "@daily",
+        "61 * * * *",
+        "PT59S",
+        "PT0S",
+        "P1DT12H",
+        "P-1D",
+        "1 hour",
+        &"0,".repeat(200),
+    ] {
+        let found = mistakes(&timing("", every, ""));
+        assert!(found.contains("five cron fields such as"), "{every}: {found}");
+    }
+}
+
+#[test]
+fn a_pattern_that_never_comes_is_found_out() {
+    assert!(firings(&timing("", "0 0 30 2 *", ""), "2026-01-01T00:00:00Z", 1).is_empty());
+}
+
+/// Local times of a minute of the day, or every so many minutes.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    Daily(i8, i8),
+    Minutes(i8),
+}
+
+impl Pattern {
+    fn is_met(self, local: DateTime) -> bool {
+        match self {
+            Self::Daily(hour, minute) => (local.hour(), local.minute()) == (hour, minute),
+            Self::Minutes(step) => local.minute() % step == 0,
+        }
+    }
+
+    /// In each way in which it can be ordered.
+    fn ordered(self, zone: &str, before: DateTime) -> Vec<Timing> {
+        match self {
+            Self::Daily(hour, minute) => {
+                let start = before.date().at(hour, minute, 0, 0);
+                vec![
+                    timing("", &format!("{minute} {hour} * * *"), zone),
+                    timing(&start.to_string(), "P1D", zone),
+                ]
+            }
+            Self::Minutes(step) => vec![timing("", &format!("*/{step} * * * *"), zone)],
+        }
+    }
+}
+
+/// Minute by minute: a local time is met when clocks first show it, or have just jumped over it.
+fn expected(zone: &Zone, pattern: Pattern, from: Timestamp, to: Timestamp) -> BTreeSet<Timestamp> {
+    let mut latest = zone.local(from);
+    let mut found = BTreeSet::new();
+    let mut moment = from;
+    while moment < to {
+        moment = moment.plus(Duration::from_mins(1));
+        let local = zone.local(moment);
+        while latest < local {
+            latest = latest.checked_add(1.minute()).unwrap();
+            if pattern.is_met(latest) {
+                found.insert(moment);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn each_local_time_fires_once_or_is_a_gap_in_every_zone() {
+    let names: Vec<String> =
+        TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect();
+    assert!(names.len() > 400, "the zones are built in");
+    let mut dice = fastrand::Rng::with_seed(7);
+    let mut changes = 0;
+    for round in 0..250 {
+        let name = match round % 5 {
+            0 => ["Pacific/Apia", "Australia/Lord_Howe", "Africa/Casablanca", "Africa/Cairo"]
+                [dice.usize(0..4)],
+            _ => &names[dice.usize(0..names.len())],
+        };
+        let zone = Zone::named(name).unwrap();
+        // Around a change of its clocks where there is one.
+        let some = dice.u64(time("1995-01-01T00:00:00Z").0..time("2045-01-01T00:00:00Z").0);
+        let some = Timestamp(some / 60_000 * 60_000);
+        let change = crate::agent::schedule::zone::change_after(&zone, some);
+        changes += u32::from(change.is_some());
+        let middle = change.unwrap_or(some);
+        let (from, to) =
+            (middle.minus(Duration::from_hours(20)), middle.plus(Duration::from_hours(50)));
+        let local = zone.local(middle.minus(Duration::from_mins(dice.u64(0..60))));
+        let pattern = match dice.u8(0..4) {
+            0 => Pattern::Daily(dice.i8(0..24), dice.i8(0..60)),
+            1 => Pattern::Minutes([5, 15, 20][dice.usize(0..3)]),
+            // One that the change concerns.
+            _ => Pattern::Daily(local.hour(), local.minute()),
+        };
+        let expected = expected(&zone, pattern, from, to);
+        for ordered in pattern.ordered(name, zone.local(from.minus(Duration::from_hours(72)))) {
+            let rule = Rule::read(&ordered, from).unwrap();
+            let mut found = BTreeSet::new();
+            let mut moment = from;
+            while let Some(next) = rule.after(moment).filter(|next| *next <= to) {
+                assert!(next > moment, "{name} {pattern:?}");
+                found.insert(next);
+                moment = next;
+            }
+            assert_eq!(found, expected, "{name} {pattern:?} {ordered:?} around {middle}");
+        }
+    }
+    assert!(changes > 60, "clocks changed in only {changes} rounds");
+}
+
+fn schedule(timing: Timing) -> Schedule {
+    Schedule {
+        id: ScheduleId::new("s"),
+        user: UserId::new("u"),
+        incarnation: "i".to_owned(),
+        agent: "clerk".to_owned(),
+        conversation: None,
+        made_in: None,
+        input: None,
+        mode: Mode::FollowUp,
+        metadata: BTreeMap::new(),
+        next_at: Some(time("2026-11-22T09:00:00Z")),
+        timing,
+        created_at: time("2026-11-22T08:00:00Z"),
+        again_at: None,
+        last_fired: None,
+        last_problem: None,
+        receipt: None,
+        extra: Extra::new(),
+    }
+}
+
+fn accepted() -> Outcome {
+    Outcome::Accepted {
+        conversation_id: ConversationId::new("c"),
+        input_id: InputId::new("in_1"),
+        prompt_id: PromptId::new("pr_1"),
+    }
+}
+
+#[test]
+fn a_firing_that_is_hours_late_is_one_and_then_the_regular_time_comes() {
+    let hourly = schedule(timing("2026-11-22T09:00:00Z", "PT1H", ""));
+    let moved = hourly.after(accepted(), time("2026-11-22T13:20:00Z"));
+    assert_eq!(moved.next_at, Some(time("2026-11-22T14:00:00Z")));
+    assert_eq!(moved.last_fired.unwrap().prompt_id.as_str(), "pr_1");
+    let once = schedule(timing("2026-11-22T09:00:00Z", "", ""));
+    assert_eq!(once.after(accepted(), time("2026-11-22T13:20:00Z")).due(), None);
+}
+
+#[test]
+fn what_may_pass_is_tried_again_for_a_day_or_until_the_next_time() {
+    let not_yet = || Outcome::NotYet("away".to_owned());
+    let mut once = schedule(timing("2026-11-22T09:00:00Z", "", ""));
+    let mut now = time("2026-11-22T09:00:01Z");
+    let mut tries = 0;
+    while once.next_at.is_some() {
+        once = once.after(not_yet(), now);
+        now = once.due().unwrap_or(now);
+        tries += 1;
+    }
+    assert_eq!(once.last_problem.as_ref().unwrap().detail, "away");
+    assert_eq!(tries, TRIED_FOR.as_secs() / AGAIN_AFTER.as_secs());
+    let often = schedule(timing("2026-11-22T09:00:00Z", "PT2M", ""));
+    let moved = often.after(not_yet(), time("2026-11-22T09:00:01Z"));
+    assert_eq!((moved.next_at, moved.again_at), (Some(time("2026-11-22T09:02:00Z")), None));
+    let over = moved.after(Outcome::Over("gone".to_owned()), time("2026-11-22T09:02:00Z"));
+    assert_eq!((over.due(), over.last_problem.unwrap().detail.as_str()), (None, "gone"));
+}
+
+#[test]
+fn a_stored_schedule_keeps_what_a_later_version_wrote() {
+    let text = r#"{"id":"s","user":"u","incarnation":"i","agent":"clerk","conversation":{"id":"c","incarnation":"0a"},
+        "timing":{"every":"P1D"},"createdAt":"2026-11-22T08:00:00.000Z","nextAt":1795300000000,"later":{"a":1}}"#;
+    let schedule: Schedule = RawJson::from_text(text).unwrap().read().unwrap();
+    assert_eq!(
+        (schedule.mode, schedule.due()),
+        (Mode::FollowUp, Some(Timestamp(1_795_300_000_000)))
+    );
+    let again: Schedule = RawJson::of(&schedule).read().unwrap();
+    assert_eq!((again.extra.get("later"), &again), (schedule.extra.get("later"), &schedule));
+    assert!(again.extra.contains_key("later"));
+}

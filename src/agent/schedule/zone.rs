@@ -1,0 +1,79 @@
+//! Time zones: which moment a local time means. The database is the one we are built with, so that every instance and
+//! every test reads the same rules, and an image without one will do.
+
+use std::sync::LazyLock;
+
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
+
+use crate::clock::Timestamp;
+
+static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Zone(TimeZone);
+
+impl Zone {
+    pub fn utc() -> Self {
+        Self(TimeZone::UTC)
+    }
+
+    /// An IANA name, in any case.
+    ///
+    /// # Errors
+    /// There is no such zone; the text says what to write.
+    pub fn named(name: &str) -> Result<Self, String> {
+        ZONES.get(name).map(Self).map_err(|_| {
+            format!("there is no time zone `{name}`: write an IANA name such as Europe/Berlin")
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.iana_name().unwrap_or("UTC")
+    }
+
+    /// What clocks show there.
+    pub fn local(&self, time: Timestamp) -> DateTime {
+        self.0.to_datetime(outer(time))
+    }
+
+    /// The moment at which clocks first show that time; where they jump over it, the first moment after the jump. `None`:
+    /// beyond the year 9999 or before 1970.
+    pub fn first(&self, local: DateTime) -> Option<Timestamp> {
+        let moment = match self.0.to_ambiguous_timestamp(local).offset() {
+            AmbiguousOffset::Unambiguous { offset }
+            | AmbiguousOffset::Fold { before: offset, after: _ } => offset.to_timestamp(local),
+            AmbiguousOffset::Gap { before: _, after } => {
+                let before_the_jump = after.to_timestamp(local).ok()?;
+                return self
+                    .0
+                    .following(before_the_jump)
+                    .next()
+                    .and_then(|jump| inner(jump.timestamp()));
+            }
+        };
+        moment.ok().and_then(inner)
+    }
+
+    /// With offset and name, for people and models: `2027-01-05T09:00:00+01:00[Europe/Berlin]`.
+    pub fn shown(&self, time: Timestamp) -> String {
+        outer(time).to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z[%Q]").to_string()
+    }
+}
+
+fn outer(time: Timestamp) -> jiff::Timestamp {
+    let millis = i64::try_from(time.0).ok();
+    millis
+        .and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok())
+        .unwrap_or(jiff::Timestamp::MAX)
+}
+
+fn inner(time: jiff::Timestamp) -> Option<Timestamp> {
+    u64::try_from(time.as_millisecond()).ok().map(Timestamp)
+}
+
+/// When clocks there change next.
+#[cfg(test)]
+pub(super) fn change_after(zone: &Zone, time: Timestamp) -> Option<Timestamp> {
+    zone.0.following(outer(time)).next().and_then(|change| inner(change.timestamp()))
+}

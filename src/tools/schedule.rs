@@ -1,0 +1,128 @@
+//! `schedule`: prompts that an agent orders for later. The tool speaks with the model; who keeps schedules is told by the
+//! driver.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::agent::request::Effect;
+use crate::agent::schedule::rule::Timing;
+use crate::ids::{ConversationKey, EffectId};
+use crate::tools::code::{CallContext, Tool, ToolError, code_tool};
+use crate::tools::{RunTool, ToolResult};
+
+/// What is to come, and when.
+#[derive(Debug)]
+pub struct Order {
+    pub input: String,
+    pub timing: Timing,
+    /// Each firing begins a conversation; otherwise it goes on in the one that ordered it.
+    pub is_elsewhere: bool,
+}
+
+/// Who keeps schedules. A conversation sees those that it ordered or that are for it. Errors are for the model, in words.
+#[async_trait]
+pub trait Schedules: Send + Sync + fmt::Debug {
+    /// The same effect again is the same schedule.
+    async fn create(
+        &self,
+        conversation: &ConversationKey,
+        effect: &EffectId,
+        order: Order,
+    ) -> Result<Value, String>;
+
+    async fn list(&self, conversation: &ConversationKey) -> Result<Value, String>;
+
+    async fn cancel(&self, conversation: &ConversationKey, id: &str) -> Result<Value, String>;
+}
+
+struct ScheduleTool;
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Create,
+    List,
+    Cancel,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ScheduleArgs {
+    action: Action,
+    /// create: what you will be told when the time comes
+    input: Option<String>,
+    /// create: the first time: from now (PT10M), with an offset (2027-01-05T09:00:00+01:00), or local with timeZone (2027-01-05T09:00)
+    at: Option<String>,
+    /// create: again and again: an ISO 8601 duration (P1D, PT15M) or five cron fields (0 9 * * MON-FRI); at least a minute
+    every: Option<String>,
+    /// create: IANA name such as Europe/Berlin (default: UTC)
+    time_zone: Option<String>,
+    /// create: no time after it; written like at
+    until: Option<String>,
+    /// create: begin a new conversation each time instead of going on in this one (default: false)
+    new_conversation: Option<bool>,
+    /// cancel: the schedule's id
+    id: Option<String>,
+}
+
+impl Tool for ScheduleTool {
+    type Args = ScheduleArgs;
+
+    fn name(&self) -> &'static str {
+        "schedule"
+    }
+
+    fn description(&self) -> &'static str {
+        "Schedule prompts to yourself for later, once or recurring. action create needs input and at least one of at and \
+         every; list shows the schedules of this conversation; cancel needs id. Every answer tells what time it is now."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Idempotent
+    }
+
+    async fn call(&self, args: ScheduleArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
+        let Some(schedules) = cx.schedules() else {
+            return Err(ToolError::failed("Nobody keeps schedules here."));
+        };
+        let conversation = cx.key();
+        let told = match args.action {
+            Action::List => schedules.list(conversation).await,
+            Action::Cancel => {
+                let id = args.id.ok_or_else(|| missing("cancel", "id"))?;
+                schedules.cancel(conversation, &id).await
+            }
+            Action::Create => {
+                let input = args.input.filter(|input| !input.is_empty());
+                let order = Order {
+                    input: input.ok_or_else(|| missing("create", "input"))?,
+                    timing: Timing {
+                        at: args.at,
+                        every: args.every,
+                        time_zone: args.time_zone,
+                        until: args.until,
+                    },
+                    is_elsewhere: args.new_conversation.unwrap_or_default(),
+                };
+                schedules.create(conversation, cx.effect_id(), order).await
+            }
+        };
+        told.map(|value| ToolResult::json(&value)).map_err(ToolError::Failed)
+    }
+}
+
+fn missing(action: &str, member: &str) -> ToolError {
+    ToolError::failed(format!("To {action} a schedule, give `{member}`."))
+}
+
+/// `schedule`.
+pub fn builtin() -> Option<Arc<dyn RunTool>> {
+    let made = code_tool(ScheduleTool);
+    debug_assert!(made.is_ok(), "{made:?}");
+    made.ok()
+}
