@@ -66,6 +66,8 @@ pub struct Draft {
     /// What waits in the inbox, as far as somebody has looked, oldest first.
     pub pending: Vec<Pending>,
     pub taken_in_bytes: usize,
+    /// Whether nothing runs, and the end of the last run was not the end of everything: something was still to be looked at.
+    pub is_unsettled: bool,
     /// Of the batch that this commit closes: what ran, and what gave way to a steer. The provider's ids.
     pub ran_calls: Vec<String>,
     pub skipped_calls: Vec<String>,
@@ -93,6 +95,7 @@ impl Draft {
             notices: Vec::new(),
             pending: Vec::new(),
             taken_in_bytes: 0,
+            is_unsettled: false,
             ran_calls: Vec::new(),
             skipped_calls: Vec::new(),
             skipped: Vec::new(),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::entry::{CallRef, Source};
+use crate::agent::entry::{CallRef, CustomMessageEntry, Source};
 use crate::agent::message::ToolResultMessage;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Decision;
@@ -26,18 +26,66 @@ pub struct InboxItem {
     pub body: InboxBody,
 }
 
+/// Where what is said waits until the loop takes from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Begins a prompt.
+    Prompt,
+    /// Joins the prompt that runs, before its next answer.
+    Steering,
+    /// Begins a prompt where the one before ends.
+    FollowUp,
+    /// Joins the next prompt that a person begins.
+    NextTurn,
+}
+
 impl InboxItem {
-    /// Whether it begins something by itself in a conversation in which nothing runs: such an item is owed a look.
+    /// `None`: nothing is said by it.
+    pub fn queue(&self) -> Option<Queue> {
+        match &self.body {
+            InboxBody::Prompt(_) => Some(Queue::Prompt),
+            InboxBody::Steer(_) => Some(Queue::Steering),
+            InboxBody::FollowUp(_) => Some(Queue::FollowUp),
+            InboxBody::Custom(custom) => Some(match custom.deliver_as {
+                None | Some(DeliverAs::Steer) => Queue::Steering,
+                Some(DeliverAs::FollowUp) => Queue::FollowUp,
+                Some(DeliverAs::NextTurn) => Queue::NextTurn,
+            }),
+            InboxBody::Decision(_)
+            | InboxBody::Abort(_)
+            | InboxBody::Continue(_)
+            | InboxBody::LateResult(_)
+            | InboxBody::Command(_) => None,
+        }
+    }
+
+    /// Whether it changes something by itself in a conversation in which nothing runs: such an item is owed a look.
     pub fn starts_when_idle(&self) -> bool {
         match &self.body {
             InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
                 prompt.when_idle == WhenIdle::Start
             }
+            InboxBody::Custom(custom) => custom.deliver_as != Some(DeliverAs::NextTurn),
             InboxBody::Decision(_)
             | InboxBody::Abort(_)
             | InboxBody::Continue(_)
             | InboxBody::LateResult(_)
             | InboxBody::Command(_) => true,
+        }
+    }
+
+    /// Whether what it does then is to begin a prompt.
+    pub fn begins_prompt(&self) -> bool {
+        match &self.body {
+            InboxBody::Prompt(_) | InboxBody::Steer(_) | InboxBody::FollowUp(_) => {
+                self.starts_when_idle()
+            }
+            InboxBody::Custom(custom) => custom.trigger_turn && self.starts_when_idle(),
+            InboxBody::Continue(_) => true,
+            InboxBody::Decision(_)
+            | InboxBody::Abort(_)
+            | InboxBody::LateResult(_)
+            | InboxBody::Command(_) => false,
         }
     }
 }
@@ -67,6 +115,7 @@ pub enum InboxBody {
     Continue(ContinueInput),
     LateResult(LateResult),
     Command(Command),
+    Custom(CustomInput),
 }
 
 /// What an input does in a conversation in which nothing runs.
@@ -105,6 +154,31 @@ pub struct PromptInput {
     /// W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+}
+
+/// A message of a program's own kind: the model reads it as it reads a person's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CustomInput {
+    /// Of the prompt that it may begin.
+    pub prompt_id: PromptId,
+    pub user: UserId,
+    pub message: CustomMessageEntry,
+    /// Absent: as a steer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver_as: Option<DeliverAs>,
+    /// Whether it begins a prompt when nothing runs; otherwise it is only put on record then.
+    #[serde(default)]
+    pub trigger_turn: bool,
+}
+
+/// Which queue a custom message waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DeliverAs {
+    Steer,
+    FollowUp,
+    NextTurn,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

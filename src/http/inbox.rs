@@ -12,7 +12,9 @@ use crate::http::owner::Caller;
 use crate::http::precondition::is_wanted;
 use crate::http::problem::Problem;
 use crate::http::{Asked, Shared, answered, json, reach};
+use crate::telemetry::trace;
 use crate::turn::admission::Fault;
+use crate::turn::admission::message::{MessageAccepted, MessageRequest, accept_message};
 use crate::turn::admission::prompt::Mode;
 use crate::turn::admission::waiting::{self, InputChange};
 use crate::turn::views::inbox::{self, InputView};
@@ -37,6 +39,26 @@ pub(crate) async fn list(
     let (after, limit) = (params.continuation(&binding)?, params.limit()?);
     let (items, next) = inbox::waiting(&api.world, &key, after.as_deref(), limit).await?;
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
+}
+
+/// Say something in a conversation as a program, in a message of a kind of its own.
+#[utoipa::path(
+    post, path = "/conversations/{id}/messages", tag = "inbox", request_body = MessageRequest,
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
+    responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
+)]
+pub(crate) async fn add_message(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    Asked { headers, .. }: Asked,
+    Json { value, hash }: Json<MessageRequest>,
+) -> Answered {
+    let key = reach::to_change(&caller, &id)?;
+    let idempotency = idempotency(&api, &headers, "POST /conversations/{id}/messages", hash)?;
+    let traceparent = trace::traceparent();
+    let answer = accept_message(&api.world, &key, value, &idempotency, traceparent).await?;
+    Ok(answered(answer))
 }
 
 /// An accepted input: as it waits, or what became of it.

@@ -30,7 +30,7 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
     let api = OpenApiRouter::new()
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
-        .routes(routes!(conversations::list_messages))
+        .routes(routes!(conversations::list_messages, inbox::add_message))
         .routes(routes!(conversations::list_entries))
         .routes(routes!(compact::compact))
         .routes(routes!(prompts::begin))

@@ -11,6 +11,7 @@ mod held_key;
 pub mod idempotency;
 pub mod import;
 pub mod input;
+pub mod message;
 pub mod patch;
 mod place;
 pub mod prompt;

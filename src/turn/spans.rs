@@ -55,8 +55,10 @@ impl<'w> Visit<'w> {
         let run = head.prompt.as_ref();
         let mut beginning = self.span();
         let of_prompt = landing.iter().find_map(|item| match &item.body {
-            InboxBody::Prompt(prompt) | InboxBody::FollowUp(prompt) => Some(prompt),
-            InboxBody::Steer(_)
+            InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+                Some(prompt)
+            }
+            InboxBody::Custom(_)
             | InboxBody::Decision(_)
             | InboxBody::Abort(_)
             | InboxBody::Continue(_)

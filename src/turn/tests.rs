@@ -17,6 +17,7 @@ mod lost_answers;
 mod money;
 mod prices;
 mod progress;
+mod queues;
 mod recovery;
 mod retrying;
 mod schedules;

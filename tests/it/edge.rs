@@ -12,5 +12,6 @@ mod problems;
 mod queued;
 mod queueing;
 mod rig;
+mod saying;
 mod stopping;
 mod streaming;

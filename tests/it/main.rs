@@ -23,6 +23,7 @@ mod modes;
 mod payments;
 mod recordings;
 mod retrying;
+mod steering;
 mod support;
 mod telemetry;
 mod tidy;

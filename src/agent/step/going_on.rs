@@ -2,7 +2,7 @@
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::{PromptError, PromptState, PromptStop, Source};
-use crate::agent::inbox::{ContinueInput, InboxBody, InboxItem, PromptInput, WhenIdle};
+use crate::agent::inbox::{ContinueInput, InboxItem, PromptInput, Queue, WhenIdle};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{ending, landing, taking_in};
 
@@ -39,7 +39,7 @@ pub(super) fn begin(draft: &mut Draft, item: &InboxItem, input: &ContinueInput) 
 
 /// Steers first, or else follow-ups; whether there were any. After steers no further one is looked for before the answer.
 fn take_queued(draft: &mut Draft) -> bool {
-    let is_follow_up = |item: &InboxItem| matches!(item.body, InboxBody::FollowUp(_));
+    let is_follow_up = |item: &InboxItem| item.queue() == Some(Queue::FollowUp);
     let has_steers = taking_in::waits(draft, taking_in::is_steer);
     let (is_meant, mode): (fn(&InboxItem) -> bool, _) = if has_steers {
         (taking_in::is_steer, draft.rules.steering_mode)

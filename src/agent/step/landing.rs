@@ -44,7 +44,8 @@ pub(super) fn settle(draft: &mut Draft, item: &InboxItem) {
         | InboxBody::FollowUp(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
-        | InboxBody::Command(_) => false,
+        | InboxBody::Command(_)
+        | InboxBody::Custom(_) => false,
     };
     if !changes_something {
         receipt.outcome = Outcome::Ignored;
@@ -102,7 +103,7 @@ pub(super) fn begin(
         draft.tell(EventBody::AgentStart(Empty {}));
     }
     draft.tell(EventBody::TurnStart(Empty {}));
-    taking_in::speak_input(draft, prompt);
+    taking_in::say(draft, item);
 }
 
 /// `false`: nobody asked for it any more.

@@ -81,7 +81,7 @@ pub(super) fn ignore_late(draft: &mut Draft) {
     let to_come: Vec<PromptId> = draft
         .pending
         .iter()
-        .filter_map(|pending| taking_in::begins(&pending.item).cloned())
+        .filter_map(|pending| taking_in::begins(&pending.item))
         .chain(draft.prompt_id())
         .collect();
     let is_late = |item: &InboxItem| {

@@ -1,11 +1,13 @@
 //! Where the loop looks at what waits: before an answer is asked for, after each result, and where it would stop.
 
+use std::borrow::Cow;
+
 use crate::agent::content::Block;
 use crate::agent::draft::{Draft, Pending};
-use crate::agent::entry::{MessageEntry, PromptState, PromptStop};
+use crate::agent::entry::{EntryBody, MessageEntry, PromptState, PromptStop, Source};
 use crate::agent::event::{Empty, EventBody};
 use crate::agent::head::Run;
-use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, Queue, WhenIdle};
 use crate::agent::message::{Message, UserMessage};
 use crate::agent::phase::{CallState, CallStatus, Phase};
 use crate::agent::raw::{Extra, RawJson};
@@ -25,6 +27,7 @@ pub fn is_understood(body: &InboxBody) -> bool {
         InboxBody::Prompt(_)
         | InboxBody::Steer(_)
         | InboxBody::FollowUp(_)
+        | InboxBody::Custom(_)
         | InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
@@ -36,7 +39,12 @@ pub fn is_understood(body: &InboxBody) -> bool {
 /// All that waits. Nothing lands by this alone: an answer that was given before is placed before it.
 pub(super) fn look(draft: &mut Draft, pending: &[Pending]) {
     draft.pending = pending.to_vec();
+    draft.is_unsettled = is_idle(draft) && draft.head.waiting > 0;
     count_waiting(draft);
+}
+
+fn is_idle(draft: &Draft) -> bool {
+    draft.head.prompt.is_none() && draft.head.phase == Phase::Idle
 }
 
 /// What can land now does, as far as one commit has room for it. A stop comes before everything else.
@@ -48,23 +56,45 @@ pub(super) fn take_in(draft: &mut Draft) {
         stopping::stop(draft);
     }
     settle_all(draft);
-    if draft.head.prompt.is_none() && draft.head.phase == Phase::Idle {
-        let is_first = |item: &InboxItem| {
-            (begins(item).is_some() && item.starts_when_idle()) || CompactInput::of(item).is_some()
-        };
-        if let Some(item) = take(draft, is_first) {
-            match CompactInput::of(&item) {
-                Some(asked) => compacting::land(draft, &item, asked),
-                None => begin(draft, &item, None),
-            }
-        }
-    }
+    begin_when_idle(draft);
     if stopping::is_coming(draft) {
         stopping::stop(draft);
     }
     stopping::ignore_late(draft);
     skip_calls(draft);
     steer(draft);
+    // What was still to be looked at when the last run ended has changed nothing, or was taken back.
+    if draft.is_unsettled && is_idle(draft) && draft.head.waiting == 0 {
+        draft.tell(EventBody::AgentSettled(Empty {}));
+        draft.is_unsettled = false;
+    }
+}
+
+/// Nothing runs: the oldest that may begin a prompt does, and what was kept for it joins. Messages that begin nothing are put
+/// on record in their turn.
+fn begin_when_idle(draft: &mut Draft) {
+    while is_idle(draft) {
+        let is_next = |item: &InboxItem| {
+            let is_said = item.queue().is_some() || matches!(item.body, InboxBody::Continue(_));
+            (is_said && item.starts_when_idle()) || CompactInput::of(item).is_some()
+        };
+        let Some(item) = take(draft, is_next) else { return };
+        if let Some(asked) = CompactInput::of(&item) {
+            compacting::land(draft, &item, asked);
+            return;
+        }
+        if !item.begins_prompt() {
+            join(draft, &item);
+            continue;
+        }
+        begin(draft, &item, None);
+        if matches!(item.body, InboxBody::Custom(_)) {
+            return;
+        }
+        while let Some(item) = take(draft, |item| item.queue() == Some(Queue::NextTurn)) {
+            join(draft, &item);
+        }
+    }
 }
 
 /// Decisions, and results that came late.
@@ -77,11 +107,11 @@ pub(super) fn settle_all(draft: &mut Draft) {
 }
 
 /// The prompt that an item begins when nothing runs.
-pub(super) fn begins(item: &InboxItem) -> Option<&PromptId> {
+pub(super) fn begins(item: &InboxItem) -> Option<PromptId> {
     if let InboxBody::Continue(input) = &item.body {
-        return Some(&input.prompt_id);
+        return Some(input.prompt_id.clone());
     }
-    prompt_of(item).map(|prompt| &prompt.prompt_id)
+    prompt_of(item).map(|prompt| prompt.prompt_id.clone())
 }
 
 /// The loop would stop here: steers go on with the prompt, follow-ups begin the next in the same run, and without either it
@@ -96,8 +126,7 @@ pub(super) fn stop(draft: &mut Draft) {
         steer(draft);
         return;
     }
-    let follows =
-        |item: &InboxItem| matches!(item.body, InboxBody::FollowUp(_) | InboxBody::Prompt(_));
+    let follows = |item: &InboxItem| matches!(item.queue(), Some(Queue::FollowUp | Queue::Prompt));
     let Some(item) = take(draft, follows) else {
         ending::end(draft, PromptState::Completed, PromptStop::End, None);
         return;
@@ -105,8 +134,9 @@ pub(super) fn stop(draft: &mut Draft) {
     let run_from_seq = draft.head.prompt.as_ref().map(Run::agent_from);
     ending::end_prompt(draft, PromptState::Completed, PromptStop::End, None);
     begin(draft, &item, run_from_seq);
-    if draft.rules.follow_up_mode == QueueMode::All && matches!(item.body, InboxBody::FollowUp(_)) {
-        while let Some(item) = take(draft, |item| matches!(item.body, InboxBody::FollowUp(_))) {
+    let is_follow_up = |item: &InboxItem| item.queue() == Some(Queue::FollowUp);
+    if draft.rules.follow_up_mode == QueueMode::All && is_follow_up(&item) {
+        while let Some(item) = take(draft, is_follow_up) {
             join(draft, &item);
         }
     }
@@ -187,17 +217,16 @@ fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
         return;
     }
     let Some(prompt) = prompt_of(item) else { return };
-    landing::begin(draft, item, prompt, run_from_seq);
+    landing::begin(draft, item, &prompt, run_from_seq);
     let mut receipt = landing::receipt(draft, item);
     receipt.prompt_id = draft.prompt_id();
     draft.receipts.push(receipt);
 }
 
-/// The item's words become part of the prompt that runs.
+/// The item's words become part of the prompt that runs; without one, of the record alone.
 pub(super) fn join(draft: &mut Draft, item: &InboxItem) {
-    let Some(prompt) = prompt_of(item) else { return };
     open_turn(draft);
-    speak_input(draft, prompt);
+    say(draft, item);
     draft.head.claims = 0;
     let mut receipt = landing::receipt(draft, item);
     receipt.prompt_id = draft.prompt_id();
@@ -219,21 +248,47 @@ pub(super) fn open_turn(draft: &mut Draft) {
     }
 }
 
-pub(super) fn speak_input(draft: &mut Draft, prompt: &PromptInput) {
-    let Some(content) = prompt.input.clone() else { return };
-    let message = Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
-    draft.speak(MessageEntry::plain(message));
+/// What the item says, as the record has it.
+pub(super) fn say(draft: &mut Draft, item: &InboxItem) {
+    match &item.body {
+        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+            let Some(content) = prompt.input.clone() else { return };
+            let message =
+                Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
+            draft.speak(MessageEntry::plain(message));
+        }
+        InboxBody::Custom(custom) => {
+            let entry = draft.append(EntryBody::CustomMessage(custom.message.clone()));
+            draft.tell_message(&entry);
+        }
+        InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::Continue(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => {}
+    }
 }
 
 pub(super) fn is_steer(item: &InboxItem) -> bool {
-    matches!(item.body, InboxBody::Steer(_))
+    item.queue() == Some(Queue::Steering)
 }
 
-fn prompt_of(item: &InboxItem) -> Option<&PromptInput> {
+/// The prompt that the item begins.
+fn prompt_of(item: &InboxItem) -> Option<Cow<'_, PromptInput>> {
     match &item.body {
         InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            Some(prompt)
+            Some(Cow::Borrowed(prompt))
         }
+        InboxBody::Custom(custom) => Some(Cow::Owned(PromptInput {
+            prompt_id: custom.prompt_id.clone(),
+            user: custom.user.clone(),
+            when_idle: WhenIdle::Start,
+            input: None,
+            visible: custom.message.display,
+            model: None,
+            source: Source::Plugin,
+            traceparent: item.traceparent.clone(),
+        })),
         InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)

@@ -44,7 +44,7 @@ fn heads_round_trip_with_fields_of_later_versions() {
 
 #[test]
 fn inbox_items_of_every_kind_round_trip() {
-    assert_eq!(round_trips::<InboxItem>(INBOX), 8);
+    assert_eq!(round_trips::<InboxItem>(INBOX), 10);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::ids::ConversationKey;
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::views::approvals::{approval, call_arguments};
+use crate::turn::views::conversation::message_of;
 use crate::turn::views::load;
 
 /// Entries that one reader keeps.
@@ -153,7 +154,7 @@ impl Filler {
     }
 
     fn message(&self, seq: u64) -> Value {
-        self.message_at(seq).map_or(Value::Null, as_value)
+        self.entries.get(&seq).and_then(|entry| spoken(entry)).unwrap_or_default()
     }
 
     /// Of a failed answer.
@@ -190,8 +191,7 @@ impl Filler {
         self.entries
             .range(from..=to.max(from))
             .filter(|(_, entry)| entry.base.prompt_id.is_some())
-            .filter_map(|(_, entry)| entry.body.message())
-            .map(as_value)
+            .filter_map(|(_, entry)| spoken(entry))
             .collect()
     }
 
@@ -266,6 +266,14 @@ impl Filler {
             }
             members
         })
+    }
+}
+
+/// The message that an event is about: of a person, the model or a tool, or of a program's own kind.
+fn spoken(entry: &Entry) -> Option<Value> {
+    match &entry.body {
+        EntryBody::CustomMessage(_) => message_of(entry),
+        body => body.message().map(as_value),
     }
 }
 

@@ -79,6 +79,9 @@ fn check(world: &World, request: &PromptRequest) -> Result<(), Refusal> {
             "`hold` is for the modes `steer` and `followUp`: a prompt begins at once",
         ));
     }
+    if request.mode == Some(Mode::Steer) && request.input.is_none() {
+        return Err(Refusal::invalid("/input", "a steer says something: give it an `input`"));
+    }
     if let Some(model) = &request.model {
         world.model.record(model).map_err(|why| Refusal::invalid("/model", why))?;
     }

@@ -126,12 +126,12 @@ pub async fn accept_prompt(
         tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
     let (head, _) = head?;
     if let Some(earlier) = earlier? {
-        return repeated(world, key, &earlier, idempotency, sender).await;
+        return repeated(world, key, &earlier, idempotency, sender.traceparent.as_deref()).await;
     }
     let place = place(world, &head, &request, sender).await?;
     let item = inbox_item(world, &head, &input_id, request, (sender, &place)).await?;
     let answer = accepted(key, &item, place);
-    keep(world, key, item, None, (answer, idempotency, sender)).await
+    keep(world, key, item, None, (answer, idempotency, sender.traceparent.as_deref())).await
 }
 
 /// Keeps a prompt and the conversation it begins, in one batch.
@@ -169,7 +169,7 @@ async fn begin(
 ) -> Result<Answer, Refusal> {
     let input_id = idempotency.input_id(key);
     if let Some(earlier) = earlier(world, key, input_id.as_str()).await? {
-        return repeated(world, key, &earlier, idempotency, sender).await;
+        return repeated(world, key, &earlier, idempotency, sender.traceparent.as_deref()).await;
     }
     let beginning = Beginning {
         agent: request.agent,
@@ -190,7 +190,7 @@ async fn begin(
     let place = first_place(world, &request)?;
     let item = inbox_item(world, &head, &input_id, request, (sender, &place)).await?;
     let answer = accepted(key, &item, place);
-    keep(world, key, item, Some(head), (answer, idempotency, sender)).await
+    keep(world, key, item, Some(head), (answer, idempotency, sender.traceparent.as_deref())).await
 }
 
 /// The item, made durable with the head of a new conversation; then the bell.
@@ -199,7 +199,7 @@ pub(super) async fn keep(
     key: &ConversationKey,
     item: InboxItem,
     new_head: Option<Head>,
-    (answer, idempotency, sender): (Answer, &Idempotency, &Sender),
+    (answer, idempotency, traceparent): (Answer, &Idempotency, Option<&str>),
 ) -> Result<Answer, Refusal> {
     let mut item = item;
     item.admission = idempotency.admission(&answer);
@@ -217,13 +217,13 @@ pub(super) async fn keep(
             import::may_begin(world, key, &input_id).await?;
             return Err(Refusal::contended());
         };
-        let replayed = repeated(world, key, &found, idempotency, sender).await?;
+        let replayed = repeated(world, key, &found, idempotency, traceparent).await?;
         let is_mine = matches!(&found, Earlier::Waiting(found) if **found == item);
         return Ok(Answer { is_replayed: !is_mine, ..replayed });
     }
     world.probe.reached("admission.accepted").await;
     if item.starts_when_idle() {
-        nudge(world, key, sender.traceparent.as_deref()).await;
+        nudge(world, key, traceparent).await;
     }
     Ok(answer)
 }
@@ -234,11 +234,11 @@ pub(super) async fn repeated(
     key: &ConversationKey,
     earlier: &Earlier,
     idempotency: &Idempotency,
-    sender: &Sender,
+    traceparent: Option<&str>,
 ) -> Result<Answer, Refusal> {
     let answer = earlier.replay(idempotency)?;
     if earlier.is_waiting() {
-        nudge(world, key, sender.traceparent.as_deref()).await;
+        nudge(world, key, traceparent).await;
     }
     Ok(answer)
 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem, Outcome, PromptInput, Receipt, WhenIdle};
+use crate::agent::inbox::{InboxBody, InboxItem, Outcome, PromptInput, Queue, Receipt, WhenIdle};
 use crate::agent::raw::{Extra, RawJson};
 use crate::ids::ConversationKey;
 use crate::store::Write;
@@ -127,6 +127,12 @@ async fn edited(
         InboxBody::Prompt(prompt) => (Mode::Prompt, prompt.clone()),
         InboxBody::Steer(prompt) => (Mode::Steer, prompt.clone()),
         InboxBody::FollowUp(prompt) => (Mode::FollowUp, prompt.clone()),
+        InboxBody::Custom(_) => {
+            return Err(Refusal::Conflict {
+                detail: "a custom message is not edited: take it back and send it again".to_owned(),
+                retry_after: None,
+            });
+        }
         InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
@@ -188,15 +194,10 @@ pub async fn clear_all(
     queue: Option<Mode>,
 ) -> Result<Vec<InputView>, Refusal> {
     load::head(world, key).await?;
-    let is_meant = |item: &InboxItem| match &item.body {
-        InboxBody::Steer(_) => queue.is_none_or(|queue| queue == Mode::Steer),
-        InboxBody::FollowUp(_) => queue.is_none_or(|queue| queue == Mode::FollowUp),
-        InboxBody::Prompt(_)
-        | InboxBody::Decision(_)
-        | InboxBody::Abort(_)
-        | InboxBody::Continue(_)
-        | InboxBody::LateResult(_)
-        | InboxBody::Command(_) => false,
+    let is_meant = |item: &InboxItem| match item.queue() {
+        Some(Queue::Steering) => queue != Some(Mode::FollowUp),
+        Some(Queue::FollowUp) => queue != Some(Mode::Steer),
+        Some(Queue::Prompt | Queue::NextTurn) | None => false,
     };
     let mut cleared = Vec::new();
     for item in load::inbox(world, key).await?.iter().filter(|item| is_meant(item)) {

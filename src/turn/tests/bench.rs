@@ -1,6 +1,7 @@
 //! A test bench: several workers, one store, one queue, tools that count what they did, and a client that never gives up.
 
 mod agent;
+mod chat;
 mod counting;
 mod probes;
 mod steady;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 pub(super) use self::agent::{
     Done, GATE_EXPIRES, PATIENCE, Script, ScriptedAnswers, call, text, three_rounds,
 };
+use self::chat::Said as Chat;
 pub(super) use self::counting::Counting;
 use self::probes::CrashProbe;
 pub(super) use self::probes::{HookProbe, PauseProbe, RuntimeClock};
@@ -25,6 +27,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::{Entry, EntryBody, Source};
 use crate::agent::event::Event;
 use crate::agent::head::Head;
+use crate::agent::inbox::InboxItem;
 use crate::agent::request::RequestKind;
 use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::Catalog;
@@ -35,7 +38,7 @@ use crate::live::MemoryLive;
 use crate::model::Model;
 use crate::queue::{self, Faults as QueueFaults, MemoryQueue, Queue as _};
 use crate::store::memory::{Faults, MemoryStore};
-use crate::store::{ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection};
+use crate::store::{ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection, Stored};
 use crate::telemetry::Telemetry;
 use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::idempotency::Idempotency;
@@ -76,6 +79,11 @@ pub(super) struct Bench {
     /// Chance that a client changes a conversation between two deliveries.
     pub(super) patched_in_a_hundred: u8,
     pub(super) conversations: Vec<ConversationKey>,
+    /// Chance that somebody says, edits or takes back something during a delivery.
+    pub(super) chats_in_a_hundred: u8,
+    /// How often something is said at most.
+    pub(super) chats_max: usize,
+    said: Vec<Chat>,
     /// With which conversations begin.
     pub(super) settings: Settings,
     /// What workers tell.
@@ -108,6 +116,9 @@ impl Bench {
             steady: None,
             patched_in_a_hundred: 0,
             conversations: vec![owner().key("c")],
+            chats_in_a_hundred: 0,
+            chats_max: 0,
+            said: Vec::new(),
             settings: Settings::default(),
             telemetry: Telemetry::default(),
             money: Arc::default(),
@@ -275,8 +286,11 @@ impl Bench {
                 }
             });
         }
+        let chat = self.next_chat();
+        let (ended, done) = tokio::join!(futures_util::future::join_all(running), chat);
+        self.note_act(done);
         let mut has_crashed = false;
-        for (is_crash, told) in futures_util::future::join_all(running).await {
+        for (is_crash, told) in ended {
             has_crashed |= is_crash;
             self.story.push(told);
         }
@@ -311,6 +325,17 @@ impl Bench {
         }
     }
 
+    /// Says the same to everything that is asked.
+    pub(super) async fn decide_all(&mut self, decision: &str) {
+        let world = self.worker(Arc::new(NoProbe));
+        for key in self.conversations.clone() {
+            for request in self.head_of(&key).await.unwrap().requests {
+                let said = Said { decision: decision.to_owned(), reason: None, value: None };
+                decide(&world, &key, request.id.as_str(), said, &person()).await.unwrap();
+            }
+        }
+    }
+
     async fn decide_in(&mut self, key: &ConversationKey) {
         let Some(head) = self.head_of(key).await else { return };
         let world = self.worker(Arc::new(NoProbe));
@@ -332,12 +357,7 @@ impl Bench {
                 "approve"
             };
             let said = Said { decision: decision.to_owned(), reason: None, value: None };
-            let who = Decider::Person {
-                tenant: TenantId::new("t"),
-                user: UserId::new("u"),
-                roles: Vec::new(),
-            };
-            let outcome = decide(&world, key, request.id.as_str(), said, &who).await;
+            let outcome = decide(&world, key, request.id.as_str(), said, &person()).await;
             self.story.push(format!(
                 "decided {}: {decision}: {:?}",
                 request.id,
@@ -367,8 +387,13 @@ impl Bench {
             let partition = Partition::Conversation(key.clone());
             let all = Selection::all(Kind::Inbox);
             let inbox = self.shared.select(&partition, &all, Freshness::Latest).await;
-            let is_empty = inbox.is_ok_and(|inbox| inbox.is_empty());
-            if head.prompt.is_some() || head.prompts.is_empty() || !is_empty {
+            let is_held = |stored: &Stored| {
+                let item: InboxItem = record::read(&stored.document).unwrap();
+                !item.starts_when_idle()
+            };
+            let is_empty = inbox.is_ok_and(|inbox| inbox.iter().all(is_held));
+            let is_owed = head.waiting > 0 || head.due.is_some();
+            if head.prompt.is_some() || head.prompts.is_empty() || !is_empty || is_owed {
                 return false;
             }
         }
@@ -433,6 +458,10 @@ impl Bench {
 /// Whether nobody will ever decide that request.
 fn is_ignored(id: &str, in_a_hundred: u8) -> bool {
     id.bytes().map(u32::from).sum::<u32>() * 37 % 100 < u32::from(in_a_hundred)
+}
+
+fn person() -> Decider {
+    Decider::Person { tenant: TenantId::new("t"), user: UserId::new("u"), roles: Vec::new() }
 }
 
 pub(super) fn owner() -> Owner {

@@ -12,8 +12,12 @@ use crate::agent::projection;
 use crate::ids::ConversationKey;
 use crate::store::{Freshness, Kind, Partition, Selection};
 
-/// What is wrong with a conversation in which so many prompts were accepted; empty: nothing.
-pub(super) async fn faults(bench: &Bench, key: &ConversationKey, accepted: usize) -> Vec<String> {
+/// What is wrong with a conversation in which so many prompts were to begin and so many inputs are held; empty: nothing.
+pub(super) async fn faults(
+    bench: &Bench,
+    key: &ConversationKey,
+    (accepted, held): (usize, usize),
+) -> Vec<String> {
     let mut faults = Vec::new();
     let mut expect = |is_true: bool, what: &str| {
         if !is_true {
@@ -26,7 +30,7 @@ pub(super) async fn faults(bench: &Bench, key: &ConversationKey, accepted: usize
     let is_at_rest = head.due == head.books.settle_at;
     expect(head.claim.is_none() && is_at_rest, "a claim or something due is left");
     expect(head.waiting == 0 && head.requests.is_empty(), "somebody waits or is asked");
-    expect(count(bench, key, Kind::Inbox).await == 0, "the inbox is not empty");
+    expect(count(bench, key, Kind::Inbox).await == held, "the inbox is not empty");
     let begun = prompts(&entries, |body| matches!(body, EntryBody::Prompt(_)));
     let ended = prompts(&entries, |body| matches!(body, EntryBody::PromptEnd(_)));
     expect(begun.len() == accepted, "a prompt was lost or begun twice");

@@ -41,7 +41,9 @@ fn units(request: &str) -> f64 {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
         let (count, kind) = count.parse::<f64>().map_or((1.0, run), |count| (count, kind));
         count
-            * if ["head", "receipt", "scope", "scope (moved on)", "inbox (left waiting)"].contains(&kind) {
+            * if ["head", "receipt", "scope", "scope (moved on)", "inbox (left waiting)"]
+                .contains(&kind)
+            {
                 REPLACE
             } else {
                 INSERT
@@ -101,6 +103,10 @@ async fn rows() -> Vec<Row> {
     rows.push(row("a decision is accepted", counting.told(), 0));
     let told = turn(&bench, &world, &counting).await;
     rows.push(row("the turn after it: the call and an answer", told, 1));
+    let (bench, world, counting) = stage(is_gated).await;
+    turn(&bench, &world, &counting).await;
+    bench.queue_up(&world, &Bench::key(), "later").await.unwrap();
+    rows.push(row("a steer or a follow-up is accepted while a prompt runs", counting.told(), 0));
     let (bench, world, counting) = stage(looks_twice).await;
     turn(&bench, &world, &counting).await;
     *bench.model.failures.lock().unwrap() = 1;

@@ -153,7 +153,7 @@ async fn calls_run_while_another_waits_for_a_person_and_the_wait_holds_nobody() 
     turn(&bench, &other, &counting).await;
     assert_eq!(order(&bench).await.1, ["c0", "c1", "c2"]);
     bench.run().await;
-    assert_eq!(faults(&bench, &Bench::key(), 1).await, Vec::<String>::new());
+    assert_eq!(faults(&bench, &Bench::key(), (1, 0)).await, Vec::<String>::new());
 }
 
 /// A built-in's call.
@@ -362,7 +362,7 @@ async fn a_worker_that_dies_anywhere_while_calls_run_loses_nothing_and_pays_once
         bench.run().await;
         let at = *nth.at.lock().unwrap();
         assert_eq!(
-            faults(&bench, &Bench::key(), 1).await,
+            faults(&bench, &Bench::key(), (1, 0)).await,
             Vec::<String>::new(),
             "killed at {at:?}"
         );

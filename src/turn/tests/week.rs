@@ -1,6 +1,6 @@
-//! Bad weeks: several conversations at once, prompts that wait for others, tools that lose their answer, people who never
-//! answer, clients that change settings, clocks that differ; over the store with claims in the head and over the embedded
-//! one, whose process dies as a whole.
+//! Bad weeks: several conversations at once, prompts that wait for others, people who steer, edit and take back, tools that
+//! lose their answer, people who never answer, clients that change settings, clocks that differ; over the store with claims
+//! in the head and over the embedded one, whose process dies as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::bench::{Bench, Steady, call, owner, text, three_rounds};
-use super::checks::faults;
+use super::checks;
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::queue::Faults as QueueFaults;
 use crate::store::memory::Faults;
@@ -44,6 +44,8 @@ async fn live_through(bench: &mut Bench) {
     bench.ignored_in_a_hundred = 25;
     bench.patched_in_a_hundred = 5;
     bench.crash_in_a_hundred = 3;
+    bench.chats_in_a_hundred = 30;
+    bench.chats_max = 12;
     bench.queue.set_faults(queue_faults());
     let world = bench.worker(Arc::new(NoProbe));
     for (number, key) in bench.conversations.clone().iter().enumerate() {
@@ -62,10 +64,13 @@ async fn live_through(bench: &mut Bench) {
 }
 
 /// Prompts that failed; nothing else may be wrong.
-async fn check(bench: &Bench, seed: u64) -> usize {
+async fn check(bench: &mut Bench, seed: u64) -> usize {
     let mut failed = 0;
+    let world = bench.worker(Arc::new(NoProbe));
+    let bench = &*bench;
     for key in &bench.conversations {
-        let faults = faults(bench, key, SAID.len()).await;
+        let (mut faults, begun, held) = bench.chat_faults(&world, key).await;
+        faults.extend(checks::faults(bench, key, (SAID.len() + begun, held)).await);
         assert!(faults.is_empty(), "seed {seed}: {faults:#?}\n{:#?}", bench.story);
         for entry in bench.entries_of(key).await {
             let EntryBody::PromptEnd(end) = entry.body else { continue };
@@ -99,7 +104,7 @@ async fn weeks_with_claims_in_the_head(seeds: u64, at_once: u32) -> usize {
         });
         live_through(&mut bench).await;
         bench.store.set_faults(Faults::default());
-        failed += check(&bench, seed).await;
+        failed += check(&mut bench, seed).await;
     }
     failed
 }
@@ -125,7 +130,7 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
         bench.run_calls_at_once(if seed % 2 == 0 { 3 } else { 1 });
         bench.use_steady(Steady::open(folder.path().to_owned()));
         live_through(&mut bench).await;
-        failed += check(&bench, seed).await;
+        failed += check(&mut bench, seed).await;
     }
     // Not the same twice, since the store has a thread of its own: from 3 to 8 were seen.
     assert!(failed <= 15, "{failed} of 45 prompts failed");

@@ -193,7 +193,8 @@ pub(crate) async fn decided(
             | InboxBody::Abort(_)
             | InboxBody::Continue(_)
             | InboxBody::LateResult(_)
-            | InboxBody::Command(_) => None,
+            | InboxBody::Command(_)
+            | InboxBody::Custom(_) => None,
         },
         Some(Earlier::Settled(receipt)) => receipt.decision,
         None => None,

@@ -185,7 +185,7 @@ pub async fn messages(world: &World, head: &Head) -> Result<Vec<Value>, Refusal>
 }
 
 /// What an entry says, as a message; others say nothing.
-fn message_of(entry: &Entry) -> Option<Value> {
+pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
     let at = entry.base.timestamp;
     match &entry.body {
         EntryBody::Message(message) => serde_json::to_value(&message.message).ok(),

@@ -4,7 +4,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::agent::content::Content;
-use crate::agent::inbox::{InboxBody, InboxItem, Outcome, PromptInput, Receipt, WhenIdle};
+use crate::agent::inbox::{
+    CustomInput, DeliverAs, InboxBody, InboxItem, Outcome, PromptInput, Receipt, WhenIdle,
+};
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationKey, InputId, PromptId, is_plain};
@@ -49,7 +51,7 @@ pub struct InputView {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingView {
-    /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult` or `command`.
+    /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult`, `command` or `custom`.
     #[schema(value_type = String)]
     pub kind: &'static str,
     /// As it was sent: text, or blocks.
@@ -61,6 +63,12 @@ pub struct WaitingView {
     /// What becomes of it when nothing runs: `start` begins a prompt, `hold` waits for the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_idle: Option<WhenIdle>,
+    /// Of a custom message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom_type: Option<String>,
+    /// Of a custom message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deliver_as: Option<DeliverAs>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -143,7 +151,7 @@ pub async fn input(
 
 /// Whether it is something that a person or a program says to the agent, and may take back.
 pub(crate) fn is_said(item: &InboxItem) -> bool {
-    said(item).is_some()
+    item.queue().is_some()
 }
 
 fn said(item: &InboxItem) -> Option<&PromptInput> {
@@ -151,12 +159,17 @@ fn said(item: &InboxItem) -> Option<&PromptInput> {
         InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
             Some(prompt)
         }
-        InboxBody::Decision(_)
+        InboxBody::Custom(_)
+        | InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::Continue(_)
         | InboxBody::LateResult(_)
         | InboxBody::Command(_) => None,
     }
+}
+
+fn custom(item: &InboxItem) -> Option<&CustomInput> {
+    if let InboxBody::Custom(custom) = &item.body { Some(custom) } else { None }
 }
 
 /// Changes with what can be edited, not with the store's versions.
@@ -167,16 +180,21 @@ pub(crate) fn etag_of(item: &InboxItem) -> String {
 }
 
 pub(crate) fn queued(item: &InboxItem) -> InputView {
-    let prompt = said(item);
+    let (prompt, custom) = (said(item), custom(item));
+    let content = custom.map(|custom| &custom.message.content);
     InputView {
         input_id: item.input_id.clone(),
         state: InputState::Queued,
         accepted_at: item.accepted_at,
         waiting: Some(WaitingView {
             kind: kind_of(&item.body),
-            input: prompt.and_then(|prompt| prompt.input.clone()),
-            visible: prompt.map(|prompt| prompt.visible),
+            input: prompt.and_then(|prompt| prompt.input.as_ref()).or(content).cloned(),
+            visible: prompt
+                .map(|prompt| prompt.visible)
+                .or(custom.map(|custom| custom.message.display)),
             when_idle: prompt.map(|prompt| prompt.when_idle),
+            custom_type: custom.map(|custom| custom.message.custom_type.clone()),
+            deliver_as: custom.and_then(|custom| custom.deliver_as),
         }),
         turn: None,
         prompt_id: None,
@@ -215,5 +233,6 @@ fn kind_of(body: &InboxBody) -> &'static str {
         InboxBody::Continue(_) => "continue",
         InboxBody::LateResult(_) => "lateResult",
         InboxBody::Command(_) => "command",
+        InboxBody::Custom(_) => "custom",
     }
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::agent::content::Content;
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem};
+use crate::agent::inbox::{InboxBody, InboxItem, Queue};
 use crate::agent::phase::Phase;
 use crate::ids::{ConversationKey, PromptId, UserId};
 use crate::store::{ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored};
@@ -147,7 +147,15 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
             visible: true,
             model: None,
         }),
-        InboxBody::Decision(_)
+        InboxBody::Custom(custom) if custom.trigger_turn => Some(Coming {
+            prompt_id: &custom.prompt_id,
+            user: &custom.user,
+            input: None,
+            visible: custom.message.display,
+            model: None,
+        }),
+        InboxBody::Custom(_)
+        | InboxBody::Decision(_)
         | InboxBody::Abort(_)
         | InboxBody::LateResult(_)
         | InboxBody::Command(_) => None,
@@ -158,8 +166,8 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
 /// not held, and a steer only where there is nothing that it could join.
 pub fn to_come<'a>(head: &Head, inbox: &'a [InboxItem]) -> impl Iterator<Item = Coming<'a>> {
     let mut is_busy = head.prompt.is_some();
-    inbox.iter().filter(|item| item.starts_when_idle()).filter_map(move |item| {
-        let joins = is_busy && matches!(item.body, InboxBody::Steer(_));
+    inbox.iter().filter(|item| item.begins_prompt()).filter_map(move |item| {
+        let joins = is_busy && item.queue() == Some(Queue::Steering);
         let coming = coming(item).filter(|_| !joins)?;
         is_busy = true;
         Some(coming)

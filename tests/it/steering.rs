@@ -1,0 +1,120 @@
+//! How long a steer is on its way: from 202 to the model's request, with a worker that is busy, one that is idle, and none.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use turnwheel::App;
+
+use crate::support::fake_model::{FakeModel, Play, Script};
+use crate::support::gate::{Gate, Gatekept};
+use crate::support::process::Dev;
+use crate::support::service::Service;
+use crate::support::tools::{Echo, Runs};
+
+/// Nothing here takes that long, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+const AGENT: &str = "---\ndescription: Plays.\nmodel: gpt-5.1\n---\nYou are helpful.\n";
+const TOOLED: &str =
+    "---\ndescription: Plays.\nmodel: gpt-5.1\ntools: [echo]\n---\nYou are helpful.\n";
+
+fn folder(agent: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("agents")).unwrap();
+    std::fs::write(folder.path().join("agents/player.agent.md"), agent).unwrap();
+    folder
+}
+
+/// When a request came in which the model reads that text; looked for each millisecond.
+async fn read_by(model: &FakeModel, text: &str) -> Instant {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if model.requests().iter().any(|body| body["input"].to_string().contains(text)) {
+            return Instant::now();
+        }
+        assert!(Instant::now() < deadline, "the model never read {text}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the figures are what this is for")]
+fn tell(what: &str, took: Duration) {
+    eprintln!("{what}: {} ms", took.as_millis());
+    assert!(took < Duration::from_secs(5), "{what}: {took:?}");
+}
+
+async fn steer(service: &Service, text: &str) -> Instant {
+    let body = json!({"input": text, "mode": "steer"});
+    let (status, answer) = service.post("/api/conversations/c/prompts", &body).await;
+    assert_eq!(status, 202, "{answer}");
+    Instant::now()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_steer_is_soon_in_the_models_request() {
+    let calls = [
+        Play::Answer(Script::call("c1", "echo", json!({"value": "1"}))),
+        Play::Answer(Script::text("turned")),
+        Play::Answer(Script::text("again")),
+    ];
+    let model = FakeModel::start(calls).await;
+    let (gate, folder) = (Gate::default(), folder(TOOLED));
+    let settings =
+        [("AZURE_OPENAI_BASE_URL", model.url.as_str()), ("AZURE_OPENAI_API_KEY", "a-key")];
+    let app = App::new().tool(Gatekept(Echo(Runs::default()), gate.clone()));
+    let service = Service::start(app, folder.path(), &settings).await;
+    gate.hold("c1");
+    let body = json!({"conversationId": "c", "input": "go"});
+    let (_, begun) = service.post("/api/prompts", &body).await;
+    gate.begun("c1").await;
+    let accepted = steer(&service, "turn left").await;
+    gate.release("c1");
+    tell("a steer that a busy worker takes along", read_by(&model, "turn left").await - accepted);
+    service.settled("c", begun["promptId"].as_str().unwrap()).await;
+    let accepted = steer(&service, "turn right").await;
+    tell("a steer that an idle worker begins with", read_by(&model, "turn right").await - accepted);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_steer_that_no_worker_lived_to_see_is_taken_up_by_the_next() {
+    let model =
+        FakeModel::start(["hello", "turned"].map(|text| Play::Answer(Script::text(text)))).await;
+    let folder = folder(AGENT);
+    let data = folder.path().join("data");
+    let settings = |halt_at: &str| {
+        let mut settings = vec![
+            ("TURNWHEEL_MODEL", "gpt-5.1".to_owned()),
+            ("AZURE_OPENAI_BASE_URL", model.url.clone()),
+            ("AZURE_OPENAI_API_KEY", "a-key".to_owned()),
+        ];
+        settings.extend((!halt_at.is_empty()).then(|| ("TURNWHEEL_HALT_AT", halt_at.to_owned())));
+        settings
+    };
+    // The process stands still when the second input is kept and nobody has heard of it.
+    let mut dev = Dev::start_in(folder.path(), &data, &settings("admission.accepted#2"));
+    let client = reqwest::Client::new();
+    let body = json!({"conversationId": "c", "input": "go"});
+    let begun = client.post(dev.url("/api/prompts?wait=20")).json(&body).send().await.unwrap();
+    assert_eq!(begun.json::<Value>().await.unwrap()["state"], "completed");
+    let body = json!({"input": "turn left", "mode": "steer"});
+    let path = "/api/conversations/c/prompts";
+    let asked = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
+    let halted = data.join("halted");
+    let deadline = Instant::now() + PATIENCE;
+    let mut asked = std::pin::pin!(asked.send());
+    while !halted.exists() {
+        assert!(Instant::now() < deadline, "{}", dev.log());
+        let _ = tokio::time::timeout(Duration::from_millis(10), &mut asked).await;
+    }
+    dev.kill();
+    let killed = Instant::now();
+    let dev = Dev::start_in(folder.path(), &data, &settings(""));
+    let alive = Instant::now();
+    let read = read_by(&model, "turn left").await;
+    tell("the start of a worker", alive - killed);
+    tell("a steer that nobody saw, after that start", read.saturating_duration_since(alive));
+    // Whoever asks again hears what was accepted then.
+    let asked = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
+    let again = asked.send().await.unwrap();
+    assert_eq!(again.headers()["idempotency-replayed"], "true");
+}
