@@ -14,7 +14,11 @@ mod economy;
 mod invariants;
 mod lost_answers;
 mod prices;
+<<<<<<< HEAD
 mod queues;
+=======
+mod progress;
+>>>>>>> main
 mod recovery;
 mod retrying;
 mod schedules;
