@@ -14,11 +14,8 @@ mod economy;
 mod invariants;
 mod lost_answers;
 mod prices;
-<<<<<<< HEAD
-mod queues;
-=======
 mod progress;
->>>>>>> main
+mod queues;
 mod recovery;
 mod retrying;
 mod schedules;
