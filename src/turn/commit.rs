@@ -54,7 +54,10 @@ impl Hold<'_> {
         let mut looks = 0;
         loop {
             let inputs = less.as_deref().unwrap_or(inputs);
-            let looked_at = seen.as_deref().unwrap_or(looked_at);
+            // Who is not counted keeps what it is owed: a step that was made smaller looks at nobody.
+            let is_counted = inputs.iter().any(|input| matches!(input, Input::Looked(_)));
+            let looked_at =
+                if is_counted { seen.as_deref().unwrap_or(looked_at) } else { Default::default() };
             // The claim that this batch writes begins now, however long the batch is on its way.
             let began = self.world.clock.monotonic();
             let mut draft = self.try_out(inputs);

@@ -271,10 +271,10 @@ impl Filler {
 
 /// The message that an event is about: of a person, the model or a tool, or of a program's own kind.
 fn spoken(entry: &Entry) -> Option<Value> {
-    match &entry.body {
-        EntryBody::CustomMessage(_) => message_of(entry),
-        body => body.message().map(as_value),
+    if let EntryBody::CustomMessage(_) = &entry.body {
+        return message_of(entry);
     }
+    entry.body.message().map(as_value)
 }
 
 /// Whether an entry is about the call, or is the entry, that an output event names.

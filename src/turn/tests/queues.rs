@@ -300,6 +300,34 @@ async fn an_end_that_was_not_settled_is_settled_when_what_waited_is_taken_back()
     assert_eq!(names.iter().filter(|name| *name == "agent_settled").count(), 1);
 }
 
+/// An answer that fills most of a commit.
+fn long_winded(_results: usize, said: &str) -> Vec<Value> {
+    if said == "go" { vec![text(&"x".repeat(1_300_000))] } else { vec![text("done")] }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_finds_no_room_beside_a_long_answer_is_taken_in_later() {
+    for mode in [Mode::Steer, Mode::FollowUp] {
+        let mut bench = Bench::with(6, long_winded);
+        let client = bench.worker(Arc::new(NoProbe));
+        bench.ask(&client).await;
+        let pause = Arc::new(PauseProbe::new("model.after"));
+        let worker = bench.worker(pause.clone());
+        let nudge = Bench::nudge();
+        let said = "y".repeat(250_000);
+        let says = async {
+            pause.reached.notified().await;
+            say(&client, mode, &said).await;
+            pause.go.notify_one();
+        };
+        let (handled, ()) = tokio::join!(handle(&worker, &nudge), says);
+        handled.unwrap();
+        bench.run().await;
+        assert_eq!(heard(&bench).await, ["go", said.as_str()], "{mode:?}");
+        assert_eq!(bench.head().await.unwrap().prompts.len(), 2, "the answer ended its prompt");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_thousand_steers_land_in_few_commits_each_once() {
     const STEERS: usize = 1_000;
