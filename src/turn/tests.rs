@@ -14,6 +14,7 @@ mod economy;
 mod invariants;
 mod lost_answers;
 mod prices;
+mod progress;
 mod recovery;
 mod retrying;
 mod schedules;

@@ -110,6 +110,7 @@ pub(super) fn end(
     draft.head.requests.clear();
     draft.head.claims = 0;
     draft.answer = None;
+    draft.kept.clear();
 }
 
 /// The end of a prompt; another may follow in the same run.

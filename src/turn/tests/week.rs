@@ -122,6 +122,7 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
     for seed in 1..=5 {
         let folder = tempfile::tempdir().unwrap();
         let mut bench = Bench::with(seed, week);
+        bench.run_calls_at_once(if seed % 2 == 0 { 3 } else { 1 });
         bench.use_steady(Steady::open(folder.path().to_owned()));
         live_through(&mut bench).await;
         failed += check(&bench, seed).await;

@@ -38,6 +38,9 @@ pub(super) async fn play(case: &Case) {
         }
     }
     live.extend(stream.until("agent_settled").await);
+    let outputs = live.iter().filter(|frame| frame.name == "prompt.output");
+    assert!(outputs.clone().all(|frame| frame.data["output"].is_object()), "{live:#?}");
+    assert!(outputs.count() >= ends.len());
     loops::check(case, &stage, &live, &[]).await;
     stage.service.stop().await;
 }
