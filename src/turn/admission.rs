@@ -89,7 +89,7 @@ pub enum Refusal {
     #[error("{detail}")]
     Conflict { detail: String, retry_after: Option<Duration> },
     /// In the sources' words: what they say differs with what was asked.
-    #[error("{said}")]
+    #[error("{said} Prompt {prompt_id} has not ended.")]
     AlreadyProcessing { prompt_id: PromptId, said: &'static str },
     /// What was to be changed waits no longer: the input as it is now.
     #[error("{detail}: it waits no longer, so it cannot be changed or taken back")]

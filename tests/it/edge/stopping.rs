@@ -98,7 +98,7 @@ async fn what_nobody_has_answered_is_gone_on_from() {
     let told = rig.post(CONTINUE, &json!({})).send().await.fails(409, "already-processing");
     assert_eq!(told["promptId"], prompt.as_str());
     let busy = "Agent is already processing. Wait for completion before continuing.";
-    assert_eq!(told["detail"], busy);
+    assert!(told["detail"].as_str().unwrap().starts_with(busy), "{told}");
     rig.work().await;
     let ended = rig.seen(&path).await;
     assert_eq!((&ended["state"], ended.get("input")), (&json!("completed"), None));
