@@ -95,7 +95,7 @@ pub trait Probe: Send + Sync + fmt::Debug {
 }
 
 /// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
-pub const BOUNDARIES: [&str; 46] = [
+pub const BOUNDARIES: [&str; 50] = [
     "admission.hold-key",
     "admission.accept",
     "admission.accepted",

@@ -111,6 +111,7 @@ async fn world(
         probe: Arc::new(NoProbe),
         stops: Stops::default(),
         limits: Limits::default(),
+        money: Arc::default(),
         telemetry: Telemetry::default(),
     })
 }
@@ -225,6 +226,7 @@ impl Inner {
                 | InboxBody::Decision(_)
                 | InboxBody::Abort(_)
                 | InboxBody::Continue(_)
+                | InboxBody::Custom(_)
                 | InboxBody::LateResult(_)
                 | InboxBody::Command(_) => continue,
             };

@@ -290,8 +290,9 @@ async fn a_failed_answer_is_no_error_of_the_call_but_the_states() {
 async fn an_agent_that_is_made_again_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let model = Played::new(&[json!("1"), json!("2")]);
-    let made =
-        || Agent::builder().models(Arc::clone(model) as Arc<dyn Model>).data(folder.path()).start();
+    let made = || {
+        Agent::builder().models(Arc::clone(&model) as Arc<dyn Model>).data(folder.path()).start()
+    };
     let agent = made().await.unwrap();
     agent.prompt("a").await.unwrap();
     drop(agent);

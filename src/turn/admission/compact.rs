@@ -11,8 +11,9 @@ use crate::store::Write;
 use crate::telemetry::trace;
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
 use crate::turn::admission::place::busy_with;
+use crate::turn::admission::stop::{ring, stop_document};
 use crate::turn::admission::write::{Written, write_surely};
-use crate::turn::admission::{Answer, Refusal, nudge};
+use crate::turn::admission::{Answer, Refusal};
 use crate::turn::views::load;
 use crate::turn::{World, record};
 
@@ -32,7 +33,7 @@ pub struct Compacting {
     pub input_id: InputId,
 }
 
-/// Keeps the wish; what comes of it is told by the conversation's events.
+/// Keeps the wish, and a stop for the prompt that runs (the sources stop it first, too); what comes of it is told by the conversation's events.
 ///
 /// # Errors
 /// As [`Refusal`] says.
@@ -54,9 +55,7 @@ pub async fn compact(
         ));
     }
     let (head, _) = load::head(world, key).await?;
-    if let Some(prompt_id) = busy_with(world, &head).await? {
-        return Err(Refusal::AlreadyProcessing { prompt_id });
-    }
+    let running = busy_with(world, &head).await?;
     let answer = answer(&input_id);
     let item = InboxItem {
         input_id: input_id.clone(),
@@ -65,14 +64,22 @@ pub async fn compact(
         traceparent: trace::traceparent(),
         body: CompactInput { instructions }.body(),
     };
-    let write = Write::Create(record::inbox_document(&item, Some(item.accepted_at)));
+    let wish = || Write::Create(record::inbox_document(&item, Some(item.accepted_at)));
+    let stop = running.map(|prompt_id| Write::Create(stop_document(world, &prompt_id)));
     world.probe.reached("admission.accept").await;
-    if let Written::Lost = write_surely(world, key, vec![write]).await? {
-        let found = earlier(world, key, input_id.as_str()).await?.ok_or_else(Refusal::contended)?;
-        return repeated(world, key, &found, idempotency).await;
+    let writes = std::iter::once(wish()).chain(stop).collect();
+    if let Written::Lost = write_surely(world, key, writes).await? {
+        if let Some(found) = earlier(world, key, input_id.as_str()).await? {
+            return repeated(world, key, &found, idempotency).await;
+        }
+        // Somebody stops the same prompt: that one stop is enough.
+        if let Written::Lost = write_surely(world, key, vec![wish()]).await? {
+            let found = earlier(world, key, input_id.as_str()).await?;
+            return repeated(world, key, &found.ok_or_else(Refusal::contended)?, idempotency).await;
+        }
     }
     world.probe.reached("admission.accepted").await;
-    nudge(world, key, trace::traceparent().as_deref()).await;
+    ring(world, key).await;
     Ok(answer)
 }
 
@@ -84,7 +91,7 @@ async fn repeated(
 ) -> Result<Answer, Refusal> {
     let answer = before.replay(idempotency)?;
     if before.is_waiting() {
-        nudge(world, key, trace::traceparent().as_deref()).await;
+        ring(world, key).await;
     }
     Ok(answer)
 }

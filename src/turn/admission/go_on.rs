@@ -42,7 +42,7 @@ pub async fn go_on(
         tokio::join!(load::head(world, key), earlier(world, key, input_id.as_str()));
     let (head, _) = head?;
     if let Some(before) = before? {
-        return repeated(world, key, &before, idempotency, sender).await;
+        return repeated(world, key, &before, idempotency, sender.traceparent.as_deref()).await;
     }
     if let Some(prompt_id) = busy_with(world, &head).await? {
         return Err(Refusal::AlreadyProcessing { prompt_id, said: BUSY });
@@ -66,7 +66,7 @@ pub async fn go_on(
     };
     let place = Place { mode: Mode::Prompt, disposition: Disposition::Started, joins: None };
     let answer = accepted(key, &item, place);
-    keep(world, key, item, None, (answer, idempotency, sender)).await
+    keep(world, key, item, None, (answer, idempotency, sender.traceparent.as_deref())).await
 }
 
 /// Whether the last message that the model would read is its own. Failed answers are none: going on is trying again.

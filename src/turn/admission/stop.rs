@@ -86,7 +86,7 @@ pub async fn abort(
 }
 
 /// Whoever performs something here stops at once; a prompt at rest is ended by the delivery that is rung for.
-async fn ring(world: &World, key: &ConversationKey) {
+pub(super) async fn ring(world: &World, key: &ConversationKey) {
     world.stops.tell(key);
     nudge(world, key, trace::traceparent().as_deref()).await;
 }
@@ -137,7 +137,7 @@ fn receipt(
     }
 }
 
-fn stop_document(world: &World, prompt_id: &PromptId) -> crate::store::Document {
+pub(super) fn stop_document(world: &World, prompt_id: &PromptId) -> crate::store::Document {
     let now = world.clock.now();
     let item = InboxItem {
         input_id: stop_id(prompt_id),
