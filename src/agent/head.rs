@@ -131,6 +131,10 @@ pub struct Claim {
 /// The prompt that has not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and a member of the stored head"
+)]
 pub struct Run {
     pub id: PromptId,
     /// `seq` of its `prompt` entry.

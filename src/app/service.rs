@@ -111,6 +111,14 @@ struct Handler {
     router: Router,
 }
 
+/// Where the handler is to answer, and its address.
+async fn listen(port: u16) -> Result<(TcpListener, String), StartError> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.map_err(io("take a port for the handler"))?;
+    let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
+    Ok((listener, authority))
+}
+
 /// Everything that was read before anything was started.
 struct Prepared {
     settings: Settings,
@@ -147,9 +155,7 @@ impl App {
             worker: &worker,
         };
         let ports = ports::open(&options.storage, &opening).await?;
-        let listener = TcpListener::bind(("127.0.0.1", options.handler_port)).await;
-        let listener = listener.map_err(io("take a port for the handler"))?;
-        let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
+        let (listener, authority) = listen(options.handler_port).await?;
         let host = if options.is_hosted {
             None
         } else {

@@ -144,7 +144,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
         assert_eq!(json["openapi"], "3.1.0");
         let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 22, "{paths:?}");
+        assert_eq!(paths.len(), 25, "{paths:?}");
         assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
         // The wire's names, not Rust's.
         assert!(

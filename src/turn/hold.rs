@@ -23,6 +23,7 @@ use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
 use crate::turn::{World, record};
 
 /// The right to act on one conversation, and what is known of it.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Hold<'w> {
     pub(super) world: &'w World,
     pub(super) key: ConversationKey,

@@ -105,12 +105,12 @@ impl Hold<'_> {
             return Ok(());
         }
         let estimate = self.estimate(&draft).await?;
-        let asks = self.asks(draft.now, vec!["owner".to_owned(), "link".to_owned()]);
+        let asks = Self::asks(draft.now, vec!["owner".to_owned(), "link".to_owned()]);
         inputs.push(Input::Paying(Box::new(Paying::Reserve { estimate, asks })));
         Ok(())
     }
 
-    fn asks(&self, now: Timestamp, approvers: Vec<String>) -> Asks {
+    fn asks(now: Timestamp, approvers: Vec<String>) -> Asks {
         Asks { approvers, expires_at: now.plus(BUDGET_EXPIRES), look_at: now.plus(LOOK_MIN) }
     }
 
@@ -174,7 +174,7 @@ impl Hold<'_> {
                 return Ok(true);
             }
             Ok(Entered::UsedUp(shortage)) => {
-                let asks = self.asks(now, self.world.money.approvers.clone());
+                let asks = Self::asks(now, self.world.money.approvers.clone());
                 Paying::UsedUp { shortage, asks }
             }
             Ok(Entered::Busy) => Paying::PutOff { until: now.plus(BUSY), keeps_hold: false },
@@ -226,7 +226,7 @@ pub(super) async fn decide_freed(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let head = &hold.head;
-    if !head.books.look_at.is_some_and(|at| at <= now) {
+    if head.books.look_at.is_none_or(|at| now < at) {
         return Ok(false);
     }
     let asked = head.requests.iter().find(|request| request.kind == RequestKind::Budget);

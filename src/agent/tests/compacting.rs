@@ -374,7 +374,7 @@ proptest! {
             }
             prop_assert_eq!(open, 0);
             if sent.len() > 1 {
-                prop_assert_eq!(sent.last().map(|message| message.as_ref()), before.as_ref());
+                prop_assert_eq!(sent.last().map(AsRef::as_ref), before.as_ref());
             }
             // It goes on.
             for part in ["u:more and more of it", "a:still more"] {

@@ -134,6 +134,16 @@ async fn agent_of(model: &Arc<Played>) -> Agent {
         .unwrap()
 }
 
+/// A prompt that runs while the test goes on.
+#[expect(clippy::disallowed_methods, reason = "it is awaited")]
+fn beside(
+    agent: &Agent,
+    said: &'static str,
+) -> tokio::task::JoinHandle<Result<PromptView, AgentError>> {
+    let agent = agent.clone();
+    tokio::spawn(async move { agent.prompt(said).await })
+}
+
 /// The names of what is told.
 fn names(agent: &Agent) -> (Arc<Mutex<Vec<String>>>, Subscription) {
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -195,10 +205,7 @@ async fn who_asks_while_it_runs_is_told_so_and_steers_are_taken_in() {
     let model = Played::new(&[json!([call("echo", &json!({"value": "x"}))]), json!("done")]);
     model.gate.forget_permits(Semaphore::MAX_PERMITS);
     let agent = agent_of(&model).await;
-    let running = tokio::spawn({
-        let agent = agent.clone();
-        async move { agent.prompt("go").await }
-    });
+    let running = beside(&agent, "go");
     while model.requests().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -317,10 +324,7 @@ async fn a_stop_ends_what_runs_and_going_on_tries_again() {
     agent.abort().await.unwrap();
     let nothing = agent.continue_().await.unwrap_err().to_string();
     assert_eq!(nothing, "No messages to continue from");
-    let running = tokio::spawn({
-        let agent = agent.clone();
-        async move { agent.prompt("go").await }
-    });
+    let running = beside(&agent, "go");
     while model.requests().is_empty() {
         tokio::task::yield_now().await;
     }

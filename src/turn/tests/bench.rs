@@ -28,6 +28,7 @@ use crate::agent::entry::{Entry, EntryBody, Source};
 use crate::agent::event::Event;
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
+use crate::agent::phase::Phase;
 use crate::agent::request::RequestKind;
 use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::Catalog;
@@ -392,7 +393,7 @@ impl Bench {
                 !item.starts_when_idle()
             };
             let is_empty = inbox.is_ok_and(|inbox| inbox.iter().all(is_held));
-            let is_owed = head.waiting > 0 || head.due.is_some();
+            let is_owed = head.waiting > 0 || head.phase != Phase::Idle;
             if head.prompt.is_some() || head.prompts.is_empty() || !is_empty || is_owed {
                 return false;
             }

@@ -13,7 +13,6 @@ use crate::agent::phase::Phase;
 use crate::extensions::{CompactionAhead, Extension, Instead};
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};
-use crate::turn::admission::Refusal;
 use crate::turn::admission::compact::{CompactRequest, compact};
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::handle;
@@ -34,7 +33,7 @@ async fn stage(model: Windowed) -> (Bench, World, Arc<Windowed>) {
 
 async fn patch(world: &World, keep: u64) {
     let compaction = json!({"enabled": true, "reserveTokens": 500, "keepRecentTokens": keep});
-    let patch = json!({"settings": {"compaction": compaction}});
+    let patch = json!({"settings": {"compaction": compaction, "activeTools": ["look"]}});
     let key = idempotency(&format!("keep {keep}"));
     patch_conversation(world, &Bench::key(), patch.as_object().unwrap(), &key, |_| true)
         .await
@@ -119,7 +118,7 @@ async fn a_summary_costs_one_more_delivery_after_an_answer_and_one_more_commit_b
     bench.shared = counting.clone();
     bench.other_model = Some(Arc::new(Windowed::of(WINDOW)));
     let world = bench.worker(Arc::new(NoProbe));
-    bench.ask_in(&world, "c", &"begin with many words ".repeat(180)).await;
+    bench.ask_in(&world, "c", &"begin with many words ".repeat(380)).await;
     patch(&world, 10).await;
     // Answered, and the answer fills the window.
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
@@ -136,7 +135,7 @@ async fn a_summary_costs_one_more_delivery_after_an_answer_and_one_more_commit_b
     select inbox
     ");
     // The prompt itself fills it.
-    bench.queue_up(&world, &Bench::key(), &"and then more of them ".repeat(150)).await.unwrap();
+    bench.queue_up(&world, &Bench::key(), &"and then more of them ".repeat(320)).await.unwrap();
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
     claim (head and inbox)
     write head, 2 entry, events, receipt
@@ -305,8 +304,6 @@ async fn ask_for_it(bench: &Bench, world: &World, key: &str) -> serde_json::Valu
 #[tokio::test(start_paused = true)]
 async fn somebody_asks_for_a_summary_and_is_told_what_came_of_it() {
     let (bench, world, model) = stage(Windowed::of(WINDOW)).await;
-    let early = compact(&world, &Bench::key(), CompactRequest::default(), &idempotency("e")).await;
-    assert!(matches!(early, Err(Refusal::AlreadyProcessing { .. })), "{early:?}");
     settle(&bench, &world).await;
     let small = ask_for_it(&bench, &world, "1").await;
     assert_eq!(small["errorMessage"], "Nothing to compact (session too small)");
@@ -321,6 +318,38 @@ async fn somebody_asks_for_a_summary_and_is_told_what_came_of_it() {
     assert_eq!(model.summaries(), 1);
     say(&bench, &world, "and on").await;
     assert_eq!(bench.head().await.unwrap().prompts.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_a_summary_stops_the_prompt_that_runs() {
+    let (mut bench, world, _) = stage(Windowed::of(WINDOW)).await;
+    settle(&bench, &world).await;
+    patch(&world, 1).await;
+    bench.queue_up(&world, &Bench::key(), "look again").await.unwrap();
+    let pause = Arc::new(PauseProbe::new("model.before"));
+    let busy = bench.worker(pause.clone());
+    let nudge = Bench::nudge();
+    let asked = async {
+        pause.reached.notified().await;
+        let key = idempotency("sum up");
+        let asked = compact(&world, &Bench::key(), CompactRequest::default(), &key).await.unwrap();
+        let again = compact(&world, &Bench::key(), CompactRequest::default(), &key).await.unwrap();
+        assert!(again.is_replayed && again.body == asked.body);
+        let other = idempotency("and once more");
+        compact(&world, &Bench::key(), CompactRequest::default(), &other).await.unwrap();
+        pause.go.notify_one();
+    };
+    let (handled, ()) = tokio::join!(handle(&busy, &nudge), asked);
+    handled.unwrap();
+    settle(&bench, &world).await;
+    let head = bench.head().await.unwrap();
+    assert_eq!(head.prompts.last().unwrap().state, PromptState::Aborted);
+    let names = told(&bench).await;
+    let ends = names.iter().filter(|name| *name == "auto_compaction_end").count();
+    let made = compactions(&bench.entries().await).len();
+    assert_eq!((ends, made), (2, 1), "the second wish finds nothing to do: {names:?}");
+    let error = last_compaction_end(&bench).await["errorMessage"].clone();
+    assert_eq!(error, "Already compacted");
 }
 
 /// Wants something else than the model's summary.

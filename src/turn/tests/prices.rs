@@ -41,7 +41,7 @@ fn units(request: &str) -> f64 {
         let (count, kind) = run.split_once(' ').unwrap_or(("1", run));
         let (count, kind) = count.parse::<f64>().map_or((1.0, run), |count| (count, kind));
         count
-            * if ["head", "receipt", "scope", "scope (moved on)", "inbox (left waiting)"]
+            * if ["head", "receipt", "scope", "scope (changed)", "inbox (left waiting)"]
                 .contains(&kind)
             {
                 REPLACE

@@ -26,7 +26,7 @@ fn told(seed: u64, recorder: &Recorder) -> Bench {
 async fn ask(bench: &mut Bench, recorder: &Recorder) {
     let world = bench.worker(Arc::new(NoProbe));
     let request = recorder.telemetry().span("request").role(Role::Server).under(None).start();
-    request.run(bench.ask(&world)).await;
+    request.run(Box::pin(bench.ask(&world))).await;
 }
 
 /// To the end; every decision is a request of its own, and nudges are lost now and then.
@@ -41,7 +41,7 @@ async fn run(bench: &mut Bench, recorder: &Recorder, lost: impl Fn(u32) -> bool)
         }
         if bench.head().await.is_some_and(|head| !head.requests.is_empty()) {
             let decision = recorder.telemetry().span("decision").under(None).start();
-            decision.run(bench.decide()).await;
+            decision.run(Box::pin(bench.decide())).await;
         }
         if !is_busy {
             tokio::time::sleep(sweep::GRACE * 2).await;
@@ -277,7 +277,7 @@ async fn sing(recorder: &Recorder) -> String {
     *bench.model.script.lock().unwrap() = canaries;
     let world = bench.worker(Arc::new(NoProbe));
     let request = recorder.telemetry().span("request").role(Role::Server).under(None).start();
-    request.run(bench.ask_in(&world, "c", "CANARY-PROMPT")).await;
+    request.run(Box::pin(bench.ask_in(&world, "c", "CANARY-PROMPT"))).await;
     drop(request);
     run(&mut bench, recorder, |_| false).await;
     assert_eq!(*bench.model.answers.lock().unwrap(), 2);
@@ -287,11 +287,11 @@ async fn sing(recorder: &Recorder) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn content_is_told_only_when_it_is_asked_for() {
-    let silent = sing(&Recorder::new()).await;
+    let silent = Box::pin(sing(&Recorder::new())).await;
     assert!(silent.contains("execute_tool gated"));
     assert!(!silent.contains("CANARY") && !silent.contains("gated done"), "{silent}");
     assert!(!silent.contains("Be good."), "{silent}");
-    let open = sing(&Recorder::with_content(true)).await;
+    let open = Box::pin(sing(&Recorder::with_content(true))).await;
     for canary in ["PROMPT", "ANSWER", "ARGUMENT", "LAST"] {
         assert!(open.contains(&format!("CANARY-{canary}")), "{canary}");
     }
@@ -303,7 +303,7 @@ async fn without_a_collector_the_callers_trace_goes_to_the_model_and_nothing_els
     let mut bench = Bench::new(1);
     let caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let world = bench.worker(Arc::new(NoProbe));
-    trace::called_by(Some(caller), bench.ask(&world)).await;
+    trace::called_by(Some(caller), Box::pin(bench.ask(&world))).await;
     bench.run().await;
     let callers = bench.model.callers.lock().unwrap().clone();
     assert_eq!(callers, vec![Some(caller.to_owned()); 3]);

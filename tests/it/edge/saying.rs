@@ -45,8 +45,8 @@ async fn when_nothing_runs_a_message_is_only_put_on_record() {
     assert_eq!((&outcome["state"], outcome.get("promptId")), (&json!("landed"), None));
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     let told = rig.get("/api/conversations/c/events?follow=false").send().await.is(200).text;
-    let last = told.lines().rfind(|line| line.starts_with("data: ")).unwrap();
-    let last: Value = serde_json::from_str(&last[6..]).unwrap();
+    let last = told.lines().rev().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
     assert_eq!(
         (&last["type"], &last["message"]["role"]),
         (&json!("message_end"), &json!("custom"))

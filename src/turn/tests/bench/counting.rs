@@ -49,7 +49,7 @@ fn batch(writes: &[Write]) -> String {
                 "inbox (left waiting)".to_owned()
             }
             Write::Replace(document, _) if document.kind.as_str() == "scope" => {
-                "scope (moved on)".to_owned()
+                "scope (changed)".to_owned()
             }
             Write::Create(document) | Write::Replace(document, _) => {
                 document.kind.as_str().to_owned()
