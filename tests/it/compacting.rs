@@ -1,6 +1,8 @@
 //! A conversation that outgrows its model's window, through the whole service: what the model is asked, what readers are
 //! told, and that the record stays whole.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::{Value, json};
 use turnwheel::App;
 
@@ -13,6 +15,8 @@ const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-4o\n---\nBe brief.\n
 struct Stage {
     service: Service,
     model: FakeModel,
+    /// The newest event that was read.
+    read: AtomicU64,
     _folder: tempfile::TempDir,
 }
 
@@ -29,16 +33,28 @@ impl Stage {
         let compaction = json!({"enabled": true, "reserveTokens": 16384, "keepRecentTokens": 1});
         let body = json!({"id": "c", "settings": {"compaction": compaction}});
         assert_eq!(service.post("/api/conversations", &body).await.0, 201);
-        Self { service, model, _folder: folder }
+        Self { service, model, read: AtomicU64::new(0), _folder: folder }
     }
 
     /// Prompts and waits until all is quiet.
     async fn say(&self, text: &str) -> Vec<Frame> {
-        let mut stream = Stream::open(&self.service, "c", "", None).await;
+        let mut stream = self.listen().await;
         let path = "/api/conversations/c/prompts";
         let (status, answer) = self.service.post(path, &json!({"input": text})).await;
         assert_eq!(status, 202, "{answer}");
-        stream.until("agent_settled").await
+        self.heard(stream.until("agent_settled").await)
+    }
+
+    /// From what was read last.
+    async fn listen(&self) -> Stream {
+        let read = Some(self.read.load(Ordering::Relaxed)).filter(|read| *read > 0);
+        Stream::open(&self.service, "c", "", read).await
+    }
+
+    fn heard(&self, frames: Vec<Frame>) -> Vec<Frame> {
+        let last = frames.iter().rev().find_map(|frame| frame.id);
+        self.read.store(last.expect("events have numbers"), Ordering::Relaxed);
+        frames
     }
 
     async fn messages(&self) -> Vec<Value> {
@@ -128,7 +144,8 @@ async fn what_the_model_refuses_is_summed_up_and_asked_for_again() {
 
 #[tokio::test]
 async fn a_full_window_is_summed_up_before_all_is_quiet() {
-    let plays = vec![says("one"), takes("two", 120_000), says("## Goal\nTo count."), says("three")];
+    let (goal, turn) = (says("## Goal\nTo count."), says("The second was asked."));
+    let plays = vec![says("one"), takes("two", 120_000), goal, turn, says("three")];
     let stage = Stage::set(plays).await;
     stage.say("first").await;
     let told = stage.say("second").await;
@@ -144,27 +161,32 @@ async fn a_full_window_is_summed_up_before_all_is_quiet() {
     assert_eq!(named(&told, "auto_compaction_end")[0]["result"]["tokensBefore"], 120_005);
     stage.say("third").await;
     let last = stage.model.requests().last().unwrap()["input"].to_string();
-    assert!(last.contains("To count.") && last.contains("third"), "{last}");
+    for part in ["To count.", "The second was asked.", "two", "third"] {
+        assert!(last.contains(part), "{part}: {last}");
+    }
 }
 
 #[tokio::test]
 async fn somebody_asks_for_a_summary() {
-    let stage = Stage::set(vec![says("one"), says("## Goal\nTo count.")]).await;
+    let (goal, turn) = (says("## Goal\nTo count."), says("The second was asked."));
+    let stage = Stage::set(vec![says("one"), says("two"), goal, turn]).await;
     stage.say("first").await;
+    stage.say("second").await;
     let path = "/api/conversations/c/compact";
     let compact = async |body: Value| {
-        let after = stage.service.get("/api/conversations/c").await["turn"].clone();
-        assert!(after.is_number());
-        let mut stream = Stream::open(&stage.service, "c", "", None).await;
+        let mut stream = stage.listen().await;
         let (status, answer) = stage.service.post(path, &body).await;
         assert_eq!(status, 202, "{answer}");
         assert!(answer["inputId"].is_string());
-        let told = stream.until("auto_compaction_end").await;
+        let told = stage.heard(stream.until("auto_compaction_end").await);
         named(&told, "auto_compaction_end").last().map(|end| (*end).clone()).unwrap()
     };
     let done = compact(json!({"instructions": "the numbers"})).await;
-    assert_eq!(done["result"]["summary"], "## Goal\nTo count.");
-    let asked = stage.model.requests().last().unwrap()["input"].to_string();
+    assert_eq!(
+        done["result"]["summary"],
+        "## Goal\nTo count.\n\n---\n\n**Turn Context (split turn):**\n\nThe second was asked."
+    );
+    let asked = stage.model.requests()[2]["input"].to_string();
     assert!(asked.contains("Additional focus: the numbers"), "{asked}");
     let long = json!({"instructions": "x".repeat(5_000)});
     assert_eq!(stage.service.post(path, &long).await.0, 400);
