@@ -30,7 +30,7 @@ use crate::queue::doorbell::Doorbell;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::store::embedded::OpenError;
+use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
@@ -100,6 +100,7 @@ pub struct Running {
     /// Whether the store's claims died with the process before this one.
     is_alone: bool,
     agents: Vec<String>,
+    embedded: Option<Arc<EmbeddedStore>>,
     /// They end with the service.
     payments: Option<PaymentsServer>,
     emulator: Option<Azurite>,
@@ -141,8 +142,14 @@ impl App {
             return Err(StartError::Settings(self.mistakes));
         }
         let credentials = Credentials::default();
-        let loaded = load_agents(&self, settings, &options, &credentials)?;
-        let model = model_of(settings, &credentials).map_err(StartError::Settings)?;
+        let (loaded, model) = std::thread::scope(|scope| {
+            // Beside the other: both read the system's certificates, which takes most of a cold start.
+            let model = scope.spawn(|| model_of(settings, &credentials));
+            let loaded = load_agents(&self, settings, &options, &credentials);
+            (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let loaded = loaded?;
+        let model = model.map_err(StartError::Settings)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
@@ -199,6 +206,7 @@ impl App {
             world,
             is_alone: ports.embedded.is_some(),
             agents: names,
+            embedded: ports.embedded,
             payments: prepared.payments,
             emulator: ports.emulator,
         })
@@ -216,6 +224,11 @@ impl Running {
             .map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
     }
 
+    /// The store, when it lies in the data folder.
+    pub(super) fn embedded_store(&self) -> Option<Arc<EmbeddedStore>> {
+        self.embedded.clone()
+    }
+
     /// Names of the agents that are ready.
     pub fn agents(&self) -> &[String] {
         &self.agents
@@ -226,7 +239,8 @@ impl Running {
     /// # Errors
     /// A part of the service failed: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, is_alone, agents: _, payments, emulator } = self;
+        let Self { host, handler, world, is_alone, agents: _, embedded: _, payments, emulator } =
+            self;
         let handler_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let ended = handler_stop.clone();

@@ -111,11 +111,15 @@ fn tune_writer(connection: &Connection) -> Result<(), Box<dyn Error + Send + Syn
 
 fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     let done = usize::try_from(found).unwrap_or(0);
-    for (number, migration) in MIGRATIONS.iter().enumerate().skip(done) {
+    if done < MIGRATIONS.len() {
+        // One transaction for all: whoever starts for the first time waits for the disk once.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.execute_batch(migration)?;
+        for migration in MIGRATIONS.iter().skip(done) {
+            transaction.execute_batch(migration)?;
+        }
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", i64::try_from(number + 1).unwrap_or(0))?;
+        let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+        transaction.pragma_update(None, "user_version", known)?;
         transaction.commit()?;
     }
     Ok(())
