@@ -24,6 +24,7 @@ use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
 use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
+use crate::model::Model;
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
 use crate::queue::doorbell::Doorbell;
@@ -142,14 +143,7 @@ impl App {
             return Err(StartError::Settings(self.mistakes));
         }
         let credentials = Credentials::default();
-        let (loaded, model) = std::thread::scope(|scope| {
-            // Beside the other: both read the system's certificates, which takes most of a cold start.
-            let model = scope.spawn(|| model_of(settings, &credentials));
-            let loaded = load_agents(&self, settings, &options, &credentials);
-            (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
-        let loaded = loaded?;
-        let model = model.map_err(StartError::Settings)?;
+        let (loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
@@ -301,6 +295,21 @@ async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
         PaymentsServer::start().await.map_err(io("start the example's payments server"))?;
     let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
     Ok(Prepared { settings, payments: Some(server) })
+}
+
+/// Side by side: both read the certificates of the system, which takes most of a cold start.
+fn agents_and_model(
+    app: &App,
+    settings: &Settings,
+    options: &ServiceOptions,
+    credentials: &Credentials,
+) -> Result<(Loaded, Arc<dyn Model>), StartError> {
+    let (loaded, model) = std::thread::scope(|scope| {
+        let model = scope.spawn(|| model_of(settings, credentials));
+        let loaded = load_agents(app, settings, options, credentials);
+        (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    Ok((loaded?, model.map_err(StartError::Settings)?))
 }
 
 /// Reads the agent files with the app's tools; a mistake in any stops the start.

@@ -144,5 +144,6 @@ async fn a_tool_round_costs_two_fsyncs_and_no_more_bytes_the_longer_it_goes_on()
     assert_eq!(commits, 2 * rounds, "the answer with its intent, and the result");
     assert_eq!(store.checkpoints(), checkpoints, "so that the log alone has grown");
     let (first, second) = (bytes[1] - bytes[0], bytes[2] - bytes[1]);
-    assert!(second * 10 <= first * 11, "{first} bytes, then {second} for as many rounds");
+    // Trees of pages grow a level when they begin; were the history written again, it would be twice as much.
+    assert!(second * 4 <= first * 5, "{first} bytes, then {second} for as many rounds");
 }

@@ -23,7 +23,7 @@ fn key() -> ConversationKey {
 
 fn document(id: &str, kind: Kind, number: usize) -> Document {
     let body = RawJson::of(&serde_json::json!({ "number": number }));
-    let due = (number % 2 == 0).then_some(Timestamp(7));
+    let due = number.is_multiple_of(2).then_some(Timestamp(7));
     let state = (kind == Kind::Head).then(|| "running".to_owned());
     let created_at = (kind == Kind::Head).then_some(Timestamp(3));
     Document { id: id.to_owned(), kind, body, due, created_at, state, ttl: None }
@@ -107,14 +107,14 @@ fn what_is_written_while_it_is_read_is_not_kept() {
     warm.read(&key(), read).unwrap();
     assert!(warm.get(&at).is_none(), "what is read meanwhile may be old");
     let replaced = Write::Replace(document(HEAD_ID, Kind::Head, 2), None);
-    warm.put(lifted, &[replaced.clone()], &[ETag("2".to_owned())]);
+    warm.put(lifted, std::slice::from_ref(&replaced), &[ETag("2".to_owned())]);
     assert_eq!(warm.get(&at).unwrap().head.as_ref().unwrap().etag.0, "2");
 
     warm.forget(&warm.lift(&at).unwrap());
     assert!(warm.get(&at).is_none(), "the file knows what became of it");
     warm.read(&key(), || {
         let lifted = warm.lift(&at).unwrap();
-        warm.put(lifted, &[replaced.clone()], &[ETag("3".to_owned())]);
+        warm.put(lifted, std::slice::from_ref(&replaced), &[ETag("3".to_owned())]);
         read()
     })
     .unwrap();
