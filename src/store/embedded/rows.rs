@@ -157,8 +157,8 @@ pub(super) fn read(
         .transpose()
 }
 
-/// The kind is spelled out: whether an index with a condition may be used depends on it, and SQLite would prepare a statement
-/// whose plan depends on a bound value anew each time. No text of a stranger is in it.
+/// The kind is spelled out: whether an index with a condition may be used depends on it, and plans are made without a look at
+/// bound values. No text of a stranger is in it.
 fn select_sql(selection: &Selection) -> String {
     // SQLite uses a partial index only where its condition is spelled out.
     let rare = match selection.kind {

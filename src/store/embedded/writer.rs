@@ -20,9 +20,9 @@ use crate::store::{ETag, Partition, StoreError, Write};
 
 /// Batches of one transaction; it bounds how long the first one waits for its answer.
 const GROUP_MAX: usize = 256;
-/// Pages in the log (8 MB) above which it is moved into the database: a page that was written many times meanwhile is
-/// moved once. Less than what is kept of its file, so that it is written over and does not grow again.
-const LOG_PAGES_MAX: u64 = 2000;
+/// Pages in the log (4 MB) above which it is moved into the database. Measured with 2000: 2 % fewer bytes written, and the
+/// commit behind it waits 8 ms instead of 3.
+const LOG_PAGES_MAX: u64 = 1000;
 /// Versions that one opening of the store can give, as bits. The opening's number is above them, so that no version is
 /// ever given twice: a document deleted and created again matches none of its old `ETag`s.
 const VERSION_BITS: u32 = 40;
