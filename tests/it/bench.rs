@@ -33,7 +33,7 @@ fn every_turn_is_driven_by_http_counted_and_compared() {
         assert_eq!(figures.turns, 2 * 2 * 4, "{case:?}");
         assert!(figures.turns_per_second > 0.0 && figures.turn_ms_p50 > 0.0, "{case:?}");
         // Two for each round, and what four prompts cost for themselves; conversations may share them.
-        assert!(figures.fsyncs_per_round > 0.9 && figures.fsyncs_per_round < 5.0, "{case:?}");
+        assert!(figures.fsyncs_per_round > 0.9 && figures.fsyncs_per_round < 8.0, "{case:?}");
         assert!(figures.cold_start_ms > 0.0 && figures.stored_bytes_per_turn > 0.0, "{case:?}");
         #[cfg(target_os = "linux")]
         assert!(figures.peak_bytes.is_some() && figures.cpu_ms_per_turn.is_some(), "{case:?}");
