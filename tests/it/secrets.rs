@@ -115,9 +115,8 @@ fn settings(model: &FakeModel, careless: &Careless) -> Vec<(&'static str, String
 
 /// The key as it is and as base64: the shapes in which it is written into settings.
 fn is_told(text: &[u8]) -> Option<String> {
-    let shapes =
-        // Twelve bytes: no more follow that could change its end.
-        [CANARY.to_owned(), STANDARD.encode(CANARY)];
+    // Twelve bytes: nothing that follows changes the end of their base64.
+    let shapes = [CANARY.to_owned(), STANDARD.encode(CANARY)];
     let shown = String::from_utf8_lossy(text);
     shapes.iter().find_map(|shape| {
         let at = shown.find(shape.as_str())?;

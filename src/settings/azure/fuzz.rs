@@ -8,7 +8,10 @@ fn connection_string(input: &[u8]) {
     match parse(text) {
         Ok(account) => assert!(!format!("{:?}", account.access).contains(SECRET)),
         Err(wrong) => {
-            assert!(!wrong.is_empty() && wrong.iter().all(|why| !why.contains(SECRET)), "{wrong:?}")
+            assert!(
+                !wrong.is_empty() && wrong.iter().all(|why| !why.contains(SECRET)),
+                "{wrong:?}"
+            );
         }
     }
 }
