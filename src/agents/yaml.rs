@@ -50,7 +50,7 @@ const DEPTH_MAX: usize = 32;
 /// Values that stand for what was named before.
 const REPEATS_MAX: usize = 10_000;
 /// Bytes of all of them.
-pub(super) const REPEATED_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(super) const REPEATED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Reads one document.
 ///
