@@ -217,11 +217,17 @@ fn tests_that_the_documents_name_exist() {
     }
     assert!(count > 0, "docs/architecture.md names no test");
     let path = regex::Regex::new(r"`(?:\w+::)+(\w+)`").unwrap();
-    let page = read("docs/threats.md");
-    let names: Vec<String> = path.captures_iter(&page).map(|name| name[1].to_owned()).collect();
-    assert!(names.len() > 20, "docs/threats.md names the tests that show it: {names:?}");
-    for name in names {
-        assert!(code.contains(&format!("fn {name}(")), "there is no test `{name}`");
+    for page in ["docs/threats.md", "docs/guarantees.md"] {
+        let text = read(page);
+        let names: Vec<&str> = path
+            .captures_iter(&text)
+            .filter_map(|name| name.get(1))
+            .map(|name| name.as_str())
+            .collect();
+        assert!(names.len() > 20, "{page} names the tests that show it: {names:?}");
+        for name in names {
+            assert!(code.contains(&format!("fn {name}(")), "{page}: there is no test `{name}`");
+        }
     }
 }
 
