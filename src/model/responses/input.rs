@@ -164,7 +164,8 @@ impl<'a> Plan<'a> {
 
     fn with_single_id(&mut self, mut item: Value) -> Value {
         let id = item.get("id").and_then(Value::as_str).map(ToOwned::to_owned);
-        let is_fit = id.is_some_and(|id| id.len() <= WIRE_ID_MAX && self.item_ids.insert(id));
+        let is_fit =
+            id.is_some_and(|id| (1..=WIRE_ID_MAX).contains(&id.len()) && self.item_ids.insert(id));
         if let Some(object) = item.as_object_mut().filter(|_| !is_fit) {
             object.shift_remove("id");
         }
@@ -366,7 +367,7 @@ fn read_signature(signature: &str) -> (Option<String>, Option<String>) {
     }
     let stored: Value = serde_json::from_str(signature).unwrap_or_default();
     let text = |name: &str| stored.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
-    (text("id"), text("phase"))
+    (text("id").filter(|id| !id.is_empty()), text("phase"))
 }
 
 /// The model's own text. What was no JSON had become a JSON string and goes back as it came.
