@@ -15,3 +15,4 @@ mod rig;
 mod saying;
 mod stopping;
 mod streaming;
+mod why;
