@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, Counting, Script, Steady, call, idempotency, text};
 use crate::agent::entry::{EntryBody, PromptState};
-use crate::agent::phase::Phase;
+use crate::agent::phase::{CallState, Phase};
 use crate::clock::Clock as _;
 use crate::settings::brakes::{Brakes, parse};
 use crate::turn::admission::stop::{AbortRequest, abort};
@@ -127,7 +127,7 @@ async fn calls_beside_a_paused_one_run_and_it_waits_alone() {
     let Phase::Calls { calls, .. } = bench.head().await.unwrap().phase else {
         panic!("the batch is open")
     };
-    assert_eq!(calls.iter().map(|call| call.is_done()).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(calls.iter().map(CallState::is_done).collect::<Vec<_>>(), [false, true]);
     assert_eq!(waits_for(&bench).await.0, WaitsFor::Paused);
     bench.brakes = Arc::default();
     pass(&mut bench, 2).await;

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use crate::agent::entry::Entry;
 use crate::agent::head::{Claim, Head, State};
 use crate::agent::inbox::InboxItem;
+use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::Phase;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, WorkerId};
@@ -183,7 +184,8 @@ async fn facts(
     let tools = match head.phase {
         Phase::Calls { answer, .. } => {
             let entry = store.read(&partition, &entry_id(answer), Freshness::Any).await?;
-            entry.map(|stored| load::read_body(&stored)).transpose()?.map(names).unwrap_or_default()
+            let answer: Option<Entry> = entry.as_ref().map(load::read_body).transpose()?;
+            answer.as_ref().map(names).unwrap_or_default()
         }
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
@@ -191,9 +193,10 @@ async fn facts(
 }
 
 /// Of an answer's calls.
-fn names(answer: Entry) -> Vec<String> {
-    let message = answer.body.message().and_then(|message| message.as_assistant());
-    message.into_iter().flat_map(|it| it.tool_calls()).map(|call| call.name.clone()).collect()
+fn names(answer: &Entry) -> Vec<String> {
+    let message = answer.body.message().and_then(Message::as_assistant);
+    let calls = message.into_iter().flat_map(AssistantMessage::tool_calls);
+    calls.map(|call| call.name.clone()).collect()
 }
 
 /// The one function that makes the sentence.
@@ -203,10 +206,12 @@ pub(crate) fn told(facts: &Facts) -> WhyView {
     let cause = cause::of(facts, claim.as_ref());
     let waits_for = cause.waits_for();
     let is_to_come = || load::to_come(head, &facts.inbox).next().is_some();
-    let state = match waits_for {
-        _ if waits_for.is_person() => State::WaitingForApproval,
-        _ if head.phase == Phase::Idle && !is_to_come() => State::Idle,
-        _ => State::Running,
+    let state = if waits_for.is_person() {
+        State::WaitingForApproval
+    } else if head.phase == Phase::Idle && !is_to_come() {
+        State::Idle
+    } else {
+        State::Running
     };
     WhyView {
         id: head.conversation_id.clone(),

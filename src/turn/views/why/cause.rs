@@ -106,7 +106,8 @@ fn unheld(facts: &Facts) -> Cause<'_> {
         return Cause::Nudge(Step::Stop { since: stop.accepted_at });
     }
     if let Some(brake) = &head.brake {
-        return Cause::Paused(brake);
+        // A person can move meanwhile.
+        return asked(facts).unwrap_or(Cause::Paused(brake));
     }
     match &head.phase {
         Phase::Idle | Phase::Deleted => at_rest(facts),

@@ -2,6 +2,7 @@
 //! two who ask read the same.
 
 use crate::agent::brake::Behind;
+use crate::agent::budget::Shortage;
 use crate::agent::entry::PromptState;
 use crate::agent::request::{Request, RequestKind, Verdict};
 use crate::agent::step::CLAIMS_MAX;
@@ -164,7 +165,7 @@ fn asked(request: &Request, others: usize) -> String {
         }
         RequestKind::Question => format!("A person is asked something by an extension since {at}"),
         RequestKind::Budget => {
-            let used_up = request.budget.as_ref().map(|shortage| shortage.reason());
+            let used_up = request.budget.as_ref().map(Shortage::reason);
             let used_up = used_up.unwrap_or_else(|| "A budget is used up.".to_owned());
             let used_up = used_up.trim_end_matches('.').to_owned();
             format!("{used_up}, and a person is asked since {at} whether it may cost more")
