@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, TenantId};
 use crate::store::{ConversationStore, Kind, Owed, Partition, StoreError};
 use crate::turn::admission::Refusal;
+use crate::turn::schedules;
 use crate::turn::views::why::{WaitsFor, WhyView, why};
 
 /// Conversations that are listed at most.
@@ -137,7 +138,10 @@ fn note(found: &mut Found, query: &WorkQuery, owed: Owed) {
         return;
     }
     match owed.partition {
-        Partition::Scope(_) => found.schedules += usize::from(query.stuck.is_some()),
+        Partition::Scope(_) if schedules::is_schedule(&owed.id) => {
+            found.schedules += usize::from(query.stuck.is_some());
+        }
+        Partition::Scope(_) => {}
         Partition::Conversation(_) if owed.kind == Kind::Notice => {
             found.notices += usize::from(query.stuck.is_some());
         }
