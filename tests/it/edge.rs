@@ -14,5 +14,6 @@ mod queueing;
 mod rig;
 mod saying;
 mod stopping;
+mod strangers;
 mod streaming;
 mod why;
