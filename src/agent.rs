@@ -1,6 +1,7 @@
 //! The core: what a conversation is and what happens next in it. Pure: no I/O, no clock, no chance, no logging.
 
 pub mod batch;
+pub mod brake;
 pub mod budget;
 pub mod compaction;
 pub mod content;

@@ -7,6 +7,7 @@ mod checks;
 mod commands;
 mod functions;
 mod halt;
+mod looking;
 mod model;
 mod ports;
 mod service;

@@ -28,6 +28,7 @@ pub mod token;
 mod traced;
 mod usage;
 mod wait;
+mod why;
 
 use std::convert::Infallible;
 use std::sync::Arc;

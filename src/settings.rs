@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub mod azure;
+pub mod brakes;
 pub mod budgets;
 pub mod halt;
 pub mod links;
@@ -20,6 +21,7 @@ pub mod telemetry;
 mod tests;
 
 use azure::{CosmosAccount, Identity, StorageAccount};
+use brakes::Brakes;
 use budgets::Budgets;
 use halt::HaltAt;
 use links::{ArtifactLinks, Auth, Webhook};
@@ -59,6 +61,8 @@ pub struct Settings {
     /// Of tenants, users and agents.
     pub budgets: Budgets,
     pub rate_limits: RateLimits,
+    /// Whether they are about anything there is, is seen when the agents are read.
+    pub brakes: Brakes,
     /// Absent: the embedded store, which Azure refuses.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
@@ -121,6 +125,7 @@ impl Settings {
             storage,
             budgets: budgets::read(&mut reader),
             rate_limits: rates::read(&mut reader),
+            brakes: brakes::read(&mut reader),
             cosmos: CosmosAccount::read(&mut reader, &identity),
             telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,

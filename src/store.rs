@@ -267,6 +267,12 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
     /// not, extend it by a commit; [`StoreError::Conflict`]: it is no longer the caller's.
     async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError>;
 
+    /// Who has the claim, and until when, where the store keeps claims apart from heads; `None`: nobody has, or it stands in
+    /// the head. For people: nothing is decided by it.
+    fn holder(&self, _key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        None
+    }
+
     /// Gives the claim back where the store keeps it apart; otherwise the last commit has done it. Never fails: an
     /// unreleased claim ends by itself.
     async fn release(&self, key: &ConversationKey, worker: &WorkerId);

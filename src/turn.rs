@@ -3,6 +3,7 @@
 pub mod admission;
 mod answering;
 mod books;
+mod braking;
 mod calling;
 mod claiming;
 mod commit;
@@ -44,6 +45,7 @@ use crate::ids::{ConversationId, ConversationKey, Ids, TenantId, UserId, WorkerI
 use crate::live::Live;
 use crate::model::Model;
 use crate::queue::Queue;
+use crate::settings::brakes::Brakes;
 use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 
@@ -70,6 +72,8 @@ pub struct World {
     pub worker: WorkerId,
     pub limits: Limits,
     pub money: Arc<money::Money>,
+    /// What is paused; the same as long as the process lives.
+    pub brakes: Arc<Brakes>,
     pub telemetry: Telemetry,
 }
 

@@ -89,8 +89,9 @@ pub struct Draft {
 
 impl Draft {
     pub fn new(head: Head, answer: Option<Arc<Entry>>, rules: Rules, now: Timestamp) -> Self {
+        let put_off = head.put_off().cloned();
         Self {
-            head,
+            head: Head { put_off, ..head },
             entries: Vec::new(),
             events: Vec::new(),
             receipts: Vec::new(),
@@ -241,6 +242,11 @@ impl Head {
 
     /// When the next step is due; telling the books is none.
     pub fn step_owed_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let owed_at = self.unbraked_at(now)?;
+        Some(self.brake.as_ref().map_or(owed_at, |brake| owed_at.max(brake.look_at)))
+    }
+
+    fn unbraked_at(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.phase {
             Phase::Deleted => None,
             Phase::Model { .. } | Phase::Summary { .. } if self.is_paused() => {

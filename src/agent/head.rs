@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::brake::{Brake, PutOff};
 use crate::agent::budget::{Books, Held, Raise};
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
@@ -19,7 +20,7 @@ use crate::ids::{
 /// What this version writes.
 pub const SCHEMA: u32 = 1;
 /// The newest `minReader` that this version may act on.
-pub const READER: u32 = 2;
+pub const READER: u32 = 3;
 /// Bytes of a head as JSON; a commit above it is refused.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Prompts whose span the head remembers.
@@ -96,6 +97,12 @@ pub struct Head {
     pub held: Option<Held>,
     #[serde(default, skip_serializing_if = "Books::is_blank")]
     pub books: Books,
+    /// Good until the next look at what waits, which takes it out or puts it on again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brake: Option<Brake>,
+    /// See [`Head::put_off`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub put_off: Option<PutOff>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -239,8 +246,11 @@ impl Head {
 
     /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
     /// after the other; where a budget bounds the next call, of which version 1 knows nothing; and where the conversation is or
-    /// was summed up: version 1 would send the model all of it.
+    /// was summed up: version 1 would send the model all of it. 3 while a brake is on, of which version 2 knows nothing.
     pub fn reader_needed(&self) -> u32 {
+        if self.brake.is_some() {
+            return 3;
+        }
         let is_bounded = self.settings.budget.is_some() || self.held.is_some() || self.is_paused();
         match self.phase {
             Phase::Calls { at_once: 2.., .. } | Phase::Summary { .. } => 2,

@@ -14,6 +14,7 @@ mod taking_in;
 
 use std::collections::BTreeMap;
 
+use crate::agent::brake::Brake;
 use crate::agent::content::Block;
 use crate::agent::draft::{Draft, Pending};
 use crate::agent::entry::Output;
@@ -61,6 +62,8 @@ pub enum Input {
     Poisoned { reason: String },
     /// Something about money.
     Paying(Box<Paying>),
+    /// What comes next is not begun: the agent or the tool is paused.
+    Braked(Brake),
 }
 
 #[derive(Clone, Debug)]
@@ -147,5 +150,8 @@ pub fn step(draft: &mut Draft, input: &Input) {
         }
         Input::Poisoned { reason } => ending::poison(draft, reason),
         Input::Paying(paying) => paying::pay(draft, paying),
+        Input::Braked(brake) => {
+            draft.head.brake = draft.head.step_owed_at(draft.now).map(|_| brake.clone());
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::app::looking;
 use crate::app::ports::Storage;
 use crate::bench::case::BenchArguments;
 use crate::doctor::Format;
@@ -86,6 +88,40 @@ pub(super) enum Command {
         data: PathBuf,
         #[arg(long, value_name = "DIR")]
         agents: PathBuf,
+    },
+    /// Say in one sentence what a conversation waits for, who has it, and what would let it go on.
+    Why {
+        #[arg(value_name = "ID")]
+        id: String,
+        #[arg(long, value_name = "ID", default_value = "default")]
+        tenant: String,
+        /// Its owner; else whoever has a conversation of that id.
+        #[arg(long, value_name = "ID")]
+        user: Option<String>,
+        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
+        data: PathBuf,
+        /// For programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the conversations that are not at rest, each with what it waits for.
+    Ls {
+        /// Only what was due so long ago and is not paused: somebody should have come.
+        #[arg(long, value_name = "SPAN", value_parser = looking::span, num_args = 0..=1, default_missing_value = "10m")]
+        stuck: Option<Duration>,
+        /// Only what waits for a person.
+        #[arg(long)]
+        waiting: bool,
+        /// Else every tenant's; of a running `dev`, those of `default`.
+        #[arg(long, value_name = "ID")]
+        tenant: Option<String>,
+        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
+        data: PathBuf,
+        /// For programs.
+        #[arg(long)]
+        json: bool,
     },
     /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
     Doctor {
@@ -242,5 +278,17 @@ mod tests {
         assert_eq!(of("turnwheel rebuild-queue", "UseDevelopmentStorage=true"), Storage::Embedded);
         assert_eq!(of("turnwheel rebuild-queue --storage embedded", real), Storage::Embedded);
         assert!(Arguments::try_parse_from(["turnwheel", "redrive", "agent-turns"]).is_err());
+    }
+
+    #[test]
+    fn what_is_stuck_was_due_ten_minutes_ago_unless_somebody_says_otherwise() {
+        let of = |line: &str| match arguments(line).command {
+            Some(Command::Ls { stuck, waiting, .. }) => (stuck, waiting),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(of("turnwheel ls"), (None, false));
+        assert_eq!(of("turnwheel ls --stuck"), (Some(Duration::from_mins(10)), false));
+        assert_eq!(of("turnwheel ls --stuck 90s --waiting"), (Some(Duration::from_secs(90)), true));
+        assert!(Arguments::try_parse_from(["turnwheel", "ls", "--stuck", "soon"]).is_err());
     }
 }

@@ -17,7 +17,13 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 pub(super) fn agent_checks(app: &App, settings: &Settings) -> Vec<Check> {
     let mistakes = super::commands::agent_mistakes(app, settings);
     if mistakes.is_empty() {
-        return vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
+        let mut checks = vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
+        if !settings.brakes.is_off() {
+            let on = settings.brakes.all().join(", ");
+            let told = format!("{on}: what is owed is kept and not started");
+            checks.push(Check::ok(Area::Agents, "TURNWHEEL_PAUSED", told));
+        }
+        return checks;
     }
     mistakes.iter().map(|mistake| Check::agent_mistake(mistake)).collect()
 }

@@ -7,17 +7,20 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
+use crate::app::looking::Named;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, bench, checks, model, upkeep, usage, voice};
+use crate::app::{App, bench, checks, looking, model, upkeep, usage, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
+use crate::ids::TenantId;
 use crate::package::{self, Order, Script};
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::settings::{self, Settings, local};
 use crate::telemetry::{Style, Telemetry};
+use crate::turn::views::work::WorkQuery;
 
 /// Where conversations are kept when no place is named.
 const DATA: &str = ".turnwheel";
@@ -45,6 +48,13 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
                 .map_or_else(|error| complain(&error), |()| DONE)
         }),
         Some(Command::BenchWorker { data, agents }) => bench_worker(app, data, agents),
+        Some(Command::Why { id, tenant, user, data, json }) => {
+            why(&Named { id, tenant, user }, &data, json)
+        }
+        Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
+            let tenant = tenant.map(TenantId::new);
+            ls(WorkQuery { tenant, stuck, is_waiting: waiting }, &data, json)
+        }
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
     ExitCode::from(code)
@@ -169,23 +179,51 @@ fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
     })
 }
 
+fn why(named: &Named, data: &Path, is_json: bool) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    block_on(async {
+        let asked = Box::pin(looking::ask_why(&settings, data, named)).await;
+        shown(asked, is_json, looking::told)
+    })
+}
+
+fn ls(query: WorkQuery, data: &Path, is_json: bool) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    let is_stuck = query.stuck.is_some();
+    block_on(async {
+        let asked = Box::pin(looking::ask_work(&settings, data, query)).await;
+        shown(asked, is_json, |report| looking::listed(report, is_stuck))
+    })
+}
+
+/// As JSON for a program, in words for a person.
+fn shown<T: serde::Serialize>(
+    asked: Result<T, StartError>,
+    is_json: bool,
+    told: impl FnOnce(&T) -> String,
+) -> u8 {
+    match asked {
+        Ok(found) if is_json => say(&serde_json::to_string_pretty(&found).unwrap_or_default()),
+        Ok(found) => say(&told(&found)),
+        Err(error) => return complain(&error),
+    }
+    DONE
+}
+
 fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
     let settings = match read_settings() {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
     block_on(async {
-        match Box::pin(usage::ask(&settings, data, question)).await {
-            Ok(report) if is_json => {
-                say(&serde_json::to_string_pretty(&report).unwrap_or_default());
-                DONE
-            }
-            Ok(report) => {
-                say(&usage::table(&report));
-                DONE
-            }
-            Err(error) => complain(&error),
-        }
+        let asked = Box::pin(usage::ask(&settings, data, question)).await;
+        shown(asked, is_json, usage::table)
     })
 }
 
@@ -346,7 +384,7 @@ pub(super) fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
         settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
     match service::load_agents(app, &settings, &options, &Credentials::default()) {
         Ok(_) => Vec::new(),
-        Err(StartError::Agents(mistakes)) => mistakes,
+        Err(StartError::Agents(mistakes) | StartError::Settings(mistakes)) => mistakes,
         Err(error) => vec![error.to_string()],
     }
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{self, Loaded};
+use crate::agents::{self, Catalog, Loaded};
 use crate::app::App;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
@@ -29,6 +29,7 @@ use crate::payments::PaymentsServer;
 use crate::queue::Queue;
 use crate::queue::doorbell::Doorbell;
 use crate::settings::Settings;
+use crate::settings::brakes::Brakes;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
 use crate::store::embedded::{EmbeddedStore, OpenError};
@@ -144,6 +145,12 @@ impl App {
         }
         let credentials = Credentials::default();
         let (loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
+        if !settings.brakes.is_off() {
+            let on = settings.brakes.all().join(", ");
+            tracing::warn!(
+                "paused by TURNWHEEL_PAUSED: {on}; what is owed is kept and not started"
+            );
+        }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
@@ -187,6 +194,7 @@ impl App {
             probe: probe(settings, &options.data),
             limits: limits(ports.embedded.is_some()),
             money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
+            brakes: Arc::new(settings.brakes.clone()),
             telemetry: options.telemetry,
         });
         let auth = settings.auth.unwrap_or(Auth::Keys);
@@ -338,8 +346,33 @@ pub(super) fn load_agents(
     if let Some(note) = &loaded.note {
         tracing::warn!("{note}");
     }
+    let brakes = about_nothing(&settings.brakes, &loaded.catalog);
+    if !brakes.is_empty() {
+        return Err(StartError::Settings(brakes));
+    }
     loaded.catalog.default_agent.clone_from(&settings.default_agent);
     Ok(loaded)
+}
+
+/// Brakes that would hold nothing: who sets one believes that something is paused.
+fn about_nothing(brakes: &Brakes, catalog: &Catalog) -> Vec<String> {
+    let is_agent =
+        |name: &str| catalog.agents.contains_key(name) || catalog.broken.contains_key(name);
+    let is_tool = |name: &str| catalog.agents.values().any(|agent| agent.tool(name).is_some());
+    let told = |on: &str| {
+        let (what, name) = on.split_once(':').unwrap_or_default();
+        match what {
+            "agent" => {
+                let names: Vec<&str> = catalog.agents.keys().map(String::as_str).collect();
+                format!(
+                    "TURNWHEEL_PAUSED names `{on}`: there is no agent `{name}`; there are: {}",
+                    names.join(", ")
+                )
+            }
+            _ => format!("TURNWHEEL_PAUSED names `{on}`: no agent has a tool `{name}`"),
+        }
+    };
+    brakes.about_nothing(is_agent, is_tool).into_iter().map(told).collect()
 }
 
 /// The settings' keys; without any, one that is made once and kept beside the data.

@@ -64,6 +64,7 @@ pub(super) async fn rebuild(
         telemetry: Telemetry::default(),
         limits: Limits::default(),
         money: Arc::default(),
+        brakes: Arc::default(),
     };
     let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
     Ok(format!("Rang for {rung} conversations."))

@@ -9,7 +9,7 @@ use crate::agent::settings::Settings;
 use crate::http::health::AgentView;
 use crate::http::{
     Shared, approvals, artifacts, compact, conversations, events, health, inbox, links, prompts,
-    schedules, stop, usage,
+    schedules, stop, usage, why,
 };
 use crate::turn::views::ArtifactView;
 use crate::turn::views::approvals::ApprovalView;
@@ -30,6 +30,8 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
     let api = OpenApiRouter::new()
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::read, conversations::change, conversations::delete))
+        .routes(routes!(why::read))
+        .routes(routes!(why::list))
         .routes(routes!(conversations::list_messages, inbox::add_message))
         .routes(routes!(conversations::list_entries))
         .routes(routes!(compact::compact))
@@ -144,7 +146,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
         assert_eq!(json["openapi"], "3.1.0");
         let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 25, "{paths:?}");
+        assert_eq!(paths.len(), 27, "{paths:?}");
         assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
         // The wire's names, not Rust's.
         assert!(

@@ -8,14 +8,9 @@ use crate::http::lists::Params;
 use crate::http::owner::Caller;
 use crate::http::problem::{self, Problem};
 use crate::ids::{ConversationKey, UserId, is_plain};
-use crate::store::HeadQuery;
 use crate::turn::admission::Owner;
 use crate::turn::admission::conversation::ID_MAX;
-use crate::turn::{record, views::load};
-
-/// Heads that a search for another's conversation reads at most; `?userId=` needs no search.
-const HEADS_READ_MAX: usize = 5_000;
-const PAGE: usize = 100;
+use crate::turn::views::load;
 
 /// The caller's own conversation of that id.
 pub(crate) fn own(caller: &Caller, id: &str) -> Result<ConversationKey, Problem> {
@@ -82,7 +77,8 @@ async fn others(
     if load::find_head(&api.world, &own).await?.is_some() {
         return Ok(own);
     }
-    let mut found = search(api, caller, &own).await?.into_iter();
+    let found = load::of_id(&*api.world.store, &own.tenant, &own.conversation_id).await;
+    let mut found = found.map_err(store_problem)?.into_iter();
     match (found.next(), found.next()) {
         (None, _) => Ok(own),
         (Some(key), None) => Ok(key),
@@ -90,36 +86,6 @@ async fn others(
             problem::CONFLICT,
             "several people have a conversation of that id: say whose with ?userId=",
         )),
-    }
-}
-
-async fn search(
-    api: &Api,
-    caller: &Caller,
-    own: &ConversationKey,
-) -> Result<Vec<ConversationKey>, Problem> {
-    let mut query = HeadQuery {
-        tenant: caller.owner.tenant.clone(),
-        user: None,
-        state: None,
-        limit: PAGE,
-        continuation: None,
-    };
-    let mut found = Vec::new();
-    let mut heads_read = 0;
-    loop {
-        let page = api.world.store.heads(&query).await.map_err(store_problem)?;
-        heads_read += page.items.len();
-        for stored in &page.items {
-            let head = record::read_head(stored).map_err(store_problem)?;
-            if head.conversation_id == own.conversation_id {
-                found.push(head.key());
-            }
-        }
-        query.continuation = page.continuation;
-        if query.continuation.is_none() || heads_read >= HEADS_READ_MAX {
-            return Ok(found);
-        }
     }
 }
 

@@ -164,6 +164,8 @@ pub const ROWS: &[Row] = &[
         .or("no limit; approvers `owner` and `link`").like(r#"{"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}, "approvers": ["role:Finance"]}"#),
     Row::yours("TURNWHEEL_RATE_LIMITS", "How many requests and model calls one owner may make, for each instance: so many at once, and as many again in each `s`, `min` or `h`.")
         .or("no limit").like("requests=60/min,modelCalls=30/min"),
+    Row::yours("TURNWHEEL_PAUSED", "Whose work is kept and not started: `*` everything, `agent:NAME`, `tool:NAME`, separated by commas.")
+        .or("nothing is paused").like("agent:clerk,tool:send_payment"),
     Row::yours("RUST_LOG", "Which log lines are written.").or("info").sample("info").like("info,turnwheel=debug"),
     Row::otel("OTEL_SDK_DISABLED", "Sends no spans, metrics and logs, to Application Insights neither.").or("false").like("true"),
     Row::otel("OTEL_SERVICE_NAME", "The service's name.").or("the app's name in Azure, else `turnwheel`").like("agents"),
@@ -207,6 +209,5 @@ pub const ROWS: &[Row] = &[
     Row::of("IDENTITY_ENDPOINT", SetBy::Platform, "Where a managed identity's tokens are given: the app has one.").like("http://127.0.0.1:8081/msi/token"),
     Row::of("AZURE_FEDERATED_TOKEN_FILE", SetBy::Platform, "The token of a workload identity; with tenant and client id it is the app's own identity.").like("/var/run/secrets/azure/tokens/azure-identity-token"),
     Row::of("TURNWHEEL_HALT_AT", SetBy::Tests, "Stops the process for ever at a boundary, so that a test can kill it there.").like("after-answer#2"),
-    Row::of("TURNWHEEL_PAUSED", SetBy::Later, "Agents and tools whose work is kept and not started."),
     Row::of("TURNWHEEL_RETENTION", SetBy::Later, "How long conversations are kept."),
 ];

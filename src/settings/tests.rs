@@ -90,7 +90,8 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
         ("TURNWHEEL_HALT_AT", "here#0"),
         ("TURNWHEEL_BUDGETS", r#"{"tenant": {"day": {"usd": 0}}}"#),
         ("TURNWHEEL_RATE_LIMITS", "requests=0/min"),
-        ("TURNWHEEL_PAUSED", "*"),
+        ("TURNWHEEL_PAUSED", "clerk"),
+        ("TURNWHEEL_RETENTION", "30d"),
     ]);
     insta::assert_snapshot!(text, @r#"
     TURNWHEEL_MODEL is `high=`: expected `scripted`, a model id such as `gpt-5.1`, or `normal=MODEL,high=MODEL`
@@ -102,10 +103,11 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
     TURNWHEEL_HTTP_TOOLS_ALLOW is `http://10.0.0.1`: expected hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://
     TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both, and each is more than 0 at line 1 column 31; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}
     TURNWHEEL_RATE_LIMITS is `requests=0/min`: expected rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h
+    TURNWHEEL_PAUSED is `clerk`: expected `*` for everything, or a list of `agent:NAME` and `tool:NAME`, separated by commas
     RUST_LOG is `turnwheel=loud`: expected directives such as `info` or `info,turnwheel=debug`
     FUNCTIONS_CUSTOMHANDLER_PORT is `0`: expected a port from 1 to 65535
     TURNWHEEL_HALT_AT is `here#0`: expected a boundary's name, or name#n with n from 1
-    TURNWHEEL_PAUSED is set, but comes with a later release and would do nothing: remove it
+    TURNWHEEL_RETENTION is set, but comes with a later release and would do nothing: remove it
     "#);
 }
 

@@ -43,6 +43,7 @@ pub(crate) async fn contract(make: impl AsyncFn() -> Arc<dyn ConversationStore>)
     claims::an_ended_claim_is_taken_over_five_seconds_later(&*make().await).await;
     claims::a_renewed_claim_lasts_longer(&*make().await).await;
     claims::a_claim_given_back_is_free_at_once(&*make().await).await;
+    claims::whoever_has_the_claim_is_named(&*make().await).await;
     claims::a_claim_brings_what_waits_by_id(&*make().await).await;
     claims::only_what_exists_is_claimed_and_a_deleted_head_is(&*make().await).await;
 }

@@ -196,6 +196,10 @@ impl ConversationStore for EmbeddedStore {
         if self.claims.renew(&request) { Ok(true) } else { Err(StoreError::Conflict) }
     }
 
+    fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.claims.holder(key)
+    }
+
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         self.claims.release(key, worker);
     }

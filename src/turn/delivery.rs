@@ -143,11 +143,14 @@ async fn work(
     let inbox = inbox.map_err(|source| hold.error("decide what was asked in", source))?;
     let tried = hold.try_out(&[inbox::looked(&inbox), Input::TakeIn]);
     let landed = |item: &InboxItem| tried.receipts.iter().any(|it| it.input_id == item.input_id);
-    let is_due =
-        hold.head.owed_at(now).is_some_and(|due| due <= now) && !is_backing_off(&hold.head, now);
+    let is_owed = hold.head.owed_at(now).is_some_and(|due| due <= now);
+    let is_due = (is_owed && !is_backing_off(&hold.head, now)) || hold.is_let_go();
     let is_left = |waiting: &Waiting| waiting.is_due && !landed(&waiting.item);
     let is_news = inbox.iter().any(is_left) || tried.head.waiting != hold.head.waiting;
     if tried.receipts.is_empty() && !is_due && !is_news {
+        return Ok(Round::Nothing);
+    }
+    if tried.receipts.is_empty() && !is_news && hold.is_kept_back(now) {
         return Ok(Round::Nothing);
     }
     let landing: Vec<Arc<InboxItem>> =
@@ -196,8 +199,11 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         hold.prepare(&mut inputs).await;
         hold.measure(&mut inputs).await?;
+        hold.brake_agent(&mut inputs);
         hold.reserve(&mut inputs).await?;
-        let is_plain = inputs.len() == 2 && !is_news && hold.is_settled;
+        // The mark of a brake that was taken off goes with a commit.
+        let is_plain =
+            inputs.len() == 2 && !is_news && hold.is_settled && hold.head.brake.is_none();
         if !is_plain || !hold.try_out(&inputs).is_empty() {
             hold.commit("take-in", &inputs, &inbox).await?;
         }
@@ -222,7 +228,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted => false,
-        Phase::Model { .. } | Phase::Summary { .. } => !head.is_paused(),
+        Phase::Model { .. } | Phase::Summary { .. } => !head.is_paused() && head.brake.is_none(),
         Phase::Calls { .. } => head.phase.batch().is_performing(),
     }
 }
@@ -243,7 +249,9 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
                 let is_early = not_before.is_some_and(|time| time > now);
                 // A commit that kept the claim has promised to go on: time that passed since changes nothing.
                 let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
-                if is_early || !goes_on || !Box::pin(hold.pay()).await? {
+                // Whatever was committed: what is paused is not begun.
+                let is_braked = hold.world.brakes.of_agent(&hold.head.agent).is_some();
+                if is_early || is_braked || !goes_on || !Box::pin(hold.pay()).await? {
                     return Ok(());
                 }
                 if matches!(hold.head.phase, Phase::Summary { .. }) {

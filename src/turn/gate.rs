@@ -18,28 +18,61 @@ use crate::turn::hold::Hold;
 /// Operations above which no further call is looked at in the same commit: the end of turn and prompt still fit.
 const PREPARED_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 10;
 
+/// What a look at a ready call has found.
+enum Found {
+    Gate(Gate),
+    /// It stays ready for the next turn.
+    Left,
+    /// It stays ready as long as that is paused.
+    Braked(String),
+}
+
 impl Hold<'_> {
     /// Looks at every ready call that the inputs lead to, in source order, until as many run as may, none is left, or the
     /// commit is full.
     pub(super) async fn prepare(&mut self, inputs: &mut Vec<Input>) {
         let mut draft = self.try_out(inputs);
-        let mut passed_over = None;
+        let (mut passed_over, mut braked, mut is_left) = (None, None, false);
         while draft.operations() < PREPARED_OPERATIONS {
-            let Some(index) = draft.batch().next(passed_over) else { return };
-            let gate = if gives_way(&draft, index) { None } else { self.gate(&draft, index).await };
-            let Some(gate) = gate else {
+            let Some(index) = draft.batch().next(passed_over) else { break };
+            let found =
+                if gives_way(&draft, index) { Found::Left } else { self.gate(&draft, index).await };
+            let gate = match found {
+                Found::Gate(gate) => gate,
                 // Without a gate it stays ready: the next turn, which has its whole time, starts it.
-                passed_over = Some(index);
-                continue;
+                Found::Left => {
+                    (passed_over, is_left) = (Some(index), true);
+                    continue;
+                }
+                Found::Braked(on) => {
+                    (passed_over, braked) = (Some(index), braked.or(Some(on)));
+                    continue;
+                }
             };
             let input = Input::Prepared { index, gate };
             step(&mut draft, &input);
             inputs.push(input);
         }
+        let goes_on =
+            is_left || draft.batch().is_performing() || draft.operations() >= PREPARED_OPERATIONS;
+        if let Some(on) = braked.filter(|_| !goes_on) {
+            inputs.push(self.braked(&on));
+        }
+    }
+
+    async fn gate(&self, draft: &Draft, index: usize) -> Found {
+        let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
+        else {
+            return Found::Gate(refused("This call is not in the record."));
+        };
+        if let Some(on) = self.brake_of_call(&call.name) {
+            return Found::Braked(on.to_owned());
+        }
+        self.unbraked(draft, index).await.map_or(Found::Left, Found::Gate)
     }
 
     /// `None`: its time-out no longer fits this turn.
-    async fn gate(&self, draft: &Draft, index: usize) -> Option<Gate> {
+    async fn unbraked(&self, draft: &Draft, index: usize) -> Option<Gate> {
         let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
         else {
             return Some(refused("This call is not in the record."));

@@ -248,7 +248,11 @@ impl Hold<'_> {
         }
         match &draft.head.phase {
             Phase::Idle | Phase::Deleted => true,
-            Phase::Model { .. } | Phase::Summary { .. } if draft.head.is_paused() => true,
+            Phase::Model { .. } | Phase::Summary { .. }
+                if draft.head.is_paused() || draft.head.brake.is_some() =>
+            {
+                true
+            }
             Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 not_before.is_some_and(|time| time > draft.now) || !self.may_answer(&draft.head)
             }

@@ -92,7 +92,10 @@ impl Hold<'_> {
         looks: u32,
     ) -> Result<(Vec<Input>, Vec<Waiting>), StoreError> {
         let done = |input: &&Input| {
-            !matches!(input, Input::Looked(_) | Input::TakeIn | Input::Prepared { .. })
+            !matches!(
+                input,
+                Input::Looked(_) | Input::TakeIn | Input::Prepared { .. } | Input::Braked(_)
+            )
         };
         let waiting = if looks < LOOKS_MAX { self.look().await } else { None };
         let Some(waiting) = waiting else {
@@ -107,10 +110,12 @@ impl Hold<'_> {
         let anew = |input: &Input| {
             if matches!(input, Input::Looked(_)) { looked(&waiting) } else { input.clone() }
         };
-        let is_decided = |input: &&Input| !matches!(input, Input::Prepared { .. });
+        let is_decided =
+            |input: &&Input| !matches!(input, Input::Prepared { .. } | Input::Braked(_));
         let mut again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
             self.prepare(&mut again).await;
+            self.brake_agent(&mut again);
         }
         Ok((again, waiting))
     }
@@ -132,6 +137,7 @@ impl Hold<'_> {
         self.prepare(&mut inputs).await;
         inputs.extend(told);
         self.measure(&mut inputs).await?;
+        self.brake_agent(&mut inputs);
         self.reserve_next(&mut inputs).await?;
         self.commit(name, &inputs, &waiting).await
     }

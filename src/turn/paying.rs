@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::agent::brake::Behind;
 use crate::agent::budget::Level;
 use crate::agent::draft::Draft;
 use crate::agent::head::Head;
@@ -95,7 +96,8 @@ impl Hold<'_> {
             && let Err(wait) = self.world.money.rates.model_call(owner, now)
         {
             let until = draft.now.plus(wait.max(Duration::from_millis(1)));
-            inputs.push(Input::Paying(Box::new(Paying::PutOff { until, keeps_hold: true })));
+            let put_off = Paying::PutOff { behind: Behind::Rate, until, keeps_hold: true };
+            inputs.push(Input::Paying(Box::new(put_off)));
             return Ok(());
         }
         self.is_admitted = true;
@@ -179,13 +181,18 @@ impl Hold<'_> {
                 let asks = Self::asks(now, self.world.money.approvers.clone());
                 Paying::UsedUp { shortage, asks }
             }
-            Ok(Entered::Busy) => Paying::PutOff { until: now.plus(BUSY), keeps_hold: false },
+            Ok(Entered::Busy) => Paying::PutOff {
+                behind: Behind::BudgetInUse,
+                until: now.plus(BUSY),
+                keeps_hold: false,
+            },
             Ok(Entered::Overtaken) => {
                 return Err(TurnError::ClaimLost { key: self.key.clone() });
             }
             Err(error @ (StoreError::Unavailable(_) | StoreError::Conflict)) => {
                 tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the books of {} did not answer: the model is not called for {} yet", self.key.tenant, self.key.conversation_id);
-                let put_off = Paying::PutOff { until: now.plus(SILENT), keeps_hold: true };
+                let until = now.plus(SILENT);
+                let put_off = Paying::PutOff { behind: Behind::Books, until, keeps_hold: true };
                 let inputs = [Input::Paying(Box::new(put_off))];
                 self.is_admitted = false;
                 self.commit("reserve", &inputs, &[]).await?;
@@ -208,7 +215,7 @@ fn is_call_due(head: &Head, now: Timestamp) -> bool {
         }
         Phase::Idle | Phase::Calls { .. } | Phase::Deleted => false,
     };
-    is_call && !head.is_paused()
+    is_call && !head.is_paused() && head.brake.is_none()
 }
 
 fn look_again_at(head: &Head, now: Timestamp) -> Timestamp {

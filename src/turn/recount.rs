@@ -1,13 +1,17 @@
 //! Counting tries that came to nothing where no commit could count them (invariant 13): a process that died in the middle, a
 //! nudge that the host gave up.
 
+use std::time::Duration;
+
 use crate::agent::phase::Phase;
 use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
+use crate::queue;
 use crate::store::{Kind, Partition, StoreError};
+use crate::turn::commit::ring;
 use crate::turn::delivery::TurnError;
-use crate::turn::{World, claiming, hold, sweep};
+use crate::turn::{Nudge, World, claiming, hold, sweep};
 
 const PAGE: usize = 200;
 
@@ -18,6 +22,15 @@ const PAGE: usize = 200;
 pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError> {
     let ends = world.clock.monotonic() + world.limits.turn;
     let Some((mut hold, _)) = hold::take(world, key, ends).await? else { return Ok(()) };
+    if let Some(brake) = &hold.head.brake {
+        // Nobody has tried it; where the brake was taken off, it goes on now.
+        let is_off = !world.brakes.has(&brake.on);
+        hold.let_go().await;
+        if is_off {
+            ring(world, queue::TURNS, &Nudge::of(key.clone(), None), Duration::ZERO).await;
+        }
+        return Ok(());
+    }
     let now = world.clock.now();
     let is_open = !matches!(hold.head.phase, Phase::Idle)
         && hold.head.step_owed_at(now).is_some_and(|due| due <= now);
@@ -54,7 +67,7 @@ pub async fn start_up(world: &World) -> Result<usize, StoreError> {
             }
         }
     }
-    sweep::sweep(world, std::time::Duration::ZERO).await
+    sweep::sweep(world, Duration::ZERO).await
 }
 
 async fn open_conversations(

@@ -14,7 +14,11 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
     let is_ahead = |input: &Input| {
         matches!(
             input,
-            Input::Looked(_) | Input::TakeIn | Input::Prepared { .. } | Input::Paying(_)
+            Input::Looked(_)
+                | Input::TakeIn
+                | Input::Prepared { .. }
+                | Input::Paying(_)
+                | Input::Braked(_)
         )
     };
     let done: Vec<Input> = inputs.iter().filter(|input| !is_ahead(input)).cloned().collect();

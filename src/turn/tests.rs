@@ -8,6 +8,7 @@
 
 mod bench;
 mod bounds;
+mod brakes;
 mod checks;
 mod claims;
 mod compacting;
@@ -22,9 +23,12 @@ mod recovery;
 mod retrying;
 mod schedules;
 mod simulation;
+mod soon;
 mod stops;
 mod telling;
 mod together;
 mod turns;
 mod waiting;
 mod week;
+mod why;
+mod work;

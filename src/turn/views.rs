@@ -7,6 +7,8 @@ pub mod load;
 pub mod prompts;
 pub mod schedules;
 pub mod usage;
+pub mod why;
+pub mod work;
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -16,3 +16,4 @@ mod saying;
 mod stopping;
 mod strangers;
 mod streaming;
+mod why;

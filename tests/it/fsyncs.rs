@@ -97,6 +97,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         probe: Arc::new(NoProbe),
         limits: Limits::default(),
         money: Arc::default(),
+        brakes: Arc::default(),
         telemetry: turnwheel::telemetry::Telemetry::default(),
     }
 }

@@ -20,6 +20,7 @@ mod http_tools;
 mod identity;
 mod infra;
 mod kill;
+mod looking;
 mod modes;
 mod payments;
 mod recordings;

@@ -99,11 +99,15 @@ async fn a_rebuilt_queue_rings_for_what_a_dead_worker_left() {
         tokio::task::block_in_place(|| Dev::start_with(root, folder.path(), &storage, &settings));
     let prompt = json!({"agent": "payments-clerk", "input": "Hello"});
     let asked = reqwest::Client::new().post(dev.url("/api/prompts")).json(&prompt);
-    assert_eq!(asked.send().await.unwrap().status(), 202);
+    let accepted: Value = asked.send().await.unwrap().json().await.unwrap();
     let halted = folder.path().join("halted");
     until(async || halted.exists().then_some(())).await;
     dev.kill();
     settings.pop();
+    let id = accepted["conversationId"].as_str().unwrap();
+    let told = turnwheel(&["why", id], &settings);
+    assert!(told.starts_with("A worker asks the model since "), "{told}");
+    assert!(turnwheel(&["ls"], &settings).contains(id), "whatever others in the account do");
     let mut arguments = vec!["rebuild-queue"];
     arguments.extend(storage);
     assert_eq!(turnwheel(&arguments, &settings), "Rang for 1 conversations.\n");

@@ -1,6 +1,7 @@
 //! Paying: what a model call may cost is held before it is sent, and what it did cost is booked with its answer. A budget
 //! that is used up asks a person; nothing is ever cut in silence.
 
+use crate::agent::brake::{Behind, PutOff};
 use crate::agent::budget::{Agreed, Budget, Held, Level, Raise, Shortage};
 use crate::agent::draft::Draft;
 use crate::agent::entry::{
@@ -25,7 +26,7 @@ pub enum Paying {
     /// An account of the tenant has no room: the call that was held is not made.
     UsedUp { shortage: Shortage, asks: Asks },
     /// The call is not made before that time; one whose hold may have been entered keeps it.
-    PutOff { until: Timestamp, keeps_hold: bool },
+    PutOff { behind: Behind, until: Timestamp, keeps_hold: bool },
     /// The tenant's books know so much of what was spent, and these raises.
     Settled { spent: Tally, agreed: Vec<Agreed> },
     /// They could not be told: not before that time again.
@@ -52,7 +53,9 @@ pub(super) fn pay(draft: &mut Draft, paying: &Paying) {
                 ask(draft, shortage, asks);
             }
         }
-        Paying::PutOff { until, keeps_hold } => put_off(draft, *until, *keeps_hold),
+        Paying::PutOff { behind, until, keeps_hold } => {
+            put_off(draft, PutOff { behind: *behind, until: *until }, *keeps_hold);
+        }
         Paying::Settled { spent, agreed } => settled(draft, spent, agreed),
         Paying::SettleAt(at) => {
             if let Some(settle_at) = &mut draft.head.books.settle_at {
@@ -157,13 +160,14 @@ pub fn own_shortage(head: &Head, budget: Option<&Budget>) -> Option<Shortage> {
     })
 }
 
-fn put_off(draft: &mut Draft, until: Timestamp, keeps_hold: bool) {
+fn put_off(draft: &mut Draft, put_off: PutOff, keeps_hold: bool) {
     match &mut draft.head.phase {
         Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
-            *not_before = Some(until);
+            *not_before = Some(put_off.until);
         }
         Phase::Idle | Phase::Calls { .. } | Phase::Deleted => return,
     }
+    draft.head.put_off = Some(put_off);
     if !keeps_hold {
         draft.head.held = None;
     }

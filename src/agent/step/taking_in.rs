@@ -39,6 +39,8 @@ pub fn is_understood(body: &InboxBody) -> bool {
 /// All that waits. Nothing lands by this alone: an answer that was given before is placed before it.
 pub(super) fn look(draft: &mut Draft, pending: &[Pending]) {
     draft.pending = pending.to_vec();
+    // Whoever looks finds out anew whether a brake is on.
+    draft.head.brake = None;
     draft.is_unsettled = is_idle(draft) && draft.head.waiting > 0;
     count_waiting(draft);
 }

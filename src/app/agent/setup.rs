@@ -112,6 +112,7 @@ async fn world(
         stops: Stops::default(),
         limits: Limits::default(),
         money: Arc::default(),
+        brakes: Arc::default(),
         telemetry: Telemetry::default(),
     })
 }

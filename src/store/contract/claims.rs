@@ -2,12 +2,12 @@
 
 use futures_util::future::join;
 
-use super::{create, document, due_at, entry, fresh_tenant, head, key_of};
-use crate::agent::head::Claim;
+use super::{create, document, due_at, entry, fresh_tenant, head, key_of, latest};
+use crate::agent::head::{Claim, Head};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, Kind, Partition, StoreError, Stored, Write,
+    ClaimRequest, Claimed, ConversationStore, HEAD_ID, Kind, Partition, StoreError, Stored, Write,
 };
 
 type Store<'a> = &'a dyn ConversationStore;
@@ -119,6 +119,29 @@ pub(super) async fn a_claim_given_back_is_free_at_once(store: Store<'_>) {
     store.release(&key, &WorkerId::new("w1")).await;
     let held = ask(store, &key, "w1", [3_001, 63_001]).await;
     assert_eq!(held, Claimed::Held { until: Timestamp(63_000) }, "a late release frees nobody");
+}
+
+/// By the store, or by the head.
+async fn named(store: Store<'_>, key: &ConversationKey) -> Option<(String, u64)> {
+    if let Some((worker, until)) = store.holder(key) {
+        return Some((worker.to_string(), until.0));
+    }
+    let stored = latest(store, &Partition::Conversation(key.clone()), HEAD_ID).await.unwrap();
+    let claim = stored.document.body.read::<Head>().unwrap().claim?;
+    Some((claim.worker.to_string(), claim.until.0))
+}
+
+pub(super) async fn whoever_has_the_claim_is_named(store: Store<'_>) {
+    let key = begin(store).await;
+    assert_eq!(named(store, &key).await, None);
+    assert!(take(store, &key, "w1", [1_000, 61_000]).await);
+    assert_eq!(named(store, &key).await, Some(("w1".to_owned(), 61_000)));
+    let Claimed::Free { head, .. } = ask(store, &key, "w1", [1_000, 61_000]).await else {
+        panic!("its own claim is free for it");
+    };
+    assert!(commit(store, &key, &head, None).await);
+    store.release(&key, &WorkerId::new("w1")).await;
+    assert_eq!(named(store, &key).await, None);
 }
 
 pub(super) async fn a_claim_brings_what_waits_by_id(store: Store<'_>) {

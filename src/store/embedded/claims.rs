@@ -45,6 +45,11 @@ impl Claims {
         }
     }
 
+    /// Also one that has ended and was never given back.
+    pub(super) fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.lock().get(key).cloned()
+    }
+
     pub(super) fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         let mut held = self.lock();
         if held.get(key).is_some_and(|(holder, _)| holder == worker) {

@@ -211,6 +211,8 @@ pub(crate) fn new_head(
         prompts: Vec::new(),
         requests: Vec::new(),
         requests_made: 0,
+        brake: None,
+        put_off: None,
         unknown_writes: BTreeMap::new(),
         plugin_state: BTreeMap::new(),
         provider_state: None,

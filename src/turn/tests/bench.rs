@@ -38,6 +38,7 @@ use crate::ids::{ConversationKey, Ids, SeededIds, TenantId, UserId, WorkerId};
 use crate::live::MemoryLive;
 use crate::model::Model;
 use crate::queue::{self, Faults as QueueFaults, MemoryQueue, Queue as _};
+use crate::settings::brakes::Brakes;
 use crate::store::memory::{Faults, MemoryStore};
 use crate::store::{ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection, Stored};
 use crate::telemetry::Telemetry;
@@ -91,6 +92,8 @@ pub(super) struct Bench {
     pub(super) telemetry: Telemetry,
     /// Of budgets and rates.
     pub(super) money: Arc<Money>,
+    /// Of workers that start from now on.
+    pub(super) brakes: Arc<Brakes>,
 }
 
 impl Bench {
@@ -123,6 +126,7 @@ impl Bench {
             settings: Settings::default(),
             telemetry: Telemetry::default(),
             money: Arc::default(),
+            brakes: Arc::default(),
         }
     }
 
@@ -159,6 +163,7 @@ impl Bench {
             probe,
             limits: Limits::default(),
             money: Arc::clone(&self.money),
+            brakes: Arc::clone(&self.brakes),
             telemetry: self.telemetry.clone(),
         }
     }

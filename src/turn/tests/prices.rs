@@ -9,6 +9,7 @@ use super::economy::{bells, is_gated, looks_twice, says_hello, stage, turn};
 use super::money::everything_is_bounded;
 use super::together::{stage as stage_at_once, three_short_naps};
 use crate::ids::ScheduleId;
+use crate::settings::brakes::parse;
 use crate::turn::delivery::handle;
 use crate::turn::schedules::create::{NewSchedule, create};
 use crate::turn::schedules::id_of;
@@ -90,6 +91,7 @@ async fn rows() -> Vec<Row> {
     assert_eq!(bells(&bench).await, 0);
     handle(&world, &Bench::nudge()).await.unwrap();
     rows.push(row("a nudge too many", counting.told(), 1));
+    rows.push(paused().await);
     sweep::sweep(&world, sweep::GRACE).await.unwrap();
     rows.push(row("a sweep that finds nothing", counting.told(), 0));
     let cold = bench.worker(Arc::new(NoProbe));
@@ -135,6 +137,18 @@ async fn rows_of_money() -> Vec<Row> {
     let told = turn(&bench, &world, &counting).await;
     rows.push(row("the last turn, which answers, with the same budgets", told, 1));
     rows
+}
+
+async fn paused() -> Row {
+    let (mut bench, _, counting) = stage(says_hello).await;
+    bench.brakes = Arc::new(parse("*").unwrap());
+    let world = bench.worker(Arc::new(NoProbe));
+    handle(&world, &Bench::nudge()).await.unwrap();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    counting.told();
+    handle(&world, &Bench::nudge()).await.unwrap();
+    let what = "a look at what is paused, once a minute";
+    Row { what, requests: counting.told(), nudges: 1 }
 }
 
 async fn scheduled() -> [Row; 2] {

@@ -9,11 +9,15 @@ use super::bench::Bench;
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::message::Message;
 use crate::queue::Faults as QueueFaults;
+use crate::settings::brakes::parse;
 use crate::store::memory as stores;
 use crate::turn::NoProbe;
 
 /// Seeds of the everyday run.
 const SEEDS: u64 = 200;
+
+/// Of the days on which brakes are put on and taken off.
+const SEEDS_BRAKED: u64 = 40;
 
 /// Of the days on which calls run at once.
 const SEEDS_AT_ONCE: u64 = 60;
@@ -34,7 +38,22 @@ async fn record(bench: &Bench, at_once: u32) -> Vec<serde_json::Value> {
     record
 }
 
-async fn bad_day(seed: u64, at_once: u32) -> Bench {
+/// An hour in which brakes are put on and taken off.
+async fn brake_now_and_then(bench: &mut Bench) {
+    let all = ["", "*", "agent:clerk", "tool:look", "tool:pay,tool:put", "tool:gated"];
+    for _ in 0..12 {
+        bench.brakes = Arc::new(parse(all[bench.dice.usize(0..all.len())]).unwrap());
+        for _ in 0..5 {
+            while bench.deliver().await {}
+            bench.decide().await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            bench.sweep().await;
+        }
+    }
+    bench.brakes = Arc::default();
+}
+
+async fn bad_day(seed: u64, at_once: u32, is_braked: bool) -> Bench {
     let mut bench = Bench::new(seed);
     bench.run_calls_at_once(at_once);
     bench.store.set_faults(stores::Faults {
@@ -59,13 +78,20 @@ async fn bad_day(seed: u64, at_once: u32) -> Bench {
     bench.crash_in_a_hundred = 4;
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
+    if is_braked {
+        brake_now_and_then(&mut bench).await;
+    }
     bench.run().await;
     bench.store.set_faults(stores::Faults::default());
     bench
 }
 
-async fn check(seed: u64, at_once: u32, good: &[serde_json::Value]) -> Result<bool, String> {
-    let bench = bad_day(seed, at_once).await;
+async fn check(
+    seed: u64,
+    (at_once, is_braked): (u32, bool),
+    good: &[serde_json::Value],
+) -> Result<bool, String> {
+    let bench = bad_day(seed, at_once, is_braked).await;
     let head = bench.head().await.unwrap();
     let entries = bench.entries().await;
     let span = head.prompts.last().unwrap();
@@ -117,15 +143,18 @@ async fn check(seed: u64, at_once: u32, good: &[serde_json::Value]) -> Result<bo
     Ok(true)
 }
 
-async fn bad_days(seeds: u64, at_once: u32) {
+async fn bad_days(seeds: u64, at_once: u32, is_braked: bool) {
     let good = good_day(at_once).await;
     let mut completed = 0;
     for seed in 1..=seeds {
-        match check(seed, at_once, &good).await {
+        match check(seed, (at_once, is_braked), &good).await {
             Ok(true) => completed += 1,
             Ok(false) => {}
             Err(reason) => {
-                panic!("seed {seed}: {reason}\n{:#?}", bad_day(seed, at_once).await.story)
+                panic!(
+                    "seed {seed}: {reason}\n{:#?}",
+                    bad_day(seed, at_once, is_braked).await.story
+                )
             }
         }
     }
@@ -134,10 +163,15 @@ async fn bad_days(seeds: u64, at_once: u32) {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_leaves_the_record_of_a_good_one() {
-    bad_days(SEEDS, 1).await;
+    bad_days(SEEDS, 1, false).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_of_calls_that_run_at_once_leaves_the_record_of_a_good_one() {
-    bad_days(SEEDS_AT_ONCE, 3).await;
+    bad_days(SEEDS_AT_ONCE, 3, false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_day_with_brakes_leaves_the_record_of_a_good_one() {
+    bad_days(SEEDS_BRAKED, 1, true).await;
 }

@@ -9,8 +9,11 @@ use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, Queue};
 use crate::agent::phase::Phase;
-use crate::ids::{ConversationKey, PromptId, UserId};
-use crate::store::{ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored};
+use crate::ids::{ConversationId, ConversationKey, PromptId, TenantId, UserId};
+use crate::store::{
+    ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Partition, Selection, StoreError,
+    Stored,
+};
 use crate::turn::admission::Refusal;
 use crate::turn::{World, record};
 
@@ -113,9 +116,51 @@ pub async fn inbox_then_head(
 ) -> Result<(Vec<InboxItem>, Head), Refusal> {
     let mut inbox = inbox(world, key).await?;
     let (head, _) = head(world, key).await?;
-    let has_begun = |coming: Coming<'_>| head.prompts.iter().any(|it| &it.id == coming.prompt_id);
-    inbox.retain(|item| !coming(item).is_some_and(has_begun));
+    inbox.retain(|item| !has_begun(&head, item));
     Ok((inbox, head))
+}
+
+/// Whether the head has taken in the item, which was read before it.
+pub(crate) fn has_begun(head: &Head, item: &InboxItem) -> bool {
+    coming(item).is_some_and(|coming| head.prompts.iter().any(|it| &it.id == coming.prompt_id))
+}
+
+/// Heads that a search for a conversation reads at most.
+const HEADS_READ_MAX: usize = 5_000;
+const PAGE: usize = 100;
+
+/// The conversations of that id in a tenant, whosever they are.
+///
+/// # Errors
+/// As the store's.
+pub async fn of_id(
+    store: &dyn ConversationStore,
+    tenant: &TenantId,
+    id: &ConversationId,
+) -> Result<Vec<ConversationKey>, StoreError> {
+    let mut query = HeadQuery {
+        tenant: tenant.clone(),
+        user: None,
+        state: None,
+        limit: PAGE,
+        continuation: None,
+    };
+    let mut found = Vec::new();
+    let mut heads_read = 0;
+    loop {
+        let page = store.heads(&query).await?;
+        heads_read += page.items.len();
+        for stored in &page.items {
+            let head = record::read_head(stored)?;
+            if head.conversation_id == *id {
+                found.push(head.key());
+            }
+        }
+        query.continuation = page.continuation;
+        if query.continuation.is_none() || heads_read >= HEADS_READ_MAX {
+            return Ok(found);
+        }
+    }
 }
 
 /// A prompt that an inbox item may begin.

@@ -233,6 +233,7 @@ impl Rig {
             worker: WorkerId::new("w1"),
             limits: Limits::default(),
             money: Arc::default(),
+            brakes: Arc::default(),
             telemetry: Telemetry::default(),
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();

@@ -92,6 +92,10 @@ impl ConversationStore for Steady {
         self.store.renew(request).await
     }
 
+    fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
+        self.store.holder(key)
+    }
+
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         self.store.release(key, worker).await;
     }

@@ -1,0 +1,62 @@
+//! What a conversation waits for; and, for operators, what is not at rest in the whole tenant.
+
+use axum::extract::{OriginalUri, Path, State};
+use axum::response::Response;
+use http::StatusCode;
+
+use crate::http::lists::Params;
+use crate::http::owner::Caller;
+use crate::http::problem::{self, Problem};
+use crate::http::{Shared, json, reach};
+use crate::turn::views::why::{WhyView, why};
+use crate::turn::views::work::{WorkQuery, WorkReport, work};
+
+type Answered = Result<Response, Problem>;
+
+/// Longer than anything can be overdue.
+const STUCK_MAX: u64 = 10 * 365 * 24 * 3_600;
+
+/// Why the conversation stands where it stands, in one sentence.
+#[utoipa::path(
+    get, path = "/conversations/{id}/why", tag = "conversations",
+    params(("id" = String, Path)),
+    responses((status = 200, body = WhyView))
+)]
+pub(crate) async fn read(
+    State(api): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
+    let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
+    let view = why(&*api.world.store, &key, api.world.clock.now()).await?;
+    Ok(json(StatusCode::OK, &view))
+}
+
+/// For operators: what is not at rest in the tenant, each with its sentence.
+#[utoipa::path(
+    get, path = "/work", tag = "service",
+    params(
+        ("stuck" = Option<u64>, Query, description = "seconds: only what was due so long ago, and is not paused"),
+        ("waiting" = Option<bool>, Query, description = "only what waits for a person"),
+    ),
+    responses((status = 200, body = WorkReport))
+)]
+pub(crate) async fn list(
+    State(api): State<Shared>,
+    caller: Caller,
+    OriginalUri(uri): OriginalUri,
+) -> Answered {
+    if !caller.is_operator() {
+        return Err(Problem::new(problem::FORBIDDEN, "only an operator sees the tenant's work"));
+    }
+    let params = Params::of(&uri);
+    let stuck = params.number("stuck", 0, STUCK_MAX)?;
+    let query = WorkQuery {
+        tenant: Some(caller.owner.tenant),
+        stuck: stuck.map(std::time::Duration::from_secs),
+        is_waiting: params.flag("waiting")?.unwrap_or(false),
+    };
+    let report = work(&*api.world.store, &query, api.world.clock.now()).await?;
+    Ok(json(StatusCode::OK, &report))
+}

@@ -1,0 +1,231 @@
+//! Why a conversation stands where it stands: one sentence, made of its head and its inbox alone, the same for whoever asks.
+
+mod cause;
+mod wording;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agent::entry::Entry;
+use crate::agent::head::{Claim, Head, State};
+use crate::agent::inbox::InboxItem;
+use crate::agent::message::{AssistantMessage, Message};
+use crate::agent::phase::Phase;
+use crate::clock::{Timestamp, iso, iso_option};
+use crate::ids::{ConversationId, ConversationKey, WorkerId};
+use crate::store::{
+    ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection, TAKE_OVER_AFTER, entry_id,
+};
+use crate::turn::admission::Refusal;
+use crate::turn::record;
+use crate::turn::views::conversation::OwnerView;
+use crate::turn::views::load;
+
+/// What nobody has taken up after this long, nobody will without help: the sweep had its time, and one more.
+const OVERDUE: Duration = Duration::from_secs(150);
+
+/// What a conversation waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WhyView {
+    #[schema(value_type = String)]
+    pub id: ConversationId,
+    pub owner: OwnerView,
+    pub agent: String,
+    /// `idle`, `running` or `waiting_for_approval`.
+    #[schema(value_type = String)]
+    pub state: State,
+    /// One sentence for a person.
+    pub why: String,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub since: Timestamp,
+    pub waits_for: WaitsFor,
+    /// When it goes on by itself, or somebody looks again.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "iso_option")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub due: Option<Timestamp>,
+    /// The worker that holds it, or did and has not let go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ClaimView>,
+    /// What would let it go on, the likeliest first; empty: nothing has to.
+    pub unblock: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimView {
+    #[schema(value_type = String)]
+    pub worker: WorkerId,
+    #[serde(with = "iso")]
+    #[schema(value_type = String, format = DateTime)]
+    pub until: Timestamp,
+    pub epoch: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// Nothing is owed.
+    Nothing,
+    /// Inputs are held for it.
+    NextPrompt,
+    /// A worker: something is owed, and nobody has it.
+    Nudge,
+    /// The worker that has it: takes in what came.
+    Worker,
+    /// The worker that has it: asks the model.
+    Model,
+    /// The worker that has it: runs calls.
+    Tools,
+    /// The worker that has it: sums the conversation up.
+    Summary,
+    /// Another worker: the one that had it stopped.
+    TakeOver,
+    /// The next try of a model call that failed.
+    Retry,
+    /// The next try of a step that no worker came to the end of.
+    BackOff,
+    /// A person, who says whether a call may run.
+    Approval,
+    /// A person, who says what became of a write.
+    Outcome,
+    /// A person, who answers an extension.
+    Answer,
+    /// A person, who says whether it may cost more.
+    Budget,
+    /// Other calls under way, which may use up the rest of a budget.
+    BudgetInUse,
+    /// The tenant's books.
+    Books,
+    /// The rate of model calls.
+    Rate,
+    /// A brake that has to be taken off.
+    Paused,
+    /// A newer version of Turnwheel.
+    NewerVersion,
+    /// Another conversation.
+    Conversation,
+    /// Somebody else's answer.
+    Callback,
+}
+
+impl WaitsFor {
+    /// Whether a person has to move first.
+    pub fn is_person(self) -> bool {
+        matches!(self, Self::Approval | Self::Outcome | Self::Answer | Self::Budget)
+    }
+}
+
+/// All that the sentence is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) head: Head,
+    /// What waits, oldest first.
+    pub(crate) inbox: Vec<InboxItem>,
+    /// The names of the open answer's calls, in source order; empty when none is open.
+    pub(crate) tools: Vec<String>,
+    /// Where the store keeps claims apart from heads.
+    pub(crate) holder: Option<(WorkerId, Timestamp)>,
+    pub(crate) now: Timestamp,
+}
+
+impl Facts {
+    /// The newest claim that was not given back.
+    fn claim(&self) -> Option<ClaimView> {
+        let held = |(worker, until): &(WorkerId, Timestamp)| ClaimView {
+            worker: worker.clone(),
+            until: *until,
+            epoch: self.head.epoch.max(1),
+        };
+        let in_head = |Claim { worker, epoch, until }| ClaimView { worker, until, epoch };
+        self.holder.as_ref().map(held).or_else(|| self.head.claim.clone().map(in_head))
+    }
+
+    /// Whether its worker may still act: nobody else may.
+    fn is_live(&self, claim: &ClaimView) -> bool {
+        self.now < claim.until.plus(TAKE_OVER_AFTER)
+    }
+}
+
+/// Two reads and one query of one conversation.
+///
+/// # Errors
+/// [`Refusal::NotFound`] and the store's.
+pub async fn why(
+    store: &dyn ConversationStore,
+    key: &ConversationKey,
+    now: Timestamp,
+) -> Result<WhyView, Refusal> {
+    Ok(told(&facts(store, key, now).await?))
+}
+
+async fn facts(
+    store: &dyn ConversationStore,
+    key: &ConversationKey,
+    now: Timestamp,
+) -> Result<Facts, Refusal> {
+    let partition = Partition::Conversation(key.clone());
+    // In this order: what is taken in between the two reads is in the head.
+    let all = Selection::all(Kind::Inbox);
+    let found = store.select(&partition, &all, Freshness::Latest).await?;
+    let holder = store.holder(key);
+    let stored = store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+    let head = stored.map(|stored| record::read_head(&stored)).transpose()?;
+    let head = head.filter(|head| head.phase != Phase::Deleted);
+    let head = head.ok_or(Refusal::NotFound("conversation"))?;
+    let mut inbox: Vec<InboxItem> = found.iter().map(load::read_body).collect::<Result<_, _>>()?;
+    inbox.retain(|item| !load::has_begun(&head, item));
+    inbox.sort_by(|one, other| {
+        (one.accepted_at, &one.input_id).cmp(&(other.accepted_at, &other.input_id))
+    });
+    let tools = match head.phase {
+        Phase::Calls { answer, .. } => {
+            let entry = store.read(&partition, &entry_id(answer), Freshness::Any).await?;
+            let answer: Option<Entry> = entry.as_ref().map(load::read_body).transpose()?;
+            answer.as_ref().map(names).unwrap_or_default()
+        }
+        Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
+    };
+    Ok(Facts { head, inbox, tools, holder, now })
+}
+
+/// Of an answer's calls.
+fn names(answer: &Entry) -> Vec<String> {
+    let message = answer.body.message().and_then(Message::as_assistant);
+    let calls = message.into_iter().flat_map(AssistantMessage::tool_calls);
+    calls.map(|call| call.name.clone()).collect()
+}
+
+/// The one function that makes the sentence.
+pub(crate) fn told(facts: &Facts) -> WhyView {
+    let head = &facts.head;
+    let claim = facts.claim();
+    let cause = cause::of(facts, claim.as_ref());
+    let waits_for = cause.waits_for();
+    let is_to_come = || load::to_come(head, &facts.inbox).next().is_some();
+    let state = if waits_for.is_person() {
+        State::WaitingForApproval
+    } else if head.phase == Phase::Idle && !is_to_come() {
+        State::Idle
+    } else {
+        State::Running
+    };
+    WhyView {
+        id: head.conversation_id.clone(),
+        owner: OwnerView { tenant_id: head.tenant.clone(), user_id: head.user.clone() },
+        agent: head.agent.clone(),
+        state,
+        why: wording::sentence(&cause, facts),
+        since: cause.since(facts),
+        waits_for,
+        due: cause.due(facts),
+        claim,
+        unblock: wording::unblock(&cause, facts),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! One sentence for each way in which a conversation can stand.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Seconds after 2027-01-15, eight o'clock.
+fn at(seconds: u64) -> u64 {
+    1_800_000_000_000 + seconds * 1_000
+}
+
+/// A head that was written at eight, with these members.
+fn head(members: Value) -> Head {
+    let mut head = json!({
+        "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c",
+        "incarnation": "0a1b2c3d", "commitId": "k", "revision": 1, "phase": {"owed": "idle"},
+        "seq": 9, "eventSeq": 9, "turn": 2, "epoch": 4, "agent": "clerk",
+        "createdAt": at(0), "updatedAt": at(0),
+    });
+    let Value::Object(members) = members else { panic!("{members}") };
+    head.as_object_mut().unwrap().extend(members);
+    serde_json::from_str(&head.to_string()).unwrap()
+}
+
+/// A minute later.
+fn facts(members: Value) -> Facts {
+    let tools = vec!["look".to_owned(), "pay".to_owned()];
+    Facts { head: head(members), inbox: Vec::new(), tools, holder: None, now: Timestamp(at(60)) }
+}
+
+fn with(mut facts: Facts, accepted: u64, body: Value) -> Facts {
+    let id = format!("in_{}", facts.inbox.len());
+    let item = json!({"inputId": id, "acceptedAt": at(accepted), "body": body});
+    facts.inbox.push(serde_json::from_str(&item.to_string()).unwrap());
+    facts
+}
+
+fn prompt(when_idle: &str) -> Value {
+    json!({"prompt": {"promptId": "pr_9", "user": "u", "whenIdle": when_idle, "input": "x", "visible": true, "source": "user"}})
+}
+
+fn run() -> Value {
+    json!({"id": "pr_1", "fromSeq": 1, "user": "u", "rounds": 1, "isTurnOpen": true})
+}
+
+/// A prompt that runs, with that phase and these members.
+fn running(phase: Value, members: Value) -> Facts {
+    let mut whole = json!({"prompt": run(), "phase": phase, "due": at(0)});
+    let Value::Object(members) = members else { panic!("{members}") };
+    whole.as_object_mut().unwrap().extend(members);
+    facts(whole)
+}
+
+fn calls(first: Value, second: Value) -> Value {
+    json!({"owed": "calls", "answer": 5, "calls": [{"status": first}, {"status": second}]})
+}
+
+fn started() -> Value {
+    json!({"is": "started", "effectId": "tw_1", "effect": "write", "onUnknown": "ask", "fingerprint": "f", "until": at(30)})
+}
+
+fn ready() -> Value {
+    json!({"is": "ready"})
+}
+
+fn asks(kind: &str) -> Value {
+    json!({
+        "id": "rq_1", "kind": kind, "title": "May it?", "reason": "Because.", "promptId": "pr_1", "tool": "pay",
+        "requestedAt": "2027-01-15T08:00:10Z", "requestedBy": "u", "expiresAt": "2027-01-16T08:00:00Z", "approvers": ["owner", "link"],
+        "budget": {"level": "prompt", "unit": "tokens", "set": 1000, "limit": 1000, "used": 1200},
+    })
+}
+
+/// Asked, while its two calls wait.
+fn asked(kind: &str) -> Facts {
+    let waits = json!({"is": "waiting", "on": {"kind": "request", "requestId": "rq_1"}});
+    running(calls(waits.clone(), waits), json!({"requests": [asks(kind)]}))
+}
+
+fn model() -> Value {
+    json!({"owed": "model", "attempt": 1})
+}
+
+fn claim(until: u64) -> Value {
+    json!({"claim": {"worker": "w1", "epoch": 4, "until": at(until)}})
+}
+
+fn put_off(behind: &str) -> Facts {
+    let phase = json!({"owed": "model", "attempt": 1, "notBefore": at(90)});
+    running(phase, json!({"putOff": {"behind": behind, "until": at(90)}}))
+}
+
+fn paused(on: &str) -> Facts {
+    running(model(), json!({"brake": {"on": on, "since": at(20), "lookAt": at(80)}}))
+}
+
+fn waiting_on(on: Value) -> Facts {
+    running(
+        calls(json!({"is": "waiting", "on": on}), json!({"is": "done", "result": 6})),
+        json!({}),
+    )
+}
+
+fn late(mut facts: Facts) -> Facts {
+    facts.now = Timestamp(at(3_600));
+    facts
+}
+
+fn all() -> Vec<Facts> {
+    let completed =
+        json!({"prompts": [{"id": "pr_1", "state": "completed", "fromSeq": 1, "toSeq": 8}]});
+    let summary = json!({"owed": "summary", "attempt": 1, "reason": "threshold"});
+    let retried = json!({"owed": "model", "attempt": 2, "notBefore": at(64)});
+    let summed_again =
+        json!({"owed": "summary", "attempt": 3, "notBefore": at(64), "reason": "threshold"});
+    let decision = json!({"decision": {"requestId": "rq_1", "decision": "approve", "decidedBy": "u", "decidedAt": "2027-01-15T08:00:20Z"}});
+    let mut in_memory = running(model(), json!({}));
+    in_memory.holder = Some((WorkerId::new("w2"), Timestamp(at(100))));
+    vec![
+        facts(json!({})),
+        facts(completed),
+        with(facts(json!({})), 30, prompt("hold")),
+        with(with(facts(json!({})), 30, prompt("start")), 40, prompt("start")),
+        late(with(facts(json!({})), 30, prompt("start"))),
+        with(facts(json!({})), 30, json!({"command": {"name": "later"}})),
+        facts(json!({"minReader": 99})),
+        running(model(), json!({})),
+        running(retried.clone(), claim(100)),
+        running(model(), claim(100)),
+        in_memory,
+        late(running(model(), claim(100))),
+        running(retried, json!({})),
+        running(summed_again, json!({})),
+        running(summary.clone(), json!({})),
+        running(summary, claim(100)),
+        running(model(), json!({"claims": 3, "due": at(68)})),
+        running(calls(started(), ready()), json!({"claims": 3, "due": at(68)})),
+        running(calls(ready(), ready()), json!({})),
+        running(calls(started(), ready()), claim(100)),
+        late(running(calls(started(), ready()), claim(100))),
+        running(calls(ready(), ready()), claim(100)),
+        asked("tool"),
+        asked("outcome"),
+        asked("question"),
+        with(asked("tool"), 20, decision),
+        running(model(), json!({"requests": [asks("budget")]})),
+        with(running(model(), json!({})), 20, json!({"abort": {"promptId": "pr_1"}})),
+        put_off("rate"),
+        put_off("budget_in_use"),
+        put_off("books"),
+        paused("agent:clerk"),
+        paused("tool:pay"),
+        paused("*"),
+        waiting_on(json!({"kind": "conversation", "conversationId": "other"})),
+        waiting_on(json!({"kind": "callback", "token": "x"})),
+    ]
+}
+
+#[test]
+fn every_way_to_stand_still_has_a_sentence_of_its_own() {
+    let views: Vec<WhyView> = all().iter().map(told).collect();
+    let mut text = String::new();
+    for view in &views {
+        let waits_for = serde_json::to_value(view.waits_for).unwrap();
+        let _ = writeln!(text, "{}: {}", waits_for.as_str().unwrap(), view.why);
+    }
+    insta::assert_snapshot!(text, @r"
+    nothing: Nothing is owed: nothing was asked since it began at 2027-01-15T08:00:00.000Z.
+    nothing: Nothing is owed: the last prompt is completed since 2027-01-15T08:00:00.000Z.
+    next_prompt: Nothing runs; 1 input is held for the next prompt since 2027-01-15T08:00:30.000Z.
+    nudge: 2 inputs are accepted since 2027-01-15T08:00:30.000Z: no worker has come yet.
+    nudge: 1 input is accepted since 2027-01-15T08:00:30.000Z: no worker has come yet. That is overdue.
+    newer_version: It waits for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
+    newer_version: It waits for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
+    nudge: An answer of the model is owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    model: A worker asks the model, try 2, since 2027-01-15T08:00:00.000Z.
+    model: A worker asks the model since 2027-01-15T08:00:00.000Z.
+    model: A worker asks the model since 2027-01-15T08:00:00.000Z.
+    take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the model's answer is owed, another one has to take over. That is overdue.
+    retry: The model's answer failed at 2027-01-15T08:00:00.000Z; try 2 is made at 2027-01-15T08:01:04.000Z.
+    retry: The summary failed at 2027-01-15T08:00:00.000Z; try 3 is made at 2027-01-15T08:01:04.000Z.
+    nudge: A summary of the conversation is owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    summary: A worker sums the conversation up since 2027-01-15T08:00:00.000Z.
+    back_off: 3 workers tried since 2027-01-15T08:00:00.000Z and none came to the end: the model's answer is owed; the next tries at 2027-01-15T08:01:08.000Z, and after 5 the prompt fails.
+    back_off: 3 workers tried since 2027-01-15T08:00:00.000Z and none came to the end: the result of `look`, `pay` is owed; the next tries at 2027-01-15T08:01:08.000Z, and after 5 the prompt fails.
+    nudge: The result of `look`, `pay` is owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    tools: A worker runs `look` since 2027-01-15T08:00:00.000Z.
+    take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the result of `look` is owed, another one has to take over. That is overdue.
+    worker: A worker takes in what came since 2027-01-15T08:00:00.000Z.
+    approval: A person is asked since 2027-01-15T08:00:10.000Z whether `pay` may run.
+    outcome: A person is asked since 2027-01-15T08:00:10.000Z what became of `pay`, whose answer was lost.
+    answer: A person is asked something by an extension since 2027-01-15T08:00:10.000Z.
+    nudge: What it waited for is there since 2027-01-15T08:00:20.000Z: no worker has come yet.
+    budget: The budget of this prompt is used up: 1200 of 1000 tokens, and a person is asked since 2027-01-15T08:00:10.000Z whether it may cost more.
+    nudge: A stop is asked for since 2027-01-15T08:00:20.000Z: no worker has come yet.
+    rate: Its owner's model calls come faster than TURNWHEEL_RATE_LIMITS lets them since 2027-01-15T08:00:00.000Z; the next is made at 2027-01-15T08:01:30.000Z.
+    budget_in_use: Model calls under way may use up what is left of a budget since 2027-01-15T08:00:00.000Z; it looks again at 2027-01-15T08:01:30.000Z.
+    books: The tenant's books have not answered since 2027-01-15T08:00:00.000Z, and without them no model call is made; it looks again at 2027-01-15T08:01:30.000Z.
+    paused: The agent `clerk` is paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:20.000Z; what is owed is kept.
+    paused: The tool `pay` is paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:20.000Z; what is owed is kept.
+    paused: Everything is paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:20.000Z; what is owed is kept.
+    conversation: A call waits for the conversation other since 2027-01-15T08:00:00.000Z.
+    callback: A call waits for an answer from outside since 2027-01-15T08:00:00.000Z.
+    ");
+    let names: BTreeSet<String> =
+        views.iter().map(|view| json!(view.waits_for).to_string()).collect();
+    assert_eq!(names.len(), 21, "each of the enum is met: {names:?}");
+    let sentences: BTreeSet<&str> = views.iter().map(|view| view.why.as_str()).collect();
+    // A worker that is named in memory does the same as one that is named in the head, and what only a newer version knows
+    // waits for it, whether it stands in the head or in the inbox.
+    assert_eq!(sentences.len(), views.len() - 2);
+}
+
+#[test]
+fn what_unblocks_it_is_said_with_the_request_to_make() {
+    let ways = |facts: &Facts| told(facts).unblock.join("\n");
+    insta::assert_snapshot!(ways(&asked("tool")), @r"
+    POST /api/conversations/c/approvals/rq_1 with approve or reject, by owner or link
+    it expires at 2027-01-16T08:00:00.000Z
+    ");
+    insta::assert_snapshot!(ways(&paused("tool:pay")), @r"
+    take `tool:pay` out of TURNWHEEL_PAUSED: it goes on within a minute and a half
+    POST /api/conversations/c/abort ends the prompt
+    ");
+    insta::assert_snapshot!(ways(&running(model(), claim(100))), @r"
+    the worker comes to its end, or stops renewing its claim and another takes over after 2027-01-15T08:01:40.000Z
+    POST /api/conversations/c/abort ends the prompt
+    ");
+    for facts in all() {
+        assert!(!told(&facts).unblock.is_empty(), "{facts:?}");
+    }
+}
+
+#[test]
+fn the_state_is_the_conversations() {
+    let state = |facts: &Facts| told(facts).state;
+    assert_eq!(state(&facts(json!({}))), State::Idle);
+    assert_eq!(state(&with(facts(json!({})), 30, prompt("hold"))), State::Idle);
+    assert_eq!(state(&with(facts(json!({})), 30, prompt("start"))), State::Running);
+    assert_eq!(state(&asked("tool")), State::WaitingForApproval);
+    assert_eq!(state(&paused("*")), State::Running);
+}

@@ -1,0 +1,246 @@
+//! The sentences: what is waited for, since when, and what would let it go on. Times stand in them as they are stored, so that
+//! two who ask read the same.
+
+use crate::agent::brake::Behind;
+use crate::agent::budget::Shortage;
+use crate::agent::entry::PromptState;
+use crate::agent::request::{Request, RequestKind, Verdict};
+use crate::agent::step::CLAIMS_MAX;
+use crate::turn::views::why::Facts;
+use crate::turn::views::why::cause::{Cause, Step};
+
+const SETTING: &str = "TURNWHEEL_PAUSED";
+
+pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
+    let since = cause.since(facts);
+    let text = match cause {
+        Cause::Nothing { last: None } => {
+            format!("Nothing is owed: nothing was asked since it began at {since}.")
+        }
+        Cause::Nothing { last: Some(state) } => {
+            format!("Nothing is owed: the last prompt is {} since {since}.", end(*state))
+        }
+        Cause::Held { inputs, .. } => {
+            format!(
+                "Nothing runs; {} held for the next prompt since {since}.",
+                counted(*inputs, "input is", "inputs are")
+            )
+        }
+        Cause::Nudge(step) => format!("{} since {since}: no worker has come yet.", owed(step)),
+        Cause::Busy { step, .. } => format!("A worker {} since {since}.", doing(step)),
+        Cause::TakeOver { step, stopped } => format!(
+            "The worker that had it stopped in the middle and held it until {stopped}: {}, another one has to take over.",
+            undone(step)
+        ),
+        Cause::Retry { attempt, at, is_summary } => {
+            let what = if *is_summary { "The summary" } else { "The model's answer" };
+            format!("{what} failed at {since}; try {attempt} is made at {at}.")
+        }
+        Cause::BackOff { step, at } => format!(
+            "{} workers tried since {since} and none came to the end: {}; the next tries at {at}, and after {CLAIMS_MAX} the prompt fails.",
+            facts.head.claims,
+            undone(step)
+        ),
+        Cause::Asked { request, others } => asked(request, *others),
+        Cause::PutOff(put_off) => {
+            let until = put_off.until;
+            match put_off.behind {
+                Behind::Rate => format!(
+                    "Its owner's model calls come faster than TURNWHEEL_RATE_LIMITS lets them since {since}; the next is made at {until}."
+                ),
+                Behind::BudgetInUse => format!(
+                    "Model calls under way may use up what is left of a budget since {since}; it looks again at {until}."
+                ),
+                Behind::Books => format!(
+                    "The tenant's books have not answered since {since}, and without them no model call is made; it looks again at {until}."
+                ),
+            }
+        }
+        Cause::Paused(brake) => {
+            format!("{} by {SETTING} since {since}; what is owed is kept.", braked(&brake.on))
+        }
+        Cause::NewerVersion => {
+            format!(
+                "It waits for a newer version of Turnwheel since {since}: what it owes is unknown to this one."
+            )
+        }
+        Cause::Conversation(id) => format!("A call waits for the conversation {id} since {since}."),
+        Cause::Callback => format!("A call waits for an answer from outside since {since}."),
+    };
+    if cause.is_overdue(facts) { format!("{text} That is overdue.") } else { text }
+}
+
+/// What would let it go on, the likeliest first.
+pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
+    let id = &facts.head.conversation_id;
+    let abort = format!("POST /api/conversations/{id}/abort ends the prompt");
+    let mut ways = match cause {
+        Cause::Nothing { .. } | Cause::Held { .. } => {
+            return vec![format!("POST /api/conversations/{id}/prompts begins the next prompt")];
+        }
+        Cause::Nudge(_) | Cause::TakeOver { .. } => {
+            let mut ways =
+                vec!["the sweep rings for it each minute: nothing has to be done".to_owned()];
+            if cause.is_overdue(facts) {
+                ways = vec![
+                    "`turnwheel rebuild-queue` rings for it now".to_owned(),
+                    "`turnwheel doctor` says whether queue and store answer: look whether the service and its `sweep` run".to_owned(),
+                ];
+            }
+            ways
+        }
+        Cause::Busy { until, .. } => vec![
+            format!(
+                "the worker comes to its end, or stops renewing its claim and another takes over after {until}"
+            ),
+            abort.clone(),
+        ],
+        Cause::Retry { at, .. } | Cause::BackOff { at, .. } => {
+            vec![format!("it goes on by itself at {at}"), abort.clone()]
+        }
+        Cause::Asked { request, .. } => decide(request, facts),
+        Cause::PutOff(put_off) => {
+            vec![format!("it goes on by itself at {}", put_off.until), abort.clone()]
+        }
+        Cause::Paused(brake) => vec![
+            format!("take `{}` out of {SETTING}: it goes on within a minute and a half", brake.on),
+            abort.clone(),
+        ],
+        Cause::NewerVersion => {
+            return vec!["bring the newer version back: it goes on where it stands".to_owned()];
+        }
+        Cause::Conversation(other) => {
+            vec![
+                format!("GET /api/conversations/{other}/why says what that one waits for"),
+                abort.clone(),
+            ]
+        }
+        Cause::Callback => vec!["the answer comes".to_owned(), abort.clone()],
+    };
+    // Without a prompt there is nothing to stop.
+    if facts.head.prompt.is_none() {
+        ways.retain(|way| *way != abort);
+    }
+    ways
+}
+
+fn decide(request: &Request, facts: &Facts) -> Vec<String> {
+    let id = &facts.head.conversation_id;
+    let decisions: Vec<&str> = request.kind.decisions().iter().map(|it| name(*it)).collect();
+    let mut ways = vec![format!(
+        "POST /api/conversations/{id}/approvals/{} with {}, by {}",
+        request.id,
+        decisions.join(" or "),
+        request.approvers.join(" or ")
+    )];
+    if let Some(at) = facts.head.books.look_at.filter(|_| request.kind == RequestKind::Budget) {
+        ways.push(format!("there is room in the budget again: it looks at {at}"));
+    }
+    if let Some(at) = request.expires_at {
+        ways.push(format!("it expires at {at}"));
+    }
+    ways
+}
+
+fn name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Approve => "approve",
+        Verdict::Reject => "reject",
+        Verdict::Happened => "happened",
+        Verdict::DidNotHappen => "did_not_happen",
+        Verdict::Again => "again",
+        Verdict::Answer => "answer",
+        Verdict::Expired => "expired",
+        Verdict::Aborted => "aborted",
+    }
+}
+
+fn asked(request: &Request, others: usize) -> String {
+    let tool = request.tool.as_deref().unwrap_or("a call");
+    let at = request.requested_at;
+    let text = match request.kind {
+        RequestKind::Tool => format!("A person is asked since {at} whether `{tool}` may run"),
+        RequestKind::Outcome => {
+            format!("A person is asked since {at} what became of `{tool}`, whose answer was lost")
+        }
+        RequestKind::Question => format!("A person is asked something by an extension since {at}"),
+        RequestKind::Budget => {
+            let used_up = request.budget.as_ref().map(Shortage::reason);
+            let used_up = used_up.unwrap_or_else(|| "A budget is used up.".to_owned());
+            let used_up = used_up.trim_end_matches('.').to_owned();
+            format!("{used_up}, and a person is asked since {at} whether it may cost more")
+        }
+    };
+    if others == 0 {
+        return format!("{text}.");
+    }
+    format!("{text}, and about {}.", counted(others, "other call", "other calls"))
+}
+
+fn end(state: PromptState) -> &'static str {
+    match state {
+        // The head calls no ended prompt so.
+        PromptState::Running | PromptState::WaitingForApproval => "over",
+        PromptState::Completed => "completed",
+        PromptState::Failed => "failed",
+        PromptState::Aborted => "aborted",
+    }
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
+fn listed(tools: &[String]) -> String {
+    let names: Vec<String> = tools.iter().map(|name| format!("`{name}`")).collect();
+    if names.is_empty() { "a call".to_owned() } else { names.join(", ") }
+}
+
+/// The beginning of "… since T".
+fn owed(step: &Step) -> String {
+    match step {
+        Step::TakeIn { inputs, .. } => {
+            format!("{} accepted", counted(*inputs, "input is", "inputs are"))
+        }
+        Step::Stop { .. } => "A stop is asked for".to_owned(),
+        Step::GoOn { .. } => "What it waited for is there".to_owned(),
+        Step::Answer { attempt: 1 } => "An answer of the model is owed".to_owned(),
+        Step::Answer { attempt } => format!("Try {attempt} of an answer of the model is owed"),
+        Step::Calls(tools) => format!("The result of {} is owed", listed(tools)),
+        Step::Summary => "A summary of the conversation is owed".to_owned(),
+        Step::Rest => "A look is owed".to_owned(),
+    }
+}
+
+/// After "A worker".
+fn doing(step: &Step) -> String {
+    match step {
+        Step::Answer { attempt: 1 } => "asks the model".to_owned(),
+        Step::Answer { attempt } => format!("asks the model, try {attempt},"),
+        Step::Calls(tools) => format!("runs {}", listed(tools)),
+        Step::Summary => "sums the conversation up".to_owned(),
+        Step::TakeIn { .. } | Step::Stop { .. } | Step::GoOn { .. } | Step::Rest => {
+            "takes in what came".to_owned()
+        }
+    }
+}
+
+/// What was not done.
+fn undone(step: &Step) -> String {
+    match step {
+        Step::Answer { .. } => "the model's answer is owed".to_owned(),
+        Step::Calls(tools) => format!("the result of {} is owed", listed(tools)),
+        Step::Summary => "a summary is owed".to_owned(),
+        Step::TakeIn { .. } | Step::Stop { .. } | Step::GoOn { .. } | Step::Rest => {
+            "what came last is owed a look".to_owned()
+        }
+    }
+}
+
+fn braked(on: &str) -> String {
+    match on.split_once(':') {
+        Some(("agent", name)) => format!("The agent `{name}` is paused"),
+        Some(("tool", name)) => format!("The tool `{name}` is paused"),
+        _ => "Everything is paused".to_owned(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What is not at rest, whosever it is: for operators, in the order in which it is owed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, TenantId};
+use crate::store::{ConversationStore, Kind, Owed, Partition, StoreError};
+use crate::turn::admission::Refusal;
+use crate::turn::schedules;
+use crate::turn::views::why::{WaitsFor, WhyView, why};
+
+/// Conversations that are listed at most.
+pub const WORK_MAX: usize = 1_000;
+const PAGE: usize = 200;
+/// Conversations that are looked at at the same time.
+const AT_ONCE: usize = 16;
+/// Whatever is owed is owed within this.
+const EVER: Duration = Duration::from_hours(10 * 365 * 24);
+
+/// Which conversations are meant.
+#[derive(Clone, Debug, Default)]
+pub struct WorkQuery {
+    /// Absent: every tenant's.
+    pub tenant: Option<TenantId>,
+    /// Only what was due so long ago, and is not paused: somebody should have come.
+    pub stuck: Option<Duration>,
+    /// Only what waits for a person.
+    pub is_waiting: bool,
+}
+
+/// What is not at rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkReport {
+    /// What is owed longest comes first.
+    pub items: Vec<WhyView>,
+    /// `tenant/user/id` of those whose record cannot be read.
+    pub unreadable: Vec<String>,
+    /// Whether there are more than were looked at.
+    pub is_cut: bool,
+    /// Notices, and schedules, that are overdue too; counted where `stuck` is asked for.
+    pub notices: usize,
+    pub schedules: usize,
+}
+
+/// What the store says is owed, each conversation once, with the time since which it is.
+struct Found {
+    conversations: HashMap<ConversationKey, Timestamp>,
+    notices: usize,
+    schedules: usize,
+    is_cut: bool,
+}
+
+/// # Errors
+/// As the store's.
+pub async fn work(
+    store: &dyn ConversationStore,
+    query: &WorkQuery,
+    now: Timestamp,
+) -> Result<WorkReport, Refusal> {
+    let found = found(store, query, now).await?;
+    let mut owed: Vec<(ConversationKey, Timestamp)> = found.conversations.into_iter().collect();
+    owed.sort_by(|(one, since), (other, later)| (since, one).cmp(&(later, other)));
+    let looks = stream::iter(owed).map(|(key, _)| async move {
+        match why(store, &key, now).await {
+            Ok(view) => Ok(Seen::Told(Box::new(view))),
+            // One that nobody can read must not hide the others.
+            Err(Refusal::Corrupt(_)) => Ok(Seen::Unreadable(key.to_string())),
+            Err(Refusal::NotFound(_)) => Ok(Seen::Gone),
+            Err(error) => Err(error),
+        }
+    });
+    let mut looks = looks.buffered(AT_ONCE);
+    let mut report = WorkReport {
+        is_cut: found.is_cut,
+        notices: found.notices,
+        schedules: found.schedules,
+        ..WorkReport::default()
+    };
+    while let Some(seen) = looks.try_next().await? {
+        match seen {
+            Seen::Told(view) if is_meant(query, &view) => report.items.push(*view),
+            Seen::Unreadable(key) if !query.is_waiting => report.unreadable.push(key),
+            Seen::Told(_) | Seen::Unreadable(_) | Seen::Gone => {}
+        }
+    }
+    Ok(report)
+}
+
+enum Seen {
+    Told(Box<WhyView>),
+    Unreadable(String),
+    /// It was deleted a moment ago.
+    Gone,
+}
+
+fn is_meant(query: &WorkQuery, view: &WhyView) -> bool {
+    let is_at_rest = matches!(view.waits_for, WaitsFor::Nothing | WaitsFor::NextPrompt);
+    // What is kept on purpose is not stuck.
+    let is_kept = query.stuck.is_some() && view.waits_for == WaitsFor::Paused;
+    !is_at_rest && !is_kept && (!query.is_waiting || view.waits_for.is_person())
+}
+
+async fn found(
+    store: &dyn ConversationStore,
+    query: &WorkQuery,
+    now: Timestamp,
+) -> Result<Found, StoreError> {
+    let at = query.stuck.map_or_else(|| now.plus(EVER), |stuck| now.minus(stuck));
+    let mut found =
+        Found { conversations: HashMap::new(), notices: 0, schedules: 0, is_cut: false };
+    let mut continuation = None;
+    loop {
+        let page = store.due(at, PAGE, continuation.as_deref()).await?;
+        for owed in page.items {
+            note(&mut found, query, owed);
+        }
+        continuation = page.continuation;
+        let is_full = found.conversations.len() >= WORK_MAX;
+        found.is_cut = is_full && continuation.is_some();
+        if is_full || continuation.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+fn note(found: &mut Found, query: &WorkQuery, owed: Owed) {
+    let tenant = match &owed.partition {
+        Partition::Conversation(key) => &key.tenant,
+        Partition::Scope(tenant) => tenant,
+    };
+    if query.tenant.as_ref().is_some_and(|meant| meant != tenant) {
+        return;
+    }
+    match owed.partition {
+        Partition::Scope(_) if schedules::is_schedule(&owed.id) => {
+            found.schedules += usize::from(query.stuck.is_some());
+        }
+        Partition::Scope(_) => {}
+        Partition::Conversation(_) if owed.kind == Kind::Notice => {
+            found.notices += usize::from(query.stuck.is_some());
+        }
+        Partition::Conversation(key) => {
+            let since = found.conversations.entry(key).or_insert(owed.due);
+            *since = (*since).min(owed.due);
+        }
+    }
+}
