@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
+use crate::app::certify::Wish;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, checks, model, upkeep, usage, voice};
+use crate::app::{App, certify, checks, model, upkeep, usage, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 use crate::package::{self, Order, Script};
@@ -38,6 +39,9 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Redrive { queue, place }) => upkeep(&place, Some(queue)),
         Some(Command::Usage { by, from, to, tenant, data, json }) => {
             usage(Question { by: by.by(), from, to, tenant }, &data, json)
+        }
+        Some(Command::Certify { names, agents, tools, json, junit }) => {
+            certify(app, Wish { names, agents, tools: tools.tools(), junit }, json)
         }
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
@@ -180,6 +184,25 @@ fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
             }
             Err(error) => complain(&error),
         }
+    })
+}
+
+fn certify(app: App, wish: Wish, is_json: bool) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    block_on(async {
+        let report = match Box::pin(certify::run(app, settings, wish)).await {
+            Ok(report) => report,
+            Err(error) => return complain(&error),
+        };
+        if is_json {
+            say(&serde_json::to_string_pretty(&report.json()).unwrap_or_default());
+        } else {
+            say(&report.to_string());
+        }
+        if report.is_ok() { DONE } else { FAILED }
     })
 }
 

@@ -8,6 +8,7 @@
 
 mod api;
 mod azure_model;
+mod certify;
 mod cluster;
 mod compacting;
 mod conformance;
