@@ -70,6 +70,27 @@ cases! {
     p02_a_rejected_call_never_runs "P02";
 }
 
+/// Every case of the loop tells, sends and keeps the same when others ring in between.
+async fn plays_among(workers: u32) {
+    let Some(cases) = Case::all_shared() else { return };
+    let of_loop = |case: &Case| case.id().starts_with('L') && !case.runs_at_once();
+    for case in cases.into_iter().filter(of_loop) {
+        Box::pin(loops::play(&case.among(workers))).await;
+    }
+    let at_once = Case::of_later_releases("L03", &["c2", "c1"]).unwrap();
+    Box::pin(parallel::play(&at_once.among(workers))).await;
+}
+
+#[tokio::test]
+async fn the_loop_is_the_same_with_two_workers() {
+    plays_among(1).await;
+}
+
+#[tokio::test]
+async fn the_loop_is_the_same_with_three_workers() {
+    plays_among(2).await;
+}
+
 #[tokio::test]
 async fn l03_two_calls_run_at_once_where_the_setting_says_so() {
     if let Some(case) = Case::of_later_releases("L03", &["c2", "c1"]) {

@@ -1,8 +1,10 @@
 //! The whole service for one case: its agent, its tools, its hooks, and the fake model behind it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use turnwheel::App;
 
 use super::case::Case;
@@ -21,6 +23,7 @@ pub(super) struct Stage {
     pub(super) runs: Runs,
     /// Every call of a tool passes it.
     pub(super) gate: Gate,
+    _ringers: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
 
@@ -77,7 +80,11 @@ impl Stage {
             json!({"id": CONVERSATION, "settings": needs.settings, "messages": needs.messages});
         let (status, answer) = service.post("/api/conversations", &body).await;
         assert_eq!(status, 201, "{}: {answer}", case.id());
-        Self { service, model, runs, gate, _folder: folder }
+        let mut ringers = JoinSet::new();
+        for number in 0..case.given("workers").as_u64().unwrap_or_default() {
+            ringers.spawn(ring(service.client.clone(), service.base.clone(), number));
+        }
+        Self { service, model, runs, gate, _ringers: ringers, _folder: folder }
     }
 
     /// The prompt's id.
@@ -95,6 +102,18 @@ impl Stage {
 
     pub(super) fn runs(&self) -> Vec<String> {
         self.runs.lock().unwrap().clone()
+    }
+}
+
+/// Rings for the conversation at odd moments until it is aborted.
+async fn ring(client: reqwest::Client, base: String, seed: u64) {
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let owner = json!({"tenant": "default", "user": "default", "conversationId": CONVERSATION});
+    let body = json!({"input": owner.to_string()});
+    loop {
+        tokio::time::sleep(Duration::from_millis(dice.u64(0..12))).await;
+        // Too many at once are refused, which is one ring less.
+        let _ = client.post(format!("{base}/admin/functions/turn")).json(&body).send().await;
     }
 }
 
