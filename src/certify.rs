@@ -147,7 +147,7 @@ impl Report {
         render::json(self)
     }
 
-    /// For build servers: JUnit's XML, a test case for each run.
+    /// XML for build servers, a test case for each run.
     pub fn junit(&self) -> String {
         render::junit(self)
     }

@@ -42,7 +42,7 @@ pub(super) struct Outcome {
 
 /// What the faultless run has left, to be compared with.
 pub(super) struct Record {
-    normal: Vec<Value>,
+    normal: Vec<String>,
     shape: Vec<String>,
     answers: u32,
 }
@@ -53,12 +53,14 @@ impl Record {
     }
 }
 
-/// The record; where calls run at once, without the marks whose order is chance.
-fn words(outcome: &Outcome) -> Vec<Value> {
+/// The record; where calls run at once, without the marks whose order is chance. A conversation whose beginning had to be
+/// repeated has another incarnation, of which the ids of its artifacts are made.
+fn words(outcome: &Outcome) -> Vec<String> {
     let mut words = normal(&outcome.entries);
     let is_message = |entry: &Value| entry.get("type").is_some_and(|kind| kind == "message");
     words.retain(|entry| !outcome.is_at_once || is_message(entry));
-    words
+    let incarnation = outcome.head.as_ref().map_or("-", |head| head.incarnation.as_str());
+    words.iter().map(|entry| entry.to_string().replace(incarnation, "incarnation")).collect()
 }
 
 fn told(invariant: u8, what: &str) -> String {

@@ -1,4 +1,4 @@
-//! A report as text, JSON or JUnit's XML.
+//! A report as text, JSON or XML for build servers.
 
 use std::fmt::Write as _;
 
@@ -38,8 +38,12 @@ pub(super) fn text(report: &Report) -> String {
     let broken: usize = report.agents.iter().map(Certified::broken).sum();
     let (ok, skipped) = (count(report, is_ok), count(report, is_skipped));
     // Writing to a string cannot fail.
-    let _ =
-        write!(text, "{} ok, {broken} broken, {skipped} that cannot be; tools: {}.", report.tools);
+    let _ = write!(
+        text,
+        "{} ok, {broken} broken, {skipped} that cannot be; tools: {}.",
+        counted(ok, "run"),
+        report.tools
+    );
     text
 }
 

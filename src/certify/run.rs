@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
 use crate::agent::notice::Notice;
@@ -108,9 +107,9 @@ impl Play<'_> {
         for number in 0..self.conversation.prompts.len() {
             self.asked = number;
             self.surely(&Task::Ask(number)).await?;
-            self.until(|play| play.is_at_rest(), "come to rest").await?;
+            self.until(is_at_rest, "come to rest").await?;
         }
-        self.until(|play| play.next_due().is_none(), "settle what it owes").await?;
+        self.until(owes_nothing, "settle what it owes").await?;
         self.ring_late().await
     }
 
@@ -128,11 +127,12 @@ impl Play<'_> {
         Err(format!("invariant 1 (accepted means kept): a request was never accepted: {refusal}"))
     }
 
-    async fn until(&mut self, is_over: impl Fn(&Self) -> bool, what: &str) -> Result<(), String> {
+    async fn until(&mut self, is_over: fn(&[Stored]) -> bool, what: &str) -> Result<(), String> {
         for _ in 0..STEPS_MAX {
             let is_busy = self.deliver_next().await;
-            self.decide_all().await?;
-            if is_over(self) {
+            let documents = self.documents();
+            self.decide_all(&documents).await?;
+            if is_over(&documents) {
                 return Ok(());
             }
             if !is_busy {
@@ -145,7 +145,7 @@ impl Play<'_> {
     /// Time passes until something is to be done; the sweep runs each minute.
     async fn wait(&mut self) {
         let now = self.stage.time.now();
-        let until_due = self.next_due().map_or(SWEEP_EVERY, |due| now.until(due));
+        let until_due = next_due(&self.documents()).map_or(SWEEP_EVERY, |due| now.until(due));
         let visible = self.stage.queue.next_visible_in();
         let span = match visible {
             Some(span) if span <= SWEEP_EVERY => span,
@@ -178,8 +178,8 @@ impl Play<'_> {
     }
 
     /// Decides what is asked as somebody who looks at what really happened.
-    async fn decide_all(&mut self) -> Result<(), String> {
-        let Some(head) = self.head() else { return Ok(()) };
+    async fn decide_all(&mut self, documents: &[Stored]) -> Result<(), String> {
+        let Some(head) = head(documents) else { return Ok(()) };
         for request in &head.requests {
             // What was accepted is kept: it need not be said again while nobody takes it in.
             if self.decided.contains(&request.id) {
@@ -229,7 +229,7 @@ impl Play<'_> {
         self.has_struck = true;
         self.story.push(format!("{} stands at the boundary", self.told(task)));
         match fault {
-            None => {}
+            None | Some(Fault::Late) => {}
             Some(Fault::Kill) => {
                 self.worker = self.stage.instance(self.order);
                 self.story.push("that process is dead".to_owned());
@@ -245,7 +245,6 @@ impl Play<'_> {
             Some(Fault::LostAnswer) => {
                 self.stage.store.set_faults(Faults { unavailable_after: 1.0, ..Faults::default() });
             }
-            Some(Fault::Late) => {}
         }
         trap.go.notify_one();
         let done = work.await;
@@ -297,7 +296,7 @@ impl Play<'_> {
 
     /// Another writer: a client changes what says nothing to the model.
     async fn patch(&mut self) {
-        if self.head().is_none() {
+        if head(&self.documents()).is_none() {
             self.missed = Some("there is no conversation yet");
             return;
         }
@@ -363,51 +362,20 @@ impl Play<'_> {
         }
     }
 
-    fn documents(&self, kind: Kind) -> Vec<Stored> {
-        let partition = Partition::Conversation(self.key.clone());
-        let mut all = self.stage.store.documents(&partition);
-        all.retain(|stored| stored.document.kind == kind);
-        all
-    }
-
-    fn head(&self) -> Option<Head> {
-        let all = self.documents(Kind::Head);
-        record::read_head(all.iter().find(|stored| stored.document.id == HEAD_ID)?).ok()
-    }
-
-    fn is_at_rest(&self) -> bool {
-        let Some(head) = self.head() else { return false };
-        let is_held = |stored: &Stored| {
-            record::read::<InboxItem>(&stored.document).is_ok_and(|item| !item.starts_when_idle())
-        };
-        head.phase == Phase::Idle
-            && head.prompt.is_none()
-            && !head.prompts.is_empty()
-            && head.waiting == 0
-            && self.documents(Kind::Inbox).iter().all(is_held)
-    }
-
-    /// When the conversation owes something next.
-    fn next_due(&self) -> Option<Timestamp> {
-        let partition = Partition::Conversation(self.key.clone());
-        let all = self.stage.store.documents(&partition);
-        all.iter().filter_map(|stored| stored.document.due).min()
+    fn documents(&self) -> Vec<Stored> {
+        self.stage.store.documents(&Partition::Conversation(self.key.clone()))
     }
 
     fn outcome(mut self, agent: &Agent) -> Outcome {
         if self.cut.is_some() && !self.has_struck {
             self.missed = Some("this run did not come there");
         }
-        let entries: Vec<Entry> = self
-            .documents(Kind::Entry)
-            .iter()
-            .filter_map(|stored| record::read(&stored.document).ok())
-            .collect();
-        let events = self.documents(Kind::Events);
-        let events =
-            events.iter().filter_map(|stored| record::read::<EventsBody>(&stored.document).ok());
-        let untold = self.documents(Kind::Notice);
-        let untold = untold.iter().filter(|stored| {
+        let documents = self.documents();
+        let entries = of(&documents, Kind::Entry);
+        let entries = entries.filter_map(|stored| record::read(&stored.document).ok()).collect();
+        let events = of(&documents, Kind::Events);
+        let events = events.filter_map(|stored| record::read::<EventsBody>(&stored.document).ok());
+        let untold = of(&documents, Kind::Notice).filter(|stored| {
             let notice = record::read::<Notice>(&stored.document);
             !notice.is_ok_and(|notice| self.stage.crier.has_told(&notice.id))
         });
@@ -417,9 +385,9 @@ impl Play<'_> {
             reached: self.stage.trap.seen(),
             missed: self.missed,
             prompts: self.conversation.prompts.len(),
-            head: self.head(),
+            head: head(&documents),
             events: events.flat_map(|body| body.events).collect(),
-            inbox: self.documents(Kind::Inbox).len(),
+            inbox: of(&documents, Kind::Inbox).count(),
             untold: untold.count(),
             done: self.stage.ledger.done(),
             called: self.stage.ledger.called(),
@@ -436,6 +404,35 @@ impl Play<'_> {
 
 /// Bells may be delayed by as much.
 const AHEAD_OF_DELAYS: Duration = Duration::from_secs(1);
+
+fn of(documents: &[Stored], kind: Kind) -> impl Iterator<Item = &Stored> {
+    documents.iter().filter(move |stored| stored.document.kind == kind)
+}
+
+fn head(documents: &[Stored]) -> Option<Head> {
+    record::read_head(documents.iter().find(|stored| stored.document.id == HEAD_ID)?).ok()
+}
+
+fn is_at_rest(documents: &[Stored]) -> bool {
+    let Some(head) = head(documents) else { return false };
+    let is_held = |stored: &Stored| {
+        record::read::<InboxItem>(&stored.document).is_ok_and(|item| !item.starts_when_idle())
+    };
+    head.phase == Phase::Idle
+        && head.prompt.is_none()
+        && !head.prompts.is_empty()
+        && head.waiting == 0
+        && of(documents, Kind::Inbox).all(is_held)
+}
+
+/// When the conversation owes something next.
+fn next_due(documents: &[Stored]) -> Option<Timestamp> {
+    documents.iter().filter_map(|stored| stored.document.due).min()
+}
+
+fn owes_nothing(documents: &[Stored]) -> bool {
+    next_due(documents).is_none()
+}
 
 fn text_of(nudge: &Nudge) -> String {
     serde_json::to_string(nudge).unwrap_or_default()

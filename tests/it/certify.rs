@@ -12,20 +12,30 @@ fn certify(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-#[test]
-fn the_agents_that_come_along_certify() {
+/// What it says about an agent, and the cases it writes down.
+fn certified(agent: &str) -> (String, usize) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("certify.xml");
-    let output = certify(&["--junit", file.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output = certify(&[agent, "--junit", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    for agent in ["payments-clerk: 4 prompts, ", "assistant: 1 prompt, "] {
-        assert!(said.contains(agent), "{said}");
-    }
-    assert!(!said.contains("not called"), "every tool is called: {said}");
     let xml = std::fs::read_to_string(&file).unwrap();
-    let cases = xml.matches("<testcase ").count();
-    assert!(cases > 600 && !xml.contains("<failure"), "{cases} cases");
+    assert!(!xml.contains("<failure"), "{xml}");
+    (said, xml.matches("<testcase ").count())
+}
+
+#[test]
+fn the_agents_that_come_along_certify() {
+    let clerk = std::thread::spawn(|| certified("payments-clerk"));
+    let assistant = std::thread::spawn(|| certified("assistant"));
+    for (agent, run) in
+        [("payments-clerk: 2 prompts, ", clerk), ("assistant: 1 prompt, ", assistant)]
+    {
+        let (said, cases) = run.join().unwrap();
+        assert!(said.contains(agent), "{said}");
+        assert!(!said.contains("not called"), "every tool is called: {said}");
+        assert!(cases > 200, "{cases} cases: {said}");
+    }
 }
 
 #[test]
@@ -46,8 +56,13 @@ fn mistakes_say_what_to_do() {
 
 #[test]
 fn real_tools_are_called_and_certify() {
-    // The example's payments server is started, and paid hundreds of times.
-    let output = certify(&["payments-clerk", "--tools", "real", "--json"]);
+    let folder = tempfile::tempdir().unwrap();
+    let clerk = include_str!("../../agents/payments-clerk.agent.md");
+    std::fs::write(folder.path().join("clerk.agent.md"), clerk).unwrap();
+    std::fs::write(folder.path().join("clerk.certify.yaml"), "- prompt: Pay 40 to Ada\n").unwrap();
+    // The example's payments server is started, and paid again and again.
+    let agents = folder.path().to_str().unwrap();
+    let output = certify(&["--agents", agents, "--tools", "real", "--json"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();

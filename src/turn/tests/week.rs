@@ -3,7 +3,7 @@
 //! that are deleted; over the store with claims in the head and over the embedded one, whose process dies as a whole.
 //!
 //! A week that breaks something is told with the fewest troubles that still break it. More weeks than every day:
-//! `TURNWHEEL_WEEKS=1000 cargo test --lib bad_weeks`.
+//! `TURNWHEEL_WEEKS=5000 .ci/run weeks`.
 
 use std::sync::Arc;
 use std::time::Duration;
