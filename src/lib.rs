@@ -10,6 +10,8 @@ pub mod certify;
 pub mod clock;
 pub mod doctor;
 pub mod extensions;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod http;
 pub mod ids;
