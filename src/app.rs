@@ -3,6 +3,7 @@
 mod agent;
 mod arguments;
 mod bench;
+mod certify;
 mod checks;
 mod commands;
 mod functions;

@@ -7,6 +7,7 @@ pub mod artifacts;
 pub mod azure;
 pub mod azurite;
 pub mod bench;
+pub mod certify;
 pub mod clock;
 pub mod doctor;
 pub mod extensions;

@@ -13,6 +13,7 @@ pub mod faults;
 mod gate;
 mod hold;
 mod inbox;
+pub mod invariants;
 mod memory;
 pub mod money;
 pub mod notify;

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::app::looking;
 use crate::app::ports::Storage;
 use crate::bench::case::BenchArguments;
+use crate::certify::Tools;
 use crate::doctor::Format;
 use crate::queue;
 use crate::settings::Settings;
@@ -123,6 +124,25 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Play a conversation with each agent, cut and disturbed at every boundary, and hold it to the invariants: nothing lost,
+    /// nothing done twice. Exit 1: something broke.
+    Certify {
+        /// All of them, if none is named.
+        #[arg(value_name = "AGENT")]
+        names: Vec<String>,
+        /// Where the agents are; else `TURNWHEEL_AGENTS_DIR`, else `agents`.
+        #[arg(long, value_name = "DIR")]
+        agents: Option<PathBuf>,
+        /// `stub`: HTTP tools and those of the app answer at once and do nothing. `real`: they are called, hundreds of times.
+        #[arg(long, value_enum, default_value_t)]
+        tools: CertifiedTools,
+        /// For programs.
+        #[arg(long)]
+        json: bool,
+        /// For build servers: a test case for each run.
+        #[arg(long, value_name = "FILE")]
+        junit: Option<PathBuf>,
+    },
     /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
     Doctor {
         /// Ask nobody outside this machine.
@@ -131,6 +151,22 @@ pub(super) enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum CertifiedTools {
+    #[default]
+    Stub,
+    Real,
+}
+
+impl CertifiedTools {
+    pub(super) fn tools(self) -> Tools {
+        match self {
+            Self::Stub => Tools::Stub,
+            Self::Real => Tools::Real,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
+use crate::app::certify::Wish;
 use crate::app::looking::Named;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, bench, checks, looking, model, upkeep, usage, voice};
+use crate::app::{App, bench, certify, checks, looking, model, upkeep, usage, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 use crate::ids::TenantId;
@@ -54,6 +55,9 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
             ls(WorkQuery { tenant, stuck, is_waiting: waiting }, &data, json)
+        }
+        Some(Command::Certify { names, agents, tools, json, junit }) => {
+            certify(app, Wish { names, agents, tools: tools.tools(), junit }, json)
         }
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
@@ -243,6 +247,25 @@ fn bench_worker(app: App, data: PathBuf, agents: PathBuf) -> u8 {
         let outcome = Box::pin(bench::work(app, settings, place, telemetry.clone())).await;
         telemetry.stop().await;
         outcome.map_or_else(|error| complain(&error), |()| DONE)
+    })
+}
+
+fn certify(app: App, wish: Wish, is_json: bool) -> u8 {
+    let settings = match read_settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    block_on(async {
+        let report = match Box::pin(certify::run(app, settings, wish)).await {
+            Ok(report) => report,
+            Err(error) => return complain(&error),
+        };
+        if is_json {
+            say(&serde_json::to_string_pretty(&report.json()).unwrap_or_default());
+        } else {
+            say(&report.to_string());
+        }
+        if report.is_ok() { DONE } else { FAILED }
     })
 }
 

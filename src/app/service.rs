@@ -123,9 +123,9 @@ async fn listen(port: u16) -> Result<(TcpListener, String), StartError> {
 }
 
 /// Everything that was read before anything was started.
-struct Prepared {
-    settings: Settings,
-    payments: Option<PaymentsServer>,
+pub(super) struct Prepared {
+    pub(super) settings: Settings,
+    pub(super) payments: Option<PaymentsServer>,
 }
 
 impl App {
@@ -295,7 +295,7 @@ async fn local_host(
 }
 
 /// The example's payments server, unless the settings name another one.
-async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
+pub(super) async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
     if settings.app_setting("PAYMENTS_URL").is_some() || settings.is_in_azure {
         return Ok(Prepared { settings, payments: None });
     }

@@ -17,7 +17,7 @@ use crate::model::responses::fault::{Fault, classify};
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 
 mod payments;
-mod sample;
+pub(crate) mod sample;
 mod script;
 
 use script::{Call, Script, Step};

@@ -15,6 +15,7 @@ mod compacting;
 mod economy;
 mod invariants;
 mod lost_answers;
+mod lost_queues;
 mod money;
 mod prices;
 mod progress;

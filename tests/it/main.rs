@@ -9,6 +9,7 @@
 mod api;
 mod azure_model;
 mod bench;
+mod certify;
 mod cluster;
 mod compacting;
 mod conformance;

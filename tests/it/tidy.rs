@@ -12,7 +12,7 @@ mod source;
 const LAYERS: &[&[&str]] = &[
     &["main"],
     &["app"],
-    &["bench", "doctor", "package"],
+    &["bench", "certify", "doctor", "package"],
     &["azurite", "host", "http"],
     &["turn"],
     &["agents", "extensions", "payments"],

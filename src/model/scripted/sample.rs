@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 const DEPTH_MAX: usize = 8;
 
 /// `text` stands where a string may be anything.
-pub(super) fn of(schema: &Value, text: &str) -> Value {
+pub(crate) fn of(schema: &Value, text: &str) -> Value {
     at_depth(schema, text, 0)
 }
 

@@ -24,7 +24,7 @@ pub(super) use self::probes::{HookProbe, PauseProbe, RuntimeClock};
 pub(super) use self::steady::Steady;
 pub(super) use self::windowed::Windowed;
 use crate::agent::content::Content;
-use crate::agent::entry::{Entry, EntryBody, Source};
+use crate::agent::entry::{Entry, Source};
 use crate::agent::event::Event;
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
@@ -52,7 +52,7 @@ use crate::turn::admission::{Answer, Owner, Refusal};
 use crate::turn::money::Money;
 use crate::turn::record::{self, EventsBody};
 use crate::turn::{
-    EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, delivery, recount, sweep,
+    EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, delivery, invariants, recount, sweep,
 };
 
 pub(super) struct Bench {
@@ -86,6 +86,8 @@ pub(super) struct Bench {
     /// How often something is said at most.
     pub(super) chats_max: usize,
     said: Vec<Chat>,
+    /// Chance that both queues are deleted between two deliveries.
+    pub(super) queues_lost_in_a_hundred: u8,
     /// With which conversations begin.
     pub(super) settings: Settings,
     /// What workers tell.
@@ -123,6 +125,7 @@ impl Bench {
             chats_in_a_hundred: 0,
             chats_max: 0,
             said: Vec::new(),
+            queues_lost_in_a_hundred: 0,
             settings: Settings::default(),
             telemetry: Telemetry::default(),
             money: Arc::default(),
@@ -342,6 +345,11 @@ impl Bench {
         }
     }
 
+    /// Decides what is asked in one conversation.
+    pub(super) async fn decide_one(&mut self, id: &str) {
+        self.decide_in(&owner().key(id)).await;
+    }
+
     async fn decide_in(&mut self, key: &ConversationKey) {
         let Some(head) = self.head_of(key).await else { return };
         let world = self.worker(Arc::new(NoProbe));
@@ -387,6 +395,16 @@ impl Bench {
         self.story.push(format!("patched {key}: {status:?}"));
     }
 
+    fn lose_queues(&mut self) {
+        // Where no queue is ever lost, chance is left alone.
+        let chance = self.queues_lost_in_a_hundred;
+        if chance > 0 && self.dice.u8(0..100) < chance {
+            self.story.push("the queues were deleted".to_owned());
+            self.queue.drop_queue(queue::TURNS);
+            self.queue.drop_queue(queue::NOTIFY);
+        }
+    }
+
     pub(super) async fn has_come_to_rest(&self) -> bool {
         for key in &self.conversations {
             let Some(head) = self.head_of(key).await else { return false };
@@ -408,13 +426,19 @@ impl Bench {
 
     /// Until all prompts have ended. Time passes when nothing is to be done, and the sweep runs each minute.
     pub(super) async fn run(&mut self) {
+        assert!(self.comes_to_rest().await, "the prompts never ended: {:#?}", self.story);
+    }
+
+    /// Whether all prompts have ended, in the end.
+    pub(super) async fn comes_to_rest(&mut self) -> bool {
         let mut swept = self.clock.monotonic();
         for _ in 0..6_000 {
             let is_busy = self.deliver().await;
             self.decide().await;
             self.patch().await;
+            self.lose_queues();
             if self.has_come_to_rest().await {
-                return;
+                return true;
             }
             if self.clock.monotonic() > swept + Duration::from_mins(1) {
                 swept = self.clock.monotonic();
@@ -424,7 +448,7 @@ impl Bench {
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
         }
-        panic!("the prompts never ended: {:#?}", self.story);
+        false
     }
 
     pub(super) async fn sweep(&mut self) {
@@ -433,31 +457,9 @@ impl Bench {
         self.story.push(format!("swept: {swept:?}"));
     }
 
-    /// The record without what differs from run to run; tries after the first are marks of a fault.
+    /// The record without what differs from run to run.
     pub(super) async fn normal(&self) -> Vec<Value> {
-        let mut normal = Vec::new();
-        for entry in self.entries().await {
-            let mut value = serde_json::to_value(&entry.body).unwrap();
-            match &entry.body {
-                EntryBody::ToolStarted(started) if started.attempt > 1 => continue,
-                EntryBody::Message(_) => {
-                    value["message"]["timestamp"] = Value::Null;
-                    value["startedAt"] = Value::Null;
-                    value["call"]["answer"] = Value::Null;
-                }
-                EntryBody::ToolStarted(_) => {
-                    value["effectId"] = Value::Null;
-                    value["call"] = Value::Null;
-                }
-                EntryBody::Request(_) => value = json!({"request": value["request"]["reason"]}),
-                EntryBody::Decision(_) => {
-                    value = json!({"decision": value["decision"]["decision"]});
-                }
-                _ => {}
-            }
-            normal.push(value);
-        }
-        normal
+        invariants::normal(&self.entries().await)
     }
 }
 

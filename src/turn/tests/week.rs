@@ -1,6 +1,9 @@
 //! Bad weeks: several conversations at once, prompts that wait for others, people who steer, edit and take back, tools that
-//! lose their answer, people who never answer, clients that change settings, clocks that differ; over the store with claims
-//! in the head and over the embedded one, whose process dies as a whole.
+//! lose their answer, people who never answer, clients that change settings and repeat requests, clocks that differ, queues
+//! that are deleted; over the store with claims in the head and over the embedded one, whose process dies as a whole.
+//!
+//! A week that breaks something is told with the fewest troubles that still break it. More weeks than every day:
+//! `TURNWHEEL_WEEKS=5000 .ci/run weeks`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +21,26 @@ const SAID: [&str; 3] = ["go", "wire", "ask"];
 /// Wall clocks may differ by less than what lies between the end of a claim's use and its take-over.
 const SKEW: Duration = Duration::from_secs(14);
 
+/// What goes wrong in a week, each by itself.
+const TROUBLES: [&str; 13] = [
+    "conflicts",
+    "lost answers of the store",
+    "late batches",
+    "reads that fail",
+    "stale reads and short pages",
+    "messages lost, doubled, late and reordered",
+    "queues deleted",
+    "crashes",
+    "clock skew",
+    "people who never answer",
+    "patches",
+    "requests repeated",
+    "people who steer, edit and take back",
+];
+
+/// A set of [`TROUBLES`].
+type Troubles = Vec<&'static str>;
+
 fn week(results: usize, said: &str) -> Vec<Value> {
     match (said, results) {
         ("go", _) => three_rounds(results, said),
@@ -28,7 +51,26 @@ fn week(results: usize, said: &str) -> Vec<Value> {
     }
 }
 
-fn queue_faults() -> QueueFaults {
+fn store_faults(troubles: &Troubles) -> Faults {
+    let of = |trouble: &str, chance: f64| if troubles.contains(&trouble) { chance } else { 0.0 };
+    Faults {
+        conflict: of("conflicts", 0.03),
+        conflict_after: of("conflicts", 0.03),
+        unavailable_before: of("lost answers of the store", 0.03),
+        unavailable_after: of("lost answers of the store", 0.03),
+        unavailable_late: of("late batches", 0.02),
+        unavailable_reads: of("reads that fail", 0.02),
+        stale_reads: of("stale reads and short pages", 0.2),
+        short_pages: of("stale reads and short pages", 0.2),
+        // Nothing goes wrong by it: it only moves races about.
+        step_aside: 0.2,
+    }
+}
+
+fn queue_faults(troubles: &Troubles) -> QueueFaults {
+    if !troubles.contains(&"messages lost, doubled, late and reordered") {
+        return QueueFaults::default();
+    }
     QueueFaults {
         lose: 20,
         double: 20,
@@ -39,18 +81,31 @@ fn queue_faults() -> QueueFaults {
     }
 }
 
-async fn live_through(bench: &mut Bench) {
+fn prepare(bench: &mut Bench, troubles: &Troubles) {
+    let of = |trouble: &str, chance: u8| if troubles.contains(&trouble) { chance } else { 0 };
     bench.conversations = ["c", "d", "e"].map(|id| owner().key(id)).to_vec();
-    bench.ignored_in_a_hundred = 25;
-    bench.patched_in_a_hundred = 5;
-    bench.crash_in_a_hundred = 3;
-    bench.chats_in_a_hundred = 30;
-    bench.chats_max = 12;
-    bench.queue.set_faults(queue_faults());
+    bench.ignored_in_a_hundred = of("people who never answer", 25);
+    bench.patched_in_a_hundred = of("patches", 5);
+    bench.crash_in_a_hundred = of("crashes", 3);
+    bench.queues_lost_in_a_hundred = of("queues deleted", 3);
+    if troubles.contains(&"people who steer, edit and take back") {
+        bench.chats_in_a_hundred = 30;
+        bench.chats_max = 12;
+    }
+    bench.queue.set_faults(queue_faults(troubles));
+}
+
+/// # Errors
+/// It never came to rest.
+async fn live_through(bench: &mut Bench, troubles: &Troubles) -> Result<(), String> {
+    prepare(bench, troubles);
+    let times = if troubles.contains(&"requests repeated") { 3 } else { 1 };
     let world = bench.worker(Arc::new(NoProbe));
     for (number, key) in bench.conversations.clone().iter().enumerate() {
-        bench.ask_in(&world, key.conversation_id.as_str(), SAID[number % 3]).await;
-        for offset in 1..3 {
+        for _ in 0..times {
+            bench.ask_in(&world, key.conversation_id.as_str(), SAID[number % 3]).await;
+        }
+        for offset in (1..3).cycle().take(2 * times) {
             let said = SAID[(number + offset) % 3];
             // The client's patience: the same request with the same key until it is accepted.
             while let Err(error) = bench.queue_up(&world, key, said).await {
@@ -60,65 +115,120 @@ async fn live_through(bench: &mut Bench) {
         }
     }
     drop(world);
-    bench.run().await;
+    if bench.comes_to_rest().await { Ok(()) } else { Err("the prompts never ended".to_owned()) }
 }
 
-/// Prompts that failed; nothing else may be wrong.
-async fn check(bench: &mut Bench, seed: u64) -> usize {
+/// Prompts that failed.
+///
+/// # Errors
+/// What is wrong.
+async fn check(bench: &mut Bench) -> Result<usize, String> {
     let mut failed = 0;
     let world = bench.worker(Arc::new(NoProbe));
     let bench = &*bench;
     for key in &bench.conversations {
         let (mut faults, begun, held) = bench.chat_faults(&world, key).await;
         faults.extend(checks::faults(bench, key, (SAID.len() + begun, held)).await);
-        assert!(faults.is_empty(), "seed {seed}: {faults:#?}\n{:#?}", bench.story);
         for entry in bench.entries_of(key).await {
             let EntryBody::PromptEnd(end) = entry.body else { continue };
-            if end.state != PromptState::Completed {
-                let kind = end.error.map(|error| error.kind);
-                assert_eq!(kind.as_deref(), Some("poisoned"), "seed {seed}: {:#?}", bench.story);
-                failed += 1;
+            if end.state == PromptState::Completed {
+                continue;
+            }
+            failed += 1;
+            let kind = end.error.map(|error| error.kind);
+            if kind.as_deref() != Some("poisoned") {
+                faults.push(format!("{key}: a prompt ended {:?}: {kind:?}", end.state));
+            }
+        }
+        if !faults.is_empty() {
+            return Err(faults.join("\n"));
+        }
+    }
+    Ok(failed)
+}
+
+/// Prompts that failed, of nine; else what is wrong, and the story.
+async fn one_week(seed: u64, at_once: u32, troubles: &Troubles) -> Result<usize, String> {
+    let mut bench = Bench::with(seed, week);
+    bench.run_calls_at_once(at_once);
+    if troubles.contains(&"clock skew") {
+        bench.skew_max = SKEW;
+    }
+    bench.store.set_faults(store_faults(troubles));
+    let lived = live_through(&mut bench, troubles).await;
+    bench.store.set_faults(Faults::default());
+    let checked = match lived {
+        Ok(()) => check(&mut bench).await,
+        Err(why) => Err(why),
+    };
+    checked.map_err(|why| format!("{why}\n{:#?}", bench.story))
+}
+
+/// The fewest troubles with which something is still wrong, and what: each is left out in turn.
+async fn smallest(
+    what: String,
+    wrong: impl AsyncFn(&Troubles) -> Option<String>,
+) -> (Troubles, String) {
+    let (mut troubles, mut what) = (TROUBLES.to_vec(), what);
+    loop {
+        let count = troubles.len();
+        for trouble in TROUBLES {
+            let less: Troubles = troubles.iter().copied().filter(|one| *one != trouble).collect();
+            if less.len() < troubles.len()
+                && let Some(still) = wrong(&less).await
+            {
+                (troubles, what) = (less, still);
+            }
+        }
+        if troubles.len() == count {
+            return (troubles, what);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the long run is asked for by it")]
+fn weeks(every_day: u64) -> u64 {
+    match std::env::var("TURNWHEEL_WEEKS") {
+        Ok(count) => count.parse().expect("TURNWHEEL_WEEKS is a number of weeks"),
+        Err(_) => every_day,
+    }
+}
+
+/// At most one prompt of eighteen is given up.
+async fn weeks_with_claims_in_the_head(every_day: u64, at_once: u32) {
+    let (mut failed, seeds) = (0, weeks(every_day));
+    for seed in 1..=seeds {
+        match one_week(seed, at_once, &TROUBLES.to_vec()).await {
+            Ok(count) => failed += count,
+            Err(what) => {
+                let wrong = async |less: &Troubles| one_week(seed, at_once, less).await.err();
+                let (troubles, what) = smallest(what, wrong).await;
+                panic!("seed {seed}, with {troubles:#?}:\n{what}");
             }
         }
     }
-    failed
-}
-
-/// Prompts that failed, of nine a week.
-async fn weeks_with_claims_in_the_head(seeds: u64, at_once: u32) -> usize {
-    let mut failed = 0;
-    for seed in 1..=seeds {
-        let mut bench = Bench::with(seed, week);
-        bench.run_calls_at_once(at_once);
-        bench.skew_max = SKEW;
-        bench.store.set_faults(Faults {
-            conflict: 0.03,
-            conflict_after: 0.03,
-            unavailable_before: 0.03,
-            unavailable_after: 0.03,
-            unavailable_late: 0.02,
-            unavailable_reads: 0.02,
-            stale_reads: 0.2,
-            short_pages: 0.2,
-            step_aside: 0.2,
-        });
-        live_through(&mut bench).await;
-        bench.store.set_faults(Faults::default());
-        failed += check(&mut bench, seed).await;
-    }
-    failed
+    assert!(failed as u64 <= seeds / 2 + 2, "{failed} of {} prompts failed", 9 * seeds);
 }
 
 #[tokio::test(start_paused = true)]
 async fn bad_weeks_with_claims_in_the_head_keep_every_invariant() {
-    let failed = weeks_with_claims_in_the_head(30, 1).await;
-    assert!(failed <= 15, "{failed} of 270 prompts failed");
+    weeks_with_claims_in_the_head(30, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn bad_weeks_of_calls_that_run_at_once_keep_every_invariant() {
-    let failed = weeks_with_claims_in_the_head(12, 3).await;
-    assert!(failed <= 8, "{failed} of 108 prompts failed");
+    weeks_with_claims_in_the_head(12, 3).await;
+}
+
+#[tokio::test]
+async fn a_failing_week_is_told_with_the_fewest_troubles() {
+    let wrong = async |troubles: &Troubles| {
+        let needed = ["crashes", "queues deleted"];
+        let is_wrong = needed.iter().all(|needed| troubles.contains(needed));
+        is_wrong.then(|| format!("{} troubles", troubles.len()))
+    };
+    let (troubles, what) = smallest("all".to_owned(), wrong).await;
+    assert_eq!((troubles, what.as_str()), (vec!["queues deleted", "crashes"], "2 troubles"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,8 +239,12 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
         let mut bench = Bench::with(seed, week);
         bench.run_calls_at_once(if seed % 2 == 0 { 3 } else { 1 });
         bench.use_steady(Steady::open(folder.path().to_owned()));
-        live_through(&mut bench).await;
-        failed += check(&mut bench, seed).await;
+        let lived = live_through(&mut bench, &TROUBLES.to_vec()).await;
+        let checked = match lived {
+            Ok(()) => check(&mut bench).await,
+            Err(why) => Err(why),
+        };
+        failed += checked.unwrap_or_else(|why| panic!("seed {seed}: {why}\n{:#?}", bench.story));
     }
     // Not the same twice, since the store has a thread of its own: from 3 to 8 were seen.
     assert!(failed <= 15, "{failed} of 45 prompts failed");

@@ -1,0 +1,98 @@
+//! `turnwheel certify`: reads the agents and their conversations, plays them, and says what came of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::agents::Agent;
+use crate::app::App;
+use crate::app::ports::Storage;
+use crate::app::service::{self, ServiceOptions, StartError, io};
+use crate::azure::credential::Credentials;
+use crate::certify::{self, Conversation, Order, Report, Tools};
+use crate::settings::Settings;
+use crate::telemetry::Telemetry;
+use crate::tools::workspace::builtins;
+
+/// What the command line says.
+pub(super) struct Wish {
+    /// Empty: all.
+    pub(super) names: Vec<String>,
+    /// Else the settings'.
+    pub(super) agents: Option<PathBuf>,
+    pub(super) tools: Tools,
+    pub(super) junit: Option<PathBuf>,
+}
+
+/// # Errors
+/// Show it and exit: each says what to do.
+pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Report, StartError> {
+    if !app.mistakes.is_empty() {
+        return Err(StartError::Settings(app.mistakes));
+    }
+    // The example's payments are real where real tools are wanted; else only its address is needed.
+    let (settings, payments) = match wish.tools {
+        Tools::Real => {
+            let prepared = service::bring_payments(settings).await?;
+            (prepared.settings, prepared.payments)
+        }
+        Tools::Stub if settings.app_setting("PAYMENTS_URL").is_none() => {
+            (settings.with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned()), None)
+        }
+        Tools::Stub => (settings, None),
+    };
+    let options = ServiceOptions {
+        root: PathBuf::from("."),
+        data: PathBuf::new(),
+        agents: wish.agents.clone(),
+        port: 0,
+        handler_port: 0,
+        storage: Storage::Embedded,
+        is_hosted: false,
+        telemetry: Telemetry::default(),
+    };
+    let loaded = service::load_agents(&app, &settings, &options, &Credentials::default())?;
+    let folder = options.root.join(wish.agents.unwrap_or_else(|| settings.agents_dir.clone()));
+    let agents: Vec<&Arc<Agent>> = if wish.names.is_empty() {
+        loaded.catalog.agents.values().collect()
+    } else {
+        let found = wish.names.iter().map(|name| loaded.catalog.find(Some(name.as_str())));
+        let found: Result<Vec<_>, _> = found.collect();
+        found.map_err(|missing| StartError::Agents(vec![missing.to_string()]))?
+    };
+    if agents.is_empty() {
+        let what = format!(
+            "there is no agent in {}: write one, or name its folder with `--agents`",
+            folder.display()
+        );
+        return Err(StartError::Agents(vec![what]));
+    }
+    let own: Vec<&str> = app.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
+    let harmless = builtins().into_iter().map(|tool| tool.definition().name.clone());
+    let harmless = harmless.filter(|name| !own.contains(&name.as_str())).collect();
+    let order = Order {
+        agents: with_conversations(agents, &folder)?,
+        extensions: app.extensions,
+        tools: wish.tools,
+        harmless,
+    };
+    let report = Box::pin(certify::certify(&order)).await;
+    drop(payments);
+    if let Some(file) = wish.junit {
+        std::fs::write(&file, report.junit()).map_err(io("write the JUnit file"))?;
+    }
+    Ok(report)
+}
+
+fn with_conversations(
+    agents: Vec<&Arc<Agent>>,
+    folder: &Path,
+) -> Result<Vec<(Arc<Agent>, Conversation)>, StartError> {
+    let (mut found, mut mistakes) = (Vec::new(), Vec::new());
+    for agent in agents {
+        match Conversation::of(agent, folder) {
+            Ok(conversation) => found.push((Arc::clone(agent), conversation)),
+            Err(mistake) => mistakes.push(mistake),
+        }
+    }
+    if mistakes.is_empty() { Ok(found) } else { Err(StartError::Agents(mistakes)) }
+}

@@ -1,0 +1,100 @@
+//! What tools did: every call is counted by its effect id, whether it is a real one or a stub's.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use crate::agents::Agent;
+use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    done: Mutex<BTreeMap<String, (String, u32)>>,
+}
+
+impl Ledger {
+    /// By effect id.
+    pub(super) fn done(&self) -> BTreeMap<String, u32> {
+        self.lock().iter().map(|(effect, (_, times))| (effect.clone(), *times)).collect()
+    }
+
+    /// By tool.
+    pub(super) fn called(&self) -> BTreeMap<String, u32> {
+        let mut called = BTreeMap::new();
+        for (tool, times) in self.lock().values() {
+            *called.entry(tool.clone()).or_default() += times;
+        }
+        called
+    }
+
+    pub(super) fn has(&self, effect: &str) -> bool {
+        self.lock().contains_key(effect)
+    }
+
+    fn note(&self, effect: &str, tool: &str) {
+        self.lock().entry(effect.to_owned()).or_insert_with(|| (tool.to_owned(), 0)).1 += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (String, u32)>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The agent with tools that are counted; those that `is_stub` picks do nothing but answer.
+pub(super) fn counted(
+    agent: &Agent,
+    ledger: &Arc<Ledger>,
+    is_stub: impl Fn(&str) -> bool,
+) -> Agent {
+    let tools = agent.tools.iter().map(|tool| -> Arc<dyn RunTool> {
+        Arc::new(Counted {
+            inner: Arc::clone(tool),
+            is_stub: is_stub(&tool.definition().name),
+            ledger: Arc::clone(ledger),
+        })
+    });
+    Agent {
+        name: agent.name.clone(),
+        description: agent.description.clone(),
+        settings: agent.settings.clone(),
+        instructions: agent.instructions.clone(),
+        tools: tools.collect(),
+        response_schema: agent.response_schema.clone(),
+        revision: agent.revision.clone(),
+    }
+}
+
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<dyn RunTool>,
+    is_stub: bool,
+    ledger: Arc<Ledger>,
+}
+
+#[async_trait]
+impl RunTool for Counted {
+    fn definition(&self) -> &ToolDefinition {
+        self.inner.definition()
+    }
+
+    fn ask(&self, arguments: &Arguments) -> Option<Ask> {
+        self.inner.ask(arguments)
+    }
+
+    fn changes_workspace(&self) -> bool {
+        self.inner.changes_workspace()
+    }
+
+    async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
+        let name = &self.definition().name;
+        // At once: a call that is polled at all is a call that was sent.
+        self.ledger.note(context.effect_id.as_str(), name);
+        if self.is_stub {
+            let answer = json!({"ok": true, "tool": name, "arguments": arguments.value});
+            return ToolOutcome::Returned(ToolResult::json(&answer));
+        }
+        self.inner.call(arguments, context).await
+    }
+}

@@ -1,0 +1,439 @@
+//! One run: a client that never gives up, instances that take what is on the queues, a sweep each minute, and one fault.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::agent::head::Head;
+use crate::agent::inbox::InboxItem;
+use crate::agent::notice::Notice;
+use crate::agent::phase::Phase;
+use crate::agent::request::{Effect, Request, RequestKind};
+use crate::agent::settings::ToolExecution;
+use crate::agents::Agent;
+use crate::certify::asking::{Asked, decider, key_of, owner, perform};
+use crate::certify::conversation::{Conversation, Decide};
+use crate::certify::judge::Outcome;
+use crate::certify::stage::Stage;
+use crate::certify::{Fault, Order, Tools};
+use crate::clock::{Clock as _, Timestamp};
+use crate::ids::{ConversationKey, EffectId, RequestId};
+use crate::queue::{self, Queue as _};
+use crate::store::memory::Faults;
+use crate::store::{HEAD_ID, Kind, Partition, Stored};
+use crate::turn::admission::patch::patch_conversation;
+use crate::turn::record::{self, EventsBody};
+use crate::turn::{Nudge, World, sweep};
+
+/// Steps of the driver before a conversation counts as one that never comes to rest.
+const STEPS_MAX: u32 = 1_000;
+/// How long a message is hidden from others while somebody works on it.
+const HIDE: Duration = Duration::from_secs(90);
+/// How often the sweep runs.
+const SWEEP_EVERY: Duration = Duration::from_mins(1);
+/// Longer than a claim and the wait before a take-over.
+const STANDSTILL: Duration = Duration::from_secs(70);
+const CLIENT_TRIES_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Where a run is disturbed, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) boundary: &'static str,
+    pub(super) occurrence: u32,
+    pub(super) fault: Fault,
+}
+
+/// Whoever stands at a boundary.
+enum Task {
+    Ask(usize),
+    Decide(Box<Request>, &'static str),
+    Turn(Nudge),
+    Notify(Nudge),
+}
+
+struct Play<'a> {
+    order: &'a Order,
+    conversation: &'a Conversation,
+    agent: &'a str,
+    cut: Option<Cut>,
+    stage: Stage,
+    key: ConversationKey,
+    /// The instance that takes what is on the queues.
+    worker: Arc<World>,
+    /// Which prompt was said last.
+    asked: usize,
+    decided: Vec<RequestId>,
+    swept_at: Duration,
+    /// Bells that are to come when everything is over: queue and text.
+    late: Vec<(&'static str, String)>,
+    has_struck: bool,
+    missed: Option<&'static str>,
+    wrong: Vec<String>,
+    story: Vec<String>,
+}
+
+/// Plays the conversation to its end and settles what is owed.
+pub(super) async fn play(
+    order: &Order,
+    (agent, conversation): (&Agent, &Conversation),
+    cut: Option<Cut>,
+) -> Outcome {
+    let stage = Stage::set(order, (agent, conversation), cut);
+    let worker = stage.instance(order);
+    let mut play = Play {
+        order,
+        conversation,
+        agent: &agent.name,
+        cut,
+        swept_at: stage.time.monotonic(),
+        stage,
+        key: owner().key("certify"),
+        worker,
+        asked: 0,
+        decided: Vec::new(),
+        late: Vec::new(),
+        has_struck: false,
+        missed: None,
+        wrong: Vec::new(),
+        story: Vec::new(),
+    };
+    if let Err(why) = play.through().await {
+        play.wrong.push(why);
+    }
+    play.outcome(agent)
+}
+
+impl Play<'_> {
+    async fn through(&mut self) -> Result<(), String> {
+        for number in 0..self.conversation.prompts.len() {
+            self.asked = number;
+            self.surely(&Task::Ask(number)).await?;
+            self.until(is_at_rest, "come to rest").await?;
+        }
+        self.until(owes_nothing, "settle what it owes").await?;
+        self.ring_late().await
+    }
+
+    /// A client that repeats its request until it is answered.
+    async fn surely(&mut self, task: &Task) -> Result<(), String> {
+        let mut refusal = String::new();
+        for _ in 0..100 {
+            match self.attempt(task).await {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(why)) => refusal = why,
+                None => {}
+            }
+            self.stage.time.pass(CLIENT_TRIES_AGAIN_AFTER);
+        }
+        Err(format!("invariant 1 (accepted means kept): a request was never accepted: {refusal}"))
+    }
+
+    async fn until(&mut self, is_over: fn(&[Stored]) -> bool, what: &str) -> Result<(), String> {
+        for _ in 0..STEPS_MAX {
+            let is_busy = self.deliver_next().await;
+            let documents = self.documents();
+            self.decide_all(&documents).await?;
+            if is_over(&documents) {
+                return Ok(());
+            }
+            if !is_busy {
+                self.wait().await;
+            }
+        }
+        Err(format!("invariant 2 (queues are disposable): it did not {what}"))
+    }
+
+    /// Time passes until something is to be done; the sweep runs each minute.
+    async fn wait(&mut self) {
+        let now = self.stage.time.now();
+        let until_due = next_due(&self.documents()).map_or(SWEEP_EVERY, |due| now.until(due));
+        let visible = self.stage.queue.next_visible_in();
+        let span = match visible {
+            Some(span) if span <= SWEEP_EVERY => span,
+            Some(_) | None => until_due.max(SWEEP_EVERY),
+        };
+        self.stage.time.pass(span + Duration::from_millis(1));
+        if self.stage.time.monotonic() >= self.swept_at + SWEEP_EVERY {
+            self.swept_at = self.stage.time.monotonic();
+            let swept = sweep::sweep(&self.worker, sweep::GRACE).await;
+            self.story.push(match swept {
+                Ok(rung) => format!("the sweep rang {rung} times"),
+                Err(error) => format!("the sweep failed: {error}"),
+            });
+        }
+    }
+
+    /// Takes one message off the queues; a worker that dies leaves it to come back.
+    async fn deliver_next(&mut self) -> bool {
+        for name in [queue::TURNS, queue::NOTIFY] {
+            let received = self.stage.queue.receive(name, 1, HIDE).await.unwrap_or_default();
+            let Some(message) = received.into_iter().next() else { continue };
+            let Ok(nudge) = serde_json::from_str(&message.text) else { continue };
+            let task = if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
+            if matches!(self.attempt(&task).await, Some(Ok(()))) {
+                let _ = self.stage.queue.delete(name, &message.id, &message.pop_receipt).await;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Decides what is asked as somebody who looks at what really happened.
+    async fn decide_all(&mut self, documents: &[Stored]) -> Result<(), String> {
+        let Some(head) = head(documents) else { return Ok(()) };
+        for request in &head.requests {
+            // What was accepted is kept: it need not be said again while nobody takes it in.
+            if self.decided.contains(&request.id) {
+                continue;
+            }
+            if let Some(decision) = self.decision(&head, request) {
+                self.surely(&Task::Decide(Box::new(request.clone()), decision)).await?;
+                self.decided.push(request.id.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// `None`: nobody may decide it, so it expires.
+    fn decision(&self, head: &Head, request: &Request) -> Option<&'static str> {
+        decider(&self.key, request)?;
+        Some(match request.kind {
+            RequestKind::Outcome => {
+                let effect = request.call.map(|call| {
+                    let (id, incarnation) = (&head.conversation_id, &head.incarnation);
+                    EffectId::of_call(id, incarnation, call.answer, call.index)
+                });
+                let is_done = effect.is_some_and(|effect| self.stage.ledger.has(effect.as_str()));
+                if is_done { "happened" } else { "did_not_happen" }
+            }
+            RequestKind::Question => "answer",
+            RequestKind::Budget => "approve",
+            RequestKind::Tool => {
+                match self.conversation.prompts.get(self.asked).map(|prompt| prompt.decide) {
+                    Some(Decide::Reject) => "reject",
+                    Some(Decide::Approve) | None => "approve",
+                }
+            }
+        })
+    }
+
+    /// Does it, unless the fault is a kill and strikes: then there is no answer.
+    async fn attempt(&mut self, task: &Task) -> Option<Result<(), String>> {
+        let trap = Arc::clone(&self.stage.trap);
+        let mut work = Box::pin(perform(Arc::clone(&self.worker), self.request(task)));
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(self.note(task, done)),
+            () = trap.reached.notified() => {}
+        }
+        let fault = self.cut.map(|cut| cut.fault);
+        self.has_struck = true;
+        self.story.push(format!("{} stands at the boundary", self.told(task)));
+        match fault {
+            None | Some(Fault::Late) => {}
+            Some(Fault::Kill) => {
+                self.worker = self.stage.instance(self.order);
+                self.story.push("that process is dead".to_owned());
+                return None;
+            }
+            Some(Fault::Duplicate) => self.elsewhere(task).await,
+            Some(Fault::TwoWorkers) => {
+                self.stage.time.pass(STANDSTILL);
+                self.elsewhere(task).await;
+                self.drain_elsewhere().await;
+            }
+            Some(Fault::Conflict) => self.patch().await,
+            Some(Fault::LostAnswer) => {
+                self.stage.store.set_faults(Faults { unavailable_after: 1.0, ..Faults::default() });
+            }
+        }
+        trap.go.notify_one();
+        let done = work.await;
+        self.stage.store.set_faults(Faults::default());
+        if fault == Some(Fault::Late) {
+            self.hold_back(task).await;
+        }
+        Some(self.note(task, done))
+    }
+
+    fn note(&mut self, task: &Task, done: Result<(), String>) -> Result<(), String> {
+        self.story.push(match &done {
+            Ok(()) => format!("{} is done", self.told(task)),
+            Err(why) => format!("{} failed: {why}", self.told(task)),
+        });
+        done
+    }
+
+    fn told(&self, task: &Task) -> String {
+        match task {
+            Task::Ask(number) => format!("prompt {}", number + 1),
+            Task::Decide(request, decision) => format!("the decision {decision} on {}", request.id),
+            Task::Turn(_) => format!("a turn of {}", self.worker.worker),
+            Task::Notify(_) => format!("a notice of {}", self.worker.worker),
+        }
+    }
+
+    /// The same message or request at another instance.
+    async fn elsewhere(&mut self, task: &Task) {
+        let other = self.stage.instance(self.order);
+        let done = Box::pin(perform(other, self.request(task))).await;
+        self.story.push(format!("the same at another instance: {done:?}"));
+    }
+
+    async fn drain_elsewhere(&mut self) {
+        let other = self.stage.instance(self.order);
+        for name in [queue::TURNS, queue::NOTIFY].repeat(20) {
+            let received = self.stage.queue.receive(name, 1, HIDE).await.unwrap_or_default();
+            for message in received {
+                let Ok(nudge) = serde_json::from_str(&message.text) else { continue };
+                let task =
+                    if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
+                let done = Box::pin(perform(Arc::clone(&other), self.request(&task))).await;
+                self.story.push(format!("another instance went on: {done:?}"));
+                let _ = self.stage.queue.delete(name, &message.id, &message.pop_receipt).await;
+            }
+        }
+    }
+
+    /// Another writer: a client changes what says nothing to the model.
+    async fn patch(&mut self) {
+        if head(&self.documents()).is_none() {
+            self.missed = Some("there is no conversation yet");
+            return;
+        }
+        let other = self.stage.instance(self.order);
+        let patch = serde_json::json!({"metadata": {"certify": "conflict"}});
+        let Some(patch) = patch.as_object() else { return };
+        let patched =
+            patch_conversation(&other, &self.key, patch, &key_of("patch"), |_| true).await;
+        match patched {
+            Ok(_) => self.story.push("another writer has committed".to_owned()),
+            Err(error) => self.wrong.push(format!("the other writer was refused: {error}")),
+        }
+    }
+
+    /// Takes all bells off the queues, and keeps the one that woke whoever is at work.
+    async fn hold_back(&mut self, task: &Task) {
+        match task {
+            Task::Turn(nudge) => self.late.push((queue::TURNS, text_of(nudge))),
+            Task::Notify(nudge) => self.late.push((queue::NOTIFY, text_of(nudge))),
+            Task::Ask(_) | Task::Decide(..) => {}
+        }
+        for name in [queue::TURNS, queue::NOTIFY] {
+            self.stage.time.pass(AHEAD_OF_DELAYS);
+            for message in self.stage.queue.receive(name, 32, HIDE).await.unwrap_or_default() {
+                let _ = self.stage.queue.delete(name, &message.id, &message.pop_receipt).await;
+                self.late.push((name, message.text));
+            }
+        }
+        self.story.push(format!("{} bells are on their way", self.late.len()));
+    }
+
+    /// Long after everything is over: they find nothing to do.
+    async fn ring_late(&mut self) -> Result<(), String> {
+        if self.late.is_empty() {
+            return Ok(());
+        }
+        let before = self.stage.store.commits();
+        for (name, text) in std::mem::take(&mut self.late) {
+            let _ = self.stage.queue.send(name, text, Duration::ZERO).await;
+        }
+        while self.deliver_next().await {}
+        if self.stage.store.commits() == before {
+            Ok(())
+        } else {
+            Err("invariant 2 (queues are disposable): a bell that came when all was over changed something".to_owned())
+        }
+    }
+
+    /// What a task asks of an instance.
+    fn request(&self, task: &Task) -> Asked {
+        match task {
+            Task::Ask(number) => Asked::Prompt {
+                agent: self.agent.to_owned(),
+                key: self.key.clone(),
+                number: *number,
+                text: self.conversation.prompts.get(*number).map(|prompt| prompt.prompt.clone()),
+            },
+            Task::Decide(request, decision) => {
+                Asked::Decision { key: self.key.clone(), request: request.clone(), decision }
+            }
+            Task::Turn(nudge) => Asked::Turn(nudge.clone()),
+            Task::Notify(nudge) => Asked::Notify(nudge.clone()),
+        }
+    }
+
+    fn documents(&self) -> Vec<Stored> {
+        self.stage.store.documents(&Partition::Conversation(self.key.clone()))
+    }
+
+    fn outcome(mut self, agent: &Agent) -> Outcome {
+        if self.cut.is_some() && !self.has_struck {
+            self.missed = Some("this run did not come there");
+        }
+        let documents = self.documents();
+        let entries = of(&documents, Kind::Entry);
+        let entries = entries.filter_map(|stored| record::read(&stored.document).ok()).collect();
+        let events = of(&documents, Kind::Events);
+        let events = events.filter_map(|stored| record::read::<EventsBody>(&stored.document).ok());
+        let untold = of(&documents, Kind::Notice).filter(|stored| {
+            let notice = record::read::<Notice>(&stored.document);
+            !notice.is_ok_and(|notice| self.stage.crier.has_told(&notice.id))
+        });
+        let writes = agent.tools.iter().map(|tool| tool.definition());
+        let writes = writes.filter(|tool| tool.effect == Effect::Write);
+        Outcome {
+            reached: self.stage.trap.seen(),
+            missed: self.missed,
+            prompts: self.conversation.prompts.len(),
+            head: head(&documents),
+            events: events.flat_map(|body| body.events).collect(),
+            inbox: of(&documents, Kind::Inbox).count(),
+            untold: untold.count(),
+            done: self.stage.ledger.done(),
+            called: self.stage.ledger.called(),
+            answers: self.stage.model.paid(),
+            writes: writes.map(|tool| tool.name.clone()).collect(),
+            is_vague: self.order.tools == Tools::Real,
+            is_at_once: agent.settings.tool_execution == Some(ToolExecution::Parallel),
+            entries,
+            wrong: self.wrong,
+            story: self.story,
+        }
+    }
+}
+
+/// Bells may be delayed by as much.
+const AHEAD_OF_DELAYS: Duration = Duration::from_secs(1);
+
+fn of(documents: &[Stored], kind: Kind) -> impl Iterator<Item = &Stored> {
+    documents.iter().filter(move |stored| stored.document.kind == kind)
+}
+
+fn head(documents: &[Stored]) -> Option<Head> {
+    record::read_head(documents.iter().find(|stored| stored.document.id == HEAD_ID)?).ok()
+}
+
+fn is_at_rest(documents: &[Stored]) -> bool {
+    let Some(head) = head(documents) else { return false };
+    let is_held = |stored: &Stored| {
+        record::read::<InboxItem>(&stored.document).is_ok_and(|item| !item.starts_when_idle())
+    };
+    head.phase == Phase::Idle
+        && head.prompt.is_none()
+        && !head.prompts.is_empty()
+        && head.waiting == 0
+        && of(documents, Kind::Inbox).all(is_held)
+}
+
+/// When the conversation owes something next.
+fn next_due(documents: &[Stored]) -> Option<Timestamp> {
+    documents.iter().filter_map(|stored| stored.document.due).min()
+}
+
+fn owes_nothing(documents: &[Stored]) -> bool {
+    next_due(documents).is_none()
+}
+
+fn text_of(nudge: &Nudge) -> String {
+    serde_json::to_string(nudge).unwrap_or_default()
+}
