@@ -8,6 +8,7 @@ mod functions;
 mod halt;
 mod model;
 mod ports;
+mod prices;
 mod service;
 mod upkeep;
 mod usage;

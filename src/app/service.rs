@@ -17,6 +17,7 @@ use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
 use crate::app::ports::{self, Opening, Storage};
+use crate::app::prices;
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock, Timestamp};
@@ -143,6 +144,10 @@ impl App {
         let credentials = Credentials::default();
         let loaded = load_agents(&self, settings, &options, &credentials)?;
         let model = model_of(settings, &credentials).map_err(StartError::Settings)?;
+        let unpriced = prices::unpriced(&settings.budgets, &*model, &loaded.catalog);
+        if let Some(models) = unpriced.filter(|models| !models.is_empty()) {
+            tracing::warn!("{}", prices::told(&models));
+        }
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
