@@ -214,6 +214,7 @@ pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
         | EntryBody::Output(_)
         | EntryBody::Protocol(_)
         | EntryBody::LostCall(_)
+        | EntryBody::FailedSummary(_)
         | EntryBody::Other(_) => None,
     }
 }
