@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::agent::settings::MODEL;
 use crate::agents::{Agent, Catalog};
 use crate::model::{Model, Prices};
 use crate::settings::budgets::{Bounds, Budgets};
@@ -24,7 +25,7 @@ pub(super) fn unpriced(
     }
     let named = limited.iter().filter_map(|agent| agent.settings.model.as_deref());
     // A tier that is not set is told elsewhere.
-    let records = ["normal", "high"].into_iter().chain(named).flat_map(|name| model.record(name));
+    let records = [MODEL, "high"].into_iter().chain(named).flat_map(|name| model.record(name));
     Some(records.filter(|it| it.cost == Prices::default()).map(|it| it.id).collect())
 }
 

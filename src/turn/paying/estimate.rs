@@ -5,7 +5,7 @@ use crate::agent::draft::Draft;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{MODEL, Settings};
 use crate::agent::usage::{Tally, Usage};
 use crate::model::ModelRecord;
 use crate::model::catalogue::tariff;
@@ -24,7 +24,7 @@ impl Hold<'_> {
         let settings = self.settings();
         let run = draft.head.prompt.as_ref();
         let model = run.and_then(|run| run.model.clone()).or(settings.model.clone());
-        let Ok(record) = self.world.model.record(model.as_deref().unwrap_or("normal")) else {
+        let Ok(record) = self.world.model.record(model.as_deref().unwrap_or(MODEL)) else {
             // It cannot be made, and costs nothing.
             return Ok(Tally { calls: 1, ..Tally::default() });
         };
