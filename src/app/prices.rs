@@ -29,6 +29,14 @@ pub(super) fn unpriced(
     Some(records.filter(|it| it.cost == Prices::default()).map(|it| it.id).collect())
 }
 
+/// Says so in the log of a start.
+pub(super) fn warn(budgets: &Budgets, model: &dyn Model, catalog: &Catalog) {
+    let models = unpriced(budgets, model, catalog).unwrap_or_default();
+    if !models.is_empty() {
+        tracing::warn!("{}", told(&models));
+    }
+}
+
 /// What to do about it.
 pub(super) fn told(models: &BTreeSet<String>) -> String {
     let models: Vec<String> = models.iter().map(|model| format!("`{model}`")).collect();

@@ -144,10 +144,7 @@ impl App {
         let credentials = Credentials::default();
         let loaded = load_agents(&self, settings, &options, &credentials)?;
         let model = model_of(settings, &credentials).map_err(StartError::Settings)?;
-        let unpriced = prices::unpriced(&settings.budgets, &*model, &loaded.catalog);
-        if let Some(models) = unpriced.filter(|models| !models.is_empty()) {
-            tracing::warn!("{}", prices::told(&models));
-        }
+        prices::warn(&settings.budgets, &*model, &loaded.catalog);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
