@@ -1,4 +1,4 @@
-//! What a turn costs beside the model, the store and the tools: deciding, projecting and reading entries.
+//! What a turn costs beside the model, the store and the tools: deciding, projecting, reading entries, hearing an answer.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use turnwheel::agent::projection;
 use turnwheel::agent::settings::{QueueMode, Retry};
 use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
+use turnwheel::model::catalogue::{Catalogue, tariff};
+use turnwheel::model::responses::fold::Fold;
+use turnwheel::model::responses::names::Names;
 
 fn main() {
     divan::main();
@@ -110,5 +113,18 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         let mut draft = Draft::new(head.clone(), None, rules.clone(), Timestamp(1));
         step(&mut draft, black_box(&input));
         draft.operations()
+    });
+}
+
+/// An answer as it is streamed: read and put together, a thousand pieces of text.
+#[divan::bench]
+fn hear_a_thousand_deltas(bencher: Bencher<'_, '_>) {
+    let record = Catalogue::default().record("gpt-4.1", "gpt-4.1");
+    let begin = r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"m"}}"#;
+    let delta = r#"{"type":"response.output_text.delta","output_index":0,"delta":"word "}"#;
+    bencher.bench(|| {
+        let mut fold = Fold::new("gpt-4.1", tariff(&record), Names::new(&[]));
+        fold.push_frame(None, begin);
+        (0..1_000).map(|_| fold.push_frame(None, black_box(delta)).len()).sum::<usize>()
     });
 }

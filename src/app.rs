@@ -2,6 +2,7 @@
 
 mod agent;
 mod arguments;
+mod bench;
 mod checks;
 mod commands;
 mod functions;

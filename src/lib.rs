@@ -6,6 +6,7 @@ pub mod app;
 pub mod artifacts;
 pub mod azure;
 pub mod azurite;
+pub mod bench;
 pub mod clock;
 pub mod doctor;
 pub mod extensions;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::app::ports::Storage;
+use crate::bench::case::BenchArguments;
 use crate::doctor::Format;
 use crate::queue;
 use crate::settings::Settings;
@@ -75,6 +76,16 @@ pub(super) enum Command {
         /// For programs.
         #[arg(long)]
         json: bool,
+    },
+    /// Measure this machine: conversations against a model that takes no time, each turn durable, over HTTP.
+    Bench(BenchArguments),
+    /// What `bench` measures.
+    #[command(hide = true, name = crate::bench::worker::COMMAND)]
+    BenchWorker {
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        #[arg(long, value_name = "DIR")]
+        agents: PathBuf,
     },
     /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
     Doctor {

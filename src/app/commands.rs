@@ -11,7 +11,7 @@ use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArgument
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, checks, model, upkeep, usage, voice};
+use crate::app::{App, bench, checks, model, upkeep, usage, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 use crate::package::{self, Order, Script};
@@ -40,6 +40,12 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Usage { by, from, to, tenant, data, json }) => {
             usage(Question { by: by.by(), from, to, tenant }, &data, json)
         }
+        Some(Command::Bench(arguments)) => block_on(async {
+            Box::pin(bench::measure(&arguments))
+                .await
+                .map_or_else(|error| complain(&error), |()| DONE)
+        }),
+        Some(Command::BenchWorker { data, agents }) => bench_worker(app, data, agents),
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };
     ExitCode::from(code)
@@ -181,6 +187,25 @@ fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
             }
             Err(error) => complain(&error),
         }
+    })
+}
+
+/// Told what to do by its environment alone: no file of the folder it stands in counts.
+fn bench_worker(app: App, data: PathBuf, agents: PathBuf) -> u8 {
+    let mut settings = match Settings::read(settings::environment) {
+        Ok(settings) => settings,
+        Err(mistakes) => return complain(&StartError::from(mistakes)),
+    };
+    settings.auth = Some(Auth::Header);
+    block_on(async {
+        let telemetry = match voice::start(&settings, Style::dev(), false) {
+            Ok(telemetry) => telemetry,
+            Err(error) => return complain(&error),
+        };
+        let place = (data, agents);
+        let outcome = Box::pin(bench::work(app, settings, place, telemetry.clone())).await;
+        telemetry.stop().await;
+        outcome.map_or_else(|error| complain(&error), |()| DONE)
     })
 }
 

@@ -25,13 +25,14 @@ use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
 use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
 use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
+use crate::model::Model;
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
 use crate::queue::doorbell::Doorbell;
 use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::store::embedded::OpenError;
+use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
@@ -101,6 +102,7 @@ pub struct Running {
     /// Whether the store's claims died with the process before this one.
     is_alone: bool,
     agents: Vec<String>,
+    embedded: Option<Arc<EmbeddedStore>>,
     /// They end with the service.
     payments: Option<PaymentsServer>,
     emulator: Option<Azurite>,
@@ -142,9 +144,7 @@ impl App {
             return Err(StartError::Settings(self.mistakes));
         }
         let credentials = Credentials::default();
-        let loaded = load_agents(&self, settings, &options, &credentials)?;
-        let model = model_of(settings, &credentials).map_err(StartError::Settings)?;
-        prices::warn(&settings.budgets, &*model, &loaded.catalog);
+        let (loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
@@ -201,6 +201,7 @@ impl App {
             world,
             is_alone: ports.embedded.is_some(),
             agents: names,
+            embedded: ports.embedded,
             payments: prepared.payments,
             emulator: ports.emulator,
         })
@@ -218,6 +219,11 @@ impl Running {
             .map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
     }
 
+    /// The store, when it lies in the data folder.
+    pub(super) fn embedded_store(&self) -> Option<Arc<EmbeddedStore>> {
+        self.embedded.clone()
+    }
+
     /// Names of the agents that are ready.
     pub fn agents(&self) -> &[String] {
         &self.agents
@@ -228,7 +234,8 @@ impl Running {
     /// # Errors
     /// A part of the service failed: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, is_alone, agents: _, payments, emulator } = self;
+        let Self { host, handler, world, is_alone, agents: _, embedded: _, payments, emulator } =
+            self;
         let handler_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let ended = handler_stop.clone();
@@ -289,6 +296,23 @@ async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
         PaymentsServer::start().await.map_err(io("start the example's payments server"))?;
     let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
     Ok(Prepared { settings, payments: Some(server) })
+}
+
+/// Side by side: both read the certificates of the system, which takes most of a cold start.
+fn agents_and_model(
+    app: &App,
+    settings: &Settings,
+    options: &ServiceOptions,
+    credentials: &Credentials,
+) -> Result<(Loaded, Arc<dyn Model>), StartError> {
+    let (loaded, model) = std::thread::scope(|scope| {
+        let model = scope.spawn(|| model_of(settings, credentials));
+        let loaded = load_agents(app, settings, options, credentials);
+        (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let (loaded, model) = (loaded?, model.map_err(StartError::Settings)?);
+    prices::warn(&settings.budgets, &*model, &loaded.catalog);
+    Ok((loaded, model))
 }
 
 /// Reads the agent files with the app's tools; a mistake in any stops the start.

@@ -8,6 +8,7 @@ mod lock;
 mod readers;
 mod rows;
 mod schema;
+mod warm;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::claims::Claims;
 use crate::store::embedded::lock::FolderLock;
 use crate::store::embedded::readers::Readers;
+use crate::store::embedded::warm::{Known, Warm};
 use crate::store::embedded::writer::Writer;
 use crate::store::{
     ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Owed,
@@ -33,6 +35,7 @@ pub const DATABASE_FILE: &str = "conversations.db";
 #[derive(Debug)]
 pub struct EmbeddedStore {
     claims: Claims,
+    warm: Arc<Warm>,
     readers: Arc<Readers>,
     writer: Writer,
     lock: FolderLock,
@@ -75,9 +78,11 @@ impl EmbeddedStore {
         let lock = FolderLock::take(folder)?;
         let file = folder.join(DATABASE_FILE);
         let (connection, generation) = schema::open(&file)?;
-        let writer = Writer::start(connection, generation)
+        let warm = Arc::<Warm>::default();
+        let writer = Writer::start(connection, generation, Arc::clone(&warm))
             .map_err(|source| OpenError::Database { file: file.clone(), source })?;
-        Ok(Self { claims: Claims::default(), readers: Arc::new(Readers::new(file)), writer, lock })
+        let readers = Arc::new(Readers::new(file));
+        Ok(Self { claims: Claims::default(), warm, readers, writer, lock })
     }
 
     /// What another process is told when it finds the folder in use: one line, such as the address to speak to.
@@ -91,6 +96,21 @@ impl EmbeddedStore {
     /// Transactions that wrote something since the store was opened: one fsync each.
     pub fn commits(&self) -> u64 {
         self.writer.counters().commits()
+    }
+
+    /// Head and inbox from the file, kept from now on.
+    async fn read_open(&self, key: &ConversationKey) -> Result<Arc<Known>, StoreError> {
+        let (warm, key) = (Arc::clone(&self.warm), key.clone());
+        let read = move |connection: &rusqlite::Connection| {
+            warm.read(&key, || {
+                let partition = Partition::Conversation(key.clone());
+                // In this order: an inbox read before its head could hold what the head has taken in.
+                let head = rows::read(connection, &partition, HEAD_ID)?;
+                let inbox = rows::select(connection, &partition, &Selection::all(Kind::Inbox))?;
+                Ok(Known::of(head, inbox))
+            })
+        };
+        self.readers.run(read).await
     }
 
     /// Times the log was moved into the database since the store was opened: three fsyncs each, two then and one when
@@ -122,6 +142,11 @@ impl ConversationStore for EmbeddedStore {
     ) -> Result<Option<Stored>, StoreError> {
         check::partition(partition)?;
         check::document_id(id)?;
+        if id == HEAD_ID
+            && let Some(known) = self.warm.get(partition)
+        {
+            return Ok(known.head.clone());
+        }
         let (partition, id) = (partition.clone(), id.to_owned());
         self.readers.run(move |connection| rows::read(connection, &partition, &id)).await
     }
@@ -133,6 +158,11 @@ impl ConversationStore for EmbeddedStore {
         _freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError> {
         check::partition(partition)?;
+        if selection.kind == Kind::Inbox
+            && let Some(known) = self.warm.get(partition)
+        {
+            return Ok(known.inbox(selection));
+        }
         let (partition, selection) = (partition.clone(), selection.clone());
         self.readers.run(move |connection| rows::select(connection, &partition, &selection)).await
     }
@@ -143,14 +173,13 @@ impl ConversationStore for EmbeddedStore {
         if let Err(until) = self.claims.take(&request) {
             return Ok(Claimed::Held { until });
         }
-        let partition = Partition::Conversation(request.key.clone());
-        let found = self.readers.run(move |connection| {
-            // In this order: an inbox read before its head could hold what the head has taken in.
-            let head = rows::read(connection, &partition, HEAD_ID)?;
-            let inbox = rows::select(connection, &partition, &Selection::all(Kind::Inbox))?;
-            Ok(head.map(|head| (head, inbox)))
-        });
-        match found.await {
+        let all = Selection::all(Kind::Inbox);
+        let found = match self.warm.get(&Partition::Conversation(request.key.clone())) {
+            Some(known) => Ok(known),
+            None => self.read_open(request.key).await,
+        };
+        let found = found.map(|known| known.head.clone().map(|head| (head, known.inbox(&all))));
+        match found {
             Ok(Some((head, inbox))) => Ok(Claimed::Free { head, inbox, is_settled: true }),
             Ok(None) => {
                 self.claims.release(request.key, request.worker);

@@ -8,6 +8,7 @@
 
 mod api;
 mod azure_model;
+mod bench;
 mod cluster;
 mod compacting;
 mod conformance;

@@ -12,7 +12,7 @@ mod source;
 const LAYERS: &[&[&str]] = &[
     &["main"],
     &["app"],
-    &["doctor", "package"],
+    &["bench", "doctor", "package"],
     &["azurite", "host", "http"],
     &["turn"],
     &["agents", "extensions", "payments"],

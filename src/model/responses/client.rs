@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use azure_core::credentials::TokenCredential;
+use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
@@ -136,7 +137,7 @@ impl AzureResponses {
                 "The request was not sent, because the service would refuse it: {objection}"
             ))));
         }
-        let body = body.to_string();
+        let body = Bytes::from(body.to_string());
         let mut shown = secret;
         let mut response = self.post(request, (name, &shown), &body).await?;
         if matches!(response.status().as_u16(), 401 | 403)
@@ -158,7 +159,7 @@ impl AzureResponses {
         &self,
         request: &ModelRequest<'_>,
         (name, secret): (&'static str, &Secret),
-        body: &str,
+        body: &Bytes,
     ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
         let mut headers = HeaderMap::new();
@@ -172,7 +173,7 @@ impl AzureResponses {
         })?;
         value.set_sensitive(true);
         headers.insert(name, value);
-        let sent = self.http.post(self.url.clone()).headers(headers).body(body.to_owned()).send();
+        let sent = self.http.post(self.url.clone()).headers(headers).body(body.clone()).send();
         match tokio::time::timeout(self.idle, sent).await {
             Err(_) => Err(lost(Fault::lost(ReadError::Silent(self.idle).to_string()))),
             Ok(Err(error)) => Err(lost(transport_fault(error))),

@@ -69,7 +69,9 @@ impl Disk {
         if version > VERSION {
             return Err(OpenError::Newer { path: path.to_owned(), version }.into());
         }
-        create(&connection).map_err(failed)?;
+        if version < VERSION {
+            create(&connection).map_err(failed)?;
+        }
         let rows = rows(&connection).map_err(failed)?;
         Ok((Self(Mutex::new(connection)), rows))
     }

@@ -14,12 +14,14 @@ use tokio::sync::oneshot;
 
 use crate::ids::ConversationKey;
 use crate::store::embedded::rows::{self, Refusal};
+use crate::store::embedded::warm::{Lifted, Warm};
 use crate::store::embedded::{store_error, unavailable};
 use crate::store::{ETag, Partition, StoreError, Write};
 
 /// Batches of one transaction; it bounds how long the first one waits for its answer.
 const GROUP_MAX: usize = 256;
-/// Pages in the log (4 MB) above which it is moved into the database.
+/// Pages in the log (4 MB) above which it is moved into the database. Measured with 2000: 2 % fewer bytes written, and the
+/// commit behind it waits 8 ms instead of 3.
 const LOG_PAGES_MAX: u64 = 1000;
 /// Versions that one opening of the store can give, as bits. The opening's number is above them, so that no version is
 /// ever given twice: a document deleted and created again matches none of its old `ETag`s.
@@ -69,6 +71,7 @@ impl Writer {
     pub(super) fn start(
         mut connection: Connection,
         generation: u32,
+        warm: Arc<Warm>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
         let seen = Arc::clone(&counters);
@@ -85,6 +88,7 @@ impl Writer {
             waiting: VecDeque::new(),
             versions: i64::from(generation) << VERSION_BITS,
             counters: Arc::clone(&counters),
+            warm,
         };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -138,6 +142,7 @@ struct WriterThread {
     /// The version given last.
     versions: i64,
     counters: Arc<Counters>,
+    warm: Arc<Warm>,
 }
 
 impl WriterThread {
@@ -233,9 +238,22 @@ impl WriterThread {
             self.execute("RELEASE batch")?;
             answers.push(answer);
         }
-        let has_written = answers.iter().any(Result::is_ok);
-        self.execute(if has_written { "COMMIT" } else { "ROLLBACK" })?;
-        Ok(answers)
+        if !answers.iter().any(Result::is_ok) {
+            self.execute("ROLLBACK")?;
+            return Ok(answers);
+        }
+        let lifted: Vec<Option<Lifted>> =
+            group.iter().map(|batch| self.warm.lift(&batch.partition)).collect();
+        let committed = self.execute("COMMIT");
+        for ((batch, answer), lifted) in group.iter().zip(&answers).zip(lifted) {
+            let Some(lifted) = lifted else { continue };
+            match (&committed, answer) {
+                (Ok(()), Ok(etags)) => self.warm.put(lifted, &batch.writes, etags),
+                (Ok(()), Err(_)) => self.warm.put(lifted, &[], &[]),
+                (Err(_), _) => self.warm.forget(&lifted),
+            }
+        }
+        committed.map(|()| answers)
     }
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {

@@ -79,13 +79,11 @@ impl HttpClient {
         let pair = |reach| {
             let names =
                 || Guarded { rules: Arc::clone(&rules), reach, look_up: Arc::clone(look_up) };
+            let write = builder(names()).pool_max_idle_per_host(0).http1_only();
+            let (repeatable, write) = both(builder(names()), write);
             Ok(Pair {
-                repeatable: builder(names()).build().map_err(HttpClientError)?,
-                write: builder(names())
-                    .pool_max_idle_per_host(0)
-                    .http1_only()
-                    .build()
-                    .map_err(HttpClientError)?,
+                repeatable: repeatable.map_err(HttpClientError)?,
+                write: write.map_err(HttpClientError)?,
             })
         };
         let public = pair(Reach::Public)?;
@@ -125,6 +123,18 @@ impl HttpClient {
             Effect::Write => &pair.write,
         })
     }
+}
+
+/// At the same time: each reads all certificates of the system, which takes most of a cold start.
+fn both(
+    one: reqwest::ClientBuilder,
+    other: reqwest::ClientBuilder,
+) -> (reqwest::Result<reqwest::Client>, reqwest::Result<reqwest::Client>) {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| other.build());
+        let one = one.build();
+        (one, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 fn builder(names: Guarded) -> reqwest::ClientBuilder {

@@ -1,0 +1,137 @@
+//! What is measured: how many conversations at once, how many tool rounds each, and how turns follow each other.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Rounds of one prompt: the service's own bound is one more. Longer conversations are prompted again.
+const PROMPT_ROUNDS_MAX: usize = 199;
+/// Turns that a case should have, so that its figures mean something.
+const TURNS_WANTED: usize = 4_000;
+
+/// The command line of `turnwheel bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BenchArguments {
+    /// Conversations at the same time; several numbers, several cases.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64", value_parser = positive)]
+    pub conversations: Vec<usize>,
+    /// Tool rounds of each conversation; several numbers, several cases.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10", value_parser = positive)]
+    pub rounds: Vec<usize>,
+    /// Whether the next turn is a delivery of its own or taken at once.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "queue")]
+    pub continuation: Vec<Continuation>,
+    /// Pieces of text that the model streams before each of its calls, each sent by itself.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub deltas: usize,
+    /// How many conversations follow each other in each place; else so many that there are some thousand turns.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub repeat: Option<usize>,
+    /// Where data folders are made for a while: on the disk that is to be measured. Else where temporary files go.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Writes the figures there.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Shows the figures beside those that were written there before.
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Continuation {
+    Queue,
+    Inline,
+}
+
+impl Continuation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Inline => "inline",
+        }
+    }
+}
+
+/// What is done, as it is written beside its figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Case {
+    pub conversations: usize,
+    pub rounds: usize,
+    pub continuation: Continuation,
+    pub deltas: usize,
+    /// Conversations that follow each other in each place. The more there are, the steadier the figures; no figure is
+    /// meant to depend on it.
+    pub repeat: usize,
+}
+
+impl BenchArguments {
+    /// Every combination, in the order given.
+    pub fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &continuation in &self.continuation {
+            for &conversations in &self.conversations {
+                for &rounds in &self.rounds {
+                    let turns = conversations * (rounds + 1);
+                    let repeat = self.repeat.unwrap_or(TURNS_WANTED.div_ceil(turns));
+                    let deltas = self.deltas;
+                    cases.push(Case { conversations, rounds, continuation, deltas, repeat });
+                }
+            }
+        }
+        cases
+    }
+}
+
+impl Case {
+    /// The rounds of each prompt of a conversation.
+    pub fn prompts(&self) -> Vec<usize> {
+        let count = self.rounds.div_ceil(PROMPT_ROUNDS_MAX);
+        (0..count)
+            .map(|number| self.rounds / count + usize::from(number < self.rounds % count))
+            .collect()
+    }
+
+    /// Tool rounds of all conversations.
+    pub fn tool_rounds(&self) -> usize {
+        self.conversations * self.repeat * self.rounds
+    }
+
+    /// Turns of all conversations: each prompt ends with one that only answers.
+    pub fn turns(&self) -> usize {
+        self.conversations * self.repeat * (self.rounds + self.prompts().len())
+    }
+
+    /// Whether the same is done: figures of one can stand beside those of the other.
+    pub fn is_like(&self, other: &Self) -> bool {
+        Self { repeat: 0, ..self.clone() } == Self { repeat: 0, ..other.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(rounds: usize) -> Case {
+        Case { conversations: 2, rounds, continuation: Continuation::Queue, deltas: 0, repeat: 3 }
+    }
+
+    #[test]
+    fn a_long_conversation_is_prompted_again() {
+        assert_eq!(case(10).prompts(), [10]);
+        assert_eq!(case(199).prompts(), [199]);
+        assert_eq!(case(200).prompts(), [100, 100]);
+        assert_eq!(case(1_000).prompts().iter().sum::<usize>(), 1_000);
+        assert_eq!(case(10).turns(), 2 * 3 * 11);
+        assert_eq!(case(200).turns(), 2 * 3 * 202);
+    }
+}

@@ -1,0 +1,237 @@
+//! A model that takes no time: it streams what a Responses service streams, and notes when it was asked.
+//!
+//! It speaks just enough HTTP for this, so that the machine's time goes to the worker that is measured.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::bench::case::Case;
+
+/// The only tool that is called: it is built in, reads nothing and takes no time.
+pub const TOOL: &str = "ls";
+
+const HEAD: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+/// A request that is larger is none of ours.
+const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Serves until it is dropped.
+#[derive(Debug)]
+pub struct FakeModel {
+    address: SocketAddr,
+    notes: Arc<Mutex<Notes>>,
+    _server: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// By conversation: when its last answer had been sent.
+    answered_at: HashMap<String, Instant>,
+    /// From the end of an answer to the next request of the same prompt: all that a turn takes beside the model.
+    turns: Vec<Duration>,
+    request_bytes: u64,
+}
+
+/// What was noted since the last time.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) turns: Vec<Duration>,
+    pub(super) request_bytes: u64,
+}
+
+impl FakeModel {
+    /// # Errors
+    /// No port is free.
+    pub async fn start(case: &Case) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let notes = Arc::<Mutex<Notes>>::default();
+        let (told, deltas) = (Arc::clone(&notes), case.deltas);
+        #[expect(clippy::disallowed_methods, reason = "a server that ends with its handle")]
+        let server = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let told = Arc::clone(&told);
+                connections.spawn(async move { serve(stream, deltas, &told).await });
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self { address, notes, _server: AbortOnDropHandle::new(server) })
+    }
+
+    pub fn base_url(&self) -> String {
+        format!("http://{}/openai/v1", self.address)
+    }
+
+    pub(super) fn heard(&self) -> Heard {
+        let mut notes = lock(&self.notes);
+        let request_bytes = std::mem::take(&mut notes.request_bytes);
+        Heard { turns: std::mem::take(&mut notes.turns), request_bytes }
+    }
+}
+
+fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Until the connection ends; one that says something else than a model is asked is closed.
+async fn serve(mut stream: TcpStream, deltas: usize, notes: &Mutex<Notes>) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
+    let mut buffer = Vec::with_capacity(16 * 1024);
+    loop {
+        let end = request(&mut stream, &mut buffer).await?;
+        let asked = Asked::read(std::str::from_utf8(buffer.get(..end)?).ok()?)?;
+        {
+            let now = Instant::now();
+            let mut notes = lock(notes);
+            notes.request_bytes += u64::try_from(end).unwrap_or_default();
+            if let Some(at) = notes.answered_at.remove(&asked.conversation)
+                && asked.results > 0
+            {
+                notes.turns.push(now - at);
+            }
+        }
+        buffer.drain(..end);
+        let mut pieces = asked.answer(deltas).into_iter().peekable();
+        while let Some(piece) = pieces.next() {
+            if pieces.peek().is_none() {
+                // Before the last byte leaves: the worker may be faster than this task.
+                lock(notes).answered_at.insert(asked.conversation.clone(), Instant::now());
+            }
+            stream.write_all(piece.as_bytes()).await.ok()?;
+            if deltas > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+/// The length of the request that the buffer begins with, once it is whole.
+async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<usize> {
+    let mut whole = None;
+    loop {
+        if whole.is_none()
+            && let Some(head) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n")
+        {
+            let text = std::str::from_utf8(buffer.get(..head)?).ok()?;
+            let length = text.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                let is_length = name.eq_ignore_ascii_case("content-length");
+                if is_length { value.trim().parse::<usize>().ok() } else { None }
+            })?;
+            whole = Some(head + 4 + length).filter(|whole| *whole <= REQUEST_BYTES_MAX);
+            whole?;
+        }
+        if let Some(whole) = whole
+            && buffer.len() >= whole
+        {
+            return Some(whole);
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// What of a request decides its answer.
+struct Asked {
+    conversation: String,
+    /// How many rounds the prompt wants: the number its text ends with.
+    rounds: usize,
+    /// How many it has had.
+    results: usize,
+}
+
+impl Asked {
+    /// The body is compact JSON whose order is known, and long: it is searched and not parsed.
+    fn read(request: &str) -> Option<Self> {
+        let prompt = request.rfind(r#""role":"user""#)?;
+        let since = request.get(prompt..)?;
+        let text = after(since, r#""text":""#)?;
+        let rounds = text.split('"').next()?.rsplit(' ').next()?.parse().ok()?;
+        let results = since.matches(r#""type":"function_call_output""#).count();
+        let conversation = after(request, r#""prompt_cache_key":""#)?.split('"').next()?.to_owned();
+        Some(Self { conversation, rounds, results })
+    }
+
+    /// The answer's bytes in the pieces in which they are sent.
+    fn answer(&self, deltas: usize) -> Vec<String> {
+        let number = self.results;
+        let mut events = vec![event(
+            r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#,
+        )];
+        let mut output = Vec::new();
+        let is_last = number >= self.rounds;
+        if is_last || deltas > 0 {
+            let text = "word ".repeat(deltas.max(1));
+            let item = |content: &str| {
+                format!(
+                    r#"{{"type":"message","id":"msg_{number}","role":"assistant","content":[{content}]}}"#
+                )
+            };
+            events.push(event(&added(0, &item(""))));
+            let delta = r#"{"type":"response.output_text.delta","output_index":0,"delta":"word "}"#;
+            events.extend((0..deltas.max(1)).map(|_| event(delta)));
+            output.push(item(&format!(
+                r#"{{"type":"output_text","text":"{text}","annotations":[]}}"#
+            )));
+            events.extend(output.last().map(|item| event(&done(0, item))));
+        }
+        if !is_last {
+            let index = output.len();
+            let item = |arguments: &str| {
+                format!(
+                    r#"{{"type":"function_call","id":"fc_{number}","call_id":"call_{number}","name":"{TOOL}","arguments":"{arguments}"}}"#
+                )
+            };
+            events.push(event(&added(index, &item(""))));
+            events.push(event(&format!(r#"{{"type":"response.function_call_arguments.delta","output_index":{index},"delta":"{{}}"}}"#)));
+            output.push(item("{}"));
+            events.extend(output.last().map(|item| event(&done(index, item))));
+        }
+        let output = output.join(",");
+        events.push(event(&format!(
+            r#"{{"type":"response.completed","response":{{"id":"resp_1","status":"completed","output":[{output}],"usage":{{"input_tokens":10,"input_tokens_details":{{"cached_tokens":0}},"output_tokens":5,"total_tokens":15}}}}}}"#
+        )));
+        if deltas == 0 {
+            return vec![format!("{HEAD}{}0\r\n\r\n", chunk(&events.concat()))];
+        }
+        let mut pieces: Vec<String> = events.iter().map(|event| chunk(event)).collect();
+        pieces.insert(0, HEAD.to_owned());
+        if let Some(last) = pieces.last_mut() {
+            last.push_str("0\r\n\r\n");
+        }
+        pieces
+    }
+}
+
+fn after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
+    text.split_once(mark).map(|(_, after)| after)
+}
+
+fn event(data: &str) -> String {
+    format!("data: {data}\n\n")
+}
+
+fn added(index: usize, item: &str) -> String {
+    format!(r#"{{"type":"response.output_item.added","output_index":{index},"item":{item}}}"#)
+}
+
+fn done(index: usize, item: &str) -> String {
+    format!(r#"{{"type":"response.output_item.done","output_index":{index},"item":{item}}}"#)
+}
+
+fn chunk(bytes: &str) -> String {
+    let mut chunk = String::with_capacity(bytes.len() + 16);
+    let _ = write!(chunk, "{:x}\r\n{bytes}\r\n", bytes.len());
+    chunk
+}

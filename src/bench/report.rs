@@ -1,0 +1,341 @@
+//! The figures: as a table for people, as JSON for programs, and beside those of an earlier run.
+
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::case::Case;
+use crate::bench::load::Loaded;
+use crate::bench::process::number_after;
+
+/// Appends whose time is taken to know the disk.
+const SYNCS: usize = 50;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub version: String,
+    /// `release` or `debug`: figures of the latter mean nothing.
+    pub build: String,
+    pub binary_bytes: u64,
+    pub machine: Machine,
+    pub cases: Vec<Measured>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    pub case: Case,
+    pub figures: Figures,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    pub processor: String,
+    pub cores: usize,
+    pub memory_bytes: Option<u64>,
+    pub system: String,
+    /// The middle one of some appends of 4 KB, each synced.
+    pub fsync_ms: f64,
+}
+
+/// Absent where this system does not tell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Figures {
+    pub turns: usize,
+    pub seconds: f64,
+    pub turns_per_second: f64,
+    /// Of one turn beside the model: from the end of an answer to the request of the next.
+    pub turn_ms_p50: f64,
+    pub turn_ms_p99: f64,
+    /// From sending a prompt to having its end.
+    pub prompt_ms_p50: f64,
+    pub prompt_ms_p99: f64,
+    pub cpu_ms_per_turn: Option<f64>,
+    pub fsyncs_per_round: f64,
+    pub written_bytes_per_turn: Option<f64>,
+    /// What stays: the growth of the data folder.
+    pub stored_bytes_per_turn: f64,
+    /// Sent to the model, whose own bound this is: it grows with the conversation.
+    pub request_bytes_per_turn: f64,
+    pub peak_bytes: Option<u64>,
+    /// From the start of the process to the first answer to a request.
+    pub cold_start_ms: f64,
+}
+
+/// One column: its name, and the figure of it. For the comparison also whether more is better.
+type Column = (&'static str, fn(&Figures) -> Option<f64>, Better);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    More,
+    Less,
+}
+
+const COLUMNS: [Column; 11] = [
+    ("turns/s", |f| Some(f.turns_per_second), Better::More),
+    ("turn p50 ms", |f| Some(f.turn_ms_p50), Better::Less),
+    ("turn p99 ms", |f| Some(f.turn_ms_p99), Better::Less),
+    ("prompt p50 ms", |f| Some(f.prompt_ms_p50), Better::Less),
+    ("CPU ms/turn", |f| f.cpu_ms_per_turn, Better::Less),
+    ("fsyncs/round", |f| Some(f.fsyncs_per_round), Better::Less),
+    ("written KB/turn", |f| f.written_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
+    ("stored KB/turn", |f| Some(f.stored_bytes_per_turn / 1024.0), Better::Less),
+    ("sent KB/turn", |f| Some(f.request_bytes_per_turn / 1024.0), Better::Less),
+    ("peak MB", |f| f.peak_bytes.map(|bytes| ratio(bytes, 1024 * 1024)), Better::Less),
+    ("start ms", |f| Some(f.cold_start_ms), Better::Less),
+];
+
+impl Machine {
+    /// # Errors
+    /// Nothing can be written there.
+    pub fn look(place: &Path) -> std::io::Result<Self> {
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let processor = read("/proc/cpuinfo");
+        let processor = processor.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.trim() == "model name").then(|| value.trim().to_owned())
+        });
+        let memory = number_after(&read("/proc/meminfo"), "MemTotal:");
+        Ok(Self {
+            processor: processor.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: memory.map(|kibibytes| kibibytes * 1024),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            fsync_ms: ms(fsync(place)?),
+        })
+    }
+}
+
+fn fsync(place: &Path) -> std::io::Result<Duration> {
+    let mut file: File = tempfile::tempfile_in(place)?;
+    let mut times = Vec::with_capacity(SYNCS);
+    for _ in 0..SYNCS {
+        let began = Instant::now();
+        Write::write_all(&mut file, &[b'x'; 4096])?;
+        file.sync_data()?;
+        times.push(began.elapsed());
+    }
+    Ok(percentile(times, 50))
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { processor, cores, memory_bytes, system, fsync_ms } = self;
+        write!(f, "{system}, {cores} cores of {processor}")?;
+        if let Some(bytes) = memory_bytes {
+            write!(f, ", {:.0} GB", ratio(*bytes, 1024 * 1024 * 1024))?;
+        }
+        write!(f, ", an fsync takes {fsync_ms:.2} ms")
+    }
+}
+
+impl Report {
+    pub(super) fn new(machine: Machine, binary_bytes: u64) -> Self {
+        let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { version, build: build.to_owned(), binary_bytes, machine, cases: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, case: Case, figures: Figures) {
+        self.cases.push(Measured { case, figures });
+    }
+
+    /// What stands above the lines of the cases.
+    pub(super) fn heading(&self) -> String {
+        let mut text = format!(
+            "turnwheel {}, {} build of {:.1} MB\n",
+            self.version,
+            self.build,
+            ratio(self.binary_bytes, 1024 * 1024)
+        );
+        if self.build != "release" {
+            text += "A debug build says nothing about speed: cargo run --release -- bench\n";
+        }
+        let columns: Vec<String> = COLUMNS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+        text + &format!("\n{}", row("conversations × rounds", &columns))
+    }
+
+    /// Each figure beside the earlier one, for the cases that both have.
+    pub fn compared_with(&self, earlier: &Self) -> String {
+        let mut text = format!("before → now, compared with turnwheel {}", earlier.version);
+        for Measured { case, figures } in &self.cases {
+            let _ = write!(text, "\n\n{}", case_name(case));
+            let Some(before) = earlier.cases.iter().find(|before| before.case.is_like(case)) else {
+                text += "\n  not measured before";
+                continue;
+            };
+            for (name, figure, better) in COLUMNS {
+                let (Some(old), Some(new)) = (figure(&before.figures), figure(figures)) else {
+                    continue;
+                };
+                let _ = write!(text, "\n  {name:<16} {}", change(old, new, better));
+            }
+        }
+        text
+    }
+}
+
+fn change(old: f64, new: f64, better: Better) -> String {
+    let (was, is) = (number(old), number(new));
+    if was == is || old <= 0.0 {
+        return format!("{was} → {is}");
+    }
+    let percent = (new / old - 1.0) * 100.0;
+    let is_better = (percent > 0.0) == (better == Better::More);
+    format!("{was} → {is}  {percent:+.0} % {}", if is_better { "better" } else { "worse" })
+}
+
+impl Figures {
+    pub(super) fn of(case: &Case, loaded: &Loaded, cold_start: Duration) -> Self {
+        let (turns, rounds) = (float(case.turns()), float(case.tool_rounds()));
+        let seconds = loaded.elapsed.as_secs_f64();
+        let (before, after) = (&loaded.before, &loaded.after);
+        let cpu = after.cpu.zip(before.cpu).map(|(after, before)| ms(after.saturating_sub(before)));
+        let written = after.written_bytes.zip(before.written_bytes);
+        let turn = |part| ms(percentile(loaded.heard.turns.clone(), part));
+        let prompt = |part| ms(percentile(loaded.prompts.clone(), part));
+        Self {
+            turns: case.turns(),
+            seconds,
+            turns_per_second: turns / seconds,
+            turn_ms_p50: turn(50),
+            turn_ms_p99: turn(99),
+            prompt_ms_p50: prompt(50),
+            prompt_ms_p99: prompt(99),
+            cpu_ms_per_turn: cpu.map(|cpu| cpu / turns),
+            fsyncs_per_round: whole(loaded.counted.fsyncs()) / rounds,
+            written_bytes_per_turn: written
+                .map(|(after, before)| whole(after.saturating_sub(before)) / turns),
+            stored_bytes_per_turn: whole(loaded.folder_bytes) / turns,
+            request_bytes_per_turn: whole(loaded.heard.request_bytes) / turns,
+            peak_bytes: after.peak_bytes,
+            cold_start_ms: ms(cold_start),
+        }
+    }
+
+    /// As a line of the table.
+    pub(super) fn line(&self, case: &Case) -> String {
+        let cells: Vec<String> = COLUMNS
+            .iter()
+            .map(|(_, figure, _)| figure(self).map_or_else(|| "-".to_owned(), number))
+            .collect();
+        row(&case_name(case), &cells)
+    }
+}
+
+fn case_name(case: &Case) -> String {
+    let Case { conversations, rounds, continuation, deltas, repeat: _ } = case;
+    let mut name = format!("{conversations} × {rounds} {}", continuation.name());
+    if *deltas > 0 {
+        let _ = write!(name, ", {deltas} deltas");
+    }
+    name
+}
+
+fn row(name: &str, cells: &[String]) -> String {
+    cells.iter().fold(format!("{name:<24}"), |row, cell| row + &format!(" {cell:>15}"))
+}
+
+/// Three digits are more than a measurement is good for, and enough to compare.
+fn number(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and bytes far below 2^52")]
+fn whole(number: u64) -> f64 {
+    number as f64
+}
+
+fn float(number: usize) -> f64 {
+    whole(u64::try_from(number).unwrap_or(u64::MAX))
+}
+
+fn ratio(number: u64, of: u64) -> f64 {
+    whole(number) / whole(of)
+}
+
+/// Zero of none.
+fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
+    times.sort_unstable();
+    let at = times.len().saturating_sub(1) * percent / 100;
+    times.get(at).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::case::Continuation;
+
+    fn report(turns_per_second: f64, rounds: usize) -> Report {
+        let machine = Machine {
+            processor: "one".to_owned(),
+            cores: 2,
+            memory_bytes: None,
+            system: "linux".to_owned(),
+            fsync_ms: 1.0,
+        };
+        let figures = Figures {
+            turns: 11,
+            seconds: 1.0,
+            turns_per_second,
+            turn_ms_p50: 0.5,
+            turn_ms_p99: 0.0,
+            prompt_ms_p50: 1.0,
+            prompt_ms_p99: 1.0,
+            cpu_ms_per_turn: None,
+            fsyncs_per_round: 2.0,
+            written_bytes_per_turn: Some(2048.0),
+            stored_bytes_per_turn: 1024.0,
+            request_bytes_per_turn: 1024.0,
+            peak_bytes: Some(30 * 1024 * 1024),
+            cold_start_ms: 40.0,
+        };
+        let continuation = Continuation::Queue;
+        let case = Case { conversations: 1, rounds, continuation, deltas: 0, repeat: 1 };
+        let mut report = Report::new(machine, 1);
+        report.add(case, figures);
+        report
+    }
+
+    #[test]
+    fn a_comparison_says_what_is_better_and_what_was_not_measured() {
+        let text = report(500.0, 10).compared_with(&report(1_000.0, 10));
+        assert!(text.contains("turns/s          1000 → 500  -50 % worse"), "{text}");
+        assert!(text.contains("peak MB          30.0 → 30.0\n"), "{text}");
+        assert!(!text.contains("CPU"), "{text}");
+        let text = report(500.0, 20).compared_with(&report(1_000.0, 10));
+        assert!(text.ends_with("1 × 20 queue\n  not measured before"), "{text}");
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_again() {
+        let report = report(500.0, 10);
+        let text = serde_json::to_string(&report).unwrap();
+        let read: Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    }
+
+    #[test]
+    fn percentiles_are_of_what_there_is() {
+        let times: Vec<Duration> = (1..=100).rev().map(Duration::from_millis).collect();
+        assert_eq!(percentile(times.clone(), 50), Duration::from_millis(50));
+        assert_eq!(percentile(times, 99), Duration::from_millis(99));
+        assert_eq!(percentile(Vec::new(), 50), Duration::ZERO);
+    }
+}

@@ -1,0 +1,153 @@
+//! The worker that is measured: the same program as a process of its own, so that what it uses is its alone.
+//!
+//! It tells its address in its first line, answers each line it is sent with what its store has counted, and ends with its
+//! standard input: with whoever started it, however that ended.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::Instant;
+
+use crate::bench::case::Case;
+use crate::bench::model::TOOL;
+use crate::bench::{BenchError, io};
+use crate::settings::table::ROWS;
+
+/// The hidden command.
+pub const COMMAND: &str = "bench-worker";
+/// The agent that is prompted.
+pub const AGENT: &str = "bench";
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The first line.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ready {
+    pub address: String,
+}
+
+/// Each further line.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Counted {
+    /// Transactions that wrote something: an fsync each.
+    pub commits: u64,
+    /// Times that the log was moved into the database: three fsyncs each.
+    pub checkpoints: u64,
+}
+
+impl Counted {
+    pub fn fsyncs(self) -> u64 {
+        self.commits + 3 * self.checkpoints
+    }
+}
+
+/// Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Worker {
+    child: Child,
+    asking: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    pub(super) pid: u32,
+    pub(super) base_url: String,
+    pub(super) data: std::path::PathBuf,
+    /// From the start of the process to the first answer to a request.
+    pub(super) cold_start: Duration,
+}
+
+impl Worker {
+    pub(super) async fn start(
+        program: &Path,
+        folder: &Path,
+        case: &Case,
+        model_url: &str,
+    ) -> Result<Self, BenchError> {
+        let (data, agents) = (folder.join("data"), folder.join("agents"));
+        std::fs::create_dir(&agents).map_err(io("make the agents' folder"))?;
+        let file = agents.join(format!("{AGENT}.agent.md"));
+        std::fs::write(file, agent(case)).map_err(io("write the agent"))?;
+        let mut command = Command::new(program);
+        for row in ROWS.iter().filter(|row| row.name != "RUST_LOG") {
+            command.env_remove(row.name);
+        }
+        if std::env::var_os("RUST_LOG").is_none() {
+            command.env("RUST_LOG", "warn");
+        }
+        command
+            .arg(COMMAND)
+            .arg("--data")
+            .arg(&data)
+            .arg("--agents")
+            .arg(&agents)
+            .current_dir(folder)
+            .env("AZURE_OPENAI_BASE_URL", model_url)
+            .env("AZURE_OPENAI_API_KEY", "none-is-needed")
+            // Its window holds a thousand rounds.
+            .env("TURNWHEEL_MODEL", "gpt-4.1")
+            .env("NO_PROXY", "127.0.0.1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
+        let client = client.map_err(io("make an HTTP client"))?;
+        let started = Instant::now();
+        let mut child = command.spawn().map_err(io("start the worker process"))?;
+        let gone = || BenchError::Worker("it has no standard streams".to_owned());
+        let (asking, telling) =
+            (child.stdin.take().ok_or_else(gone)?, child.stdout.take().ok_or_else(gone)?);
+        let mut lines = BufReader::new(telling).lines();
+        let ready: Ready = next_line(&mut lines).await?;
+        let base_url = format!("http://{}", ready.address);
+        first_answer(&client, &base_url).await?;
+        let cold_start = started.elapsed();
+        let pid = child.id().ok_or_else(gone)?;
+        Ok(Self { child, asking, lines, pid, base_url, data, cold_start })
+    }
+
+    pub(super) async fn counted(&mut self) -> Result<Counted, BenchError> {
+        self.asking.write_all(b"\n").await.map_err(io("ask the worker"))?;
+        next_line(&mut self.lines).await
+    }
+
+    pub(super) async fn stop(self) -> Result<(), BenchError> {
+        let Self { mut child, asking, .. } = self;
+        drop(asking);
+        match tokio::time::timeout(PATIENCE, child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(BenchError::Worker(status.to_string())),
+            Ok(Err(error)) => Err(io("wait for the worker")(error)),
+            Err(_) => Err(BenchError::Worker("it does not stop".to_owned())),
+        }
+    }
+}
+
+async fn next_line<T: serde::de::DeserializeOwned>(
+    lines: &mut Lines<BufReader<ChildStdout>>,
+) -> Result<T, BenchError> {
+    let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+    match line {
+        Err(_) => Err(BenchError::Worker("it says nothing".to_owned())),
+        Ok(Err(error)) => Err(io("read from the worker")(error)),
+        Ok(Ok(None)) => Err(BenchError::Worker("see above".to_owned())),
+        Ok(Ok(Some(line))) => serde_json::from_str(&line).map_err(|_| BenchError::Worker(line)),
+    }
+}
+
+/// Any answer of the API: the handler has answered the host, and the host us.
+async fn first_answer(client: &reqwest::Client, base_url: &str) -> Result<(), BenchError> {
+    let answer = client.get(format!("{base_url}/api/conversations")).send().await;
+    answer.and_then(reqwest::Response::error_for_status).map_err(io("get a first answer"))?;
+    Ok(())
+}
+
+/// Nothing is summed up, so that each turn does the same.
+fn agent(case: &Case) -> String {
+    format!(
+        "---\ndescription: Calls a tool in each round.\nmaxRounds: 200\ncontinuation: {}\ncompaction: {{ enabled: false }}\n\
+         tools: [{TOOL}]\n---\nYou are being measured.\n",
+        case.continuation.name()
+    )
+}
