@@ -11,6 +11,7 @@ mod halt;
 mod looking;
 mod model;
 mod ports;
+mod prices;
 mod service;
 mod upkeep;
 mod usage;

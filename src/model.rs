@@ -34,6 +34,18 @@ pub struct ModelRecord {
     pub deployment_name: String,
 }
 
+/// The service refuses fewer.
+const OUTPUT_TOKENS_MIN: u64 = 16;
+/// Asked for when nobody says how much: it counts against the quota before the answer is there.
+const OUTPUT_TOKENS_DEFAULT: u64 = 32_000;
+
+impl ModelRecord {
+    /// Tokens that an answer is limited to, when so many are wanted.
+    pub fn output_max(&self, wanted: Option<u64>) -> u64 {
+        wanted.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Prices {

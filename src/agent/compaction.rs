@@ -135,7 +135,7 @@ impl Summed {
         &self,
         first_kept: &EntryId,
         (tokens_before, tokens_after): (u64, u64),
-        usage: Usage,
+        (usage, calls): (Usage, u32),
     ) -> Compaction {
         let mut details = json!({
             "readFiles": self.files.read(), "modifiedFiles": self.files.modified(),
@@ -152,7 +152,8 @@ impl Summed {
             tokens_before,
             details: Some(RawJson::of(&details)),
             from_hook: None,
-            usage: Some(usage),
+            usage: (calls > 0).then_some(usage),
+            calls: (calls > 0).then_some(calls),
         }
     }
 }

@@ -53,6 +53,7 @@ pub enum EntryBody {
     Output(OutputEntry),
     Protocol(Protocol),
     LostCall(LostCall),
+    FailedSummary(FailedSummary),
     /// A kind that this version does not know, whole: silent, and kept.
     Other(RawJson),
 }
@@ -76,6 +77,7 @@ tagged!(EntryBody by "type" {
     "output" => Output(OutputEntry),
     "protocol" => Protocol(Protocol),
     "lost_call" => LostCall(LostCall),
+    "failed_summary" => FailedSummary(FailedSummary),
 });
 
 impl EntryBody {
@@ -185,6 +187,9 @@ pub struct Compaction {
     /// What the summary took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// In how many calls; absent in what earlier versions wrote, and where no model was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -396,6 +401,14 @@ impl std::fmt::Debug for WidgetOutput {
 #[serde(rename_all = "camelCase")]
 pub struct LostCall {
     pub estimate: Usage,
+}
+
+/// A try of a summary that came to nothing, and what it took all the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedSummary {
+    pub calls: u32,
+    pub usage: Usage,
 }
 
 /// A record of protocol mode: think, call, result, respond.

@@ -100,6 +100,7 @@ pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a,
             | EntryBody::Decision(_)
             | EntryBody::Protocol(_)
             | EntryBody::LostCall(_)
+            | EntryBody::FailedSummary(_)
             | EntryBody::Other(_) => {}
         }
     }

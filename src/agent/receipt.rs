@@ -37,9 +37,9 @@ pub struct PromptReceipt {
     pub ended_at: Option<Timestamp>,
     /// Answers that the prompt went on with, or ended by.
     pub turns: u64,
-    /// Failed and lost ones too.
+    /// Failed and lost ones too, and those of summaries.
     pub model_calls: u64,
-    /// Of all answers, failed ones too.
+    /// Of all answers and summaries, failed ones too.
     #[schema(value_type = Object)]
     pub usage: Usage,
     /// Calls whose answer was lost with a worker: what was held for them, in none of the other sums.
@@ -150,6 +150,16 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
             EntryBody::LostCall(lost) => {
                 receipt.model_calls += 1;
                 *receipt.lost_usage.get_or_insert_default() += lost.estimate;
+            }
+            EntryBody::Compaction(compaction) => {
+                if let Some(usage) = compaction.usage {
+                    receipt.model_calls += u64::from(compaction.calls.unwrap_or(1));
+                    receipt.usage += usage;
+                }
+            }
+            EntryBody::FailedSummary(failed) => {
+                receipt.model_calls += u64::from(failed.calls);
+                receipt.usage += failed.usage;
             }
             EntryBody::ToolStarted(started) => {
                 let called = called(&mut calls, started.call);

@@ -181,6 +181,10 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
             ) => {
                 view.usage += answer.usage;
             }
+            (EntryBody::Compaction(compaction), Some(view)) => {
+                view.usage += compaction.usage.unwrap_or_default();
+            }
+            (EntryBody::FailedSummary(failed), Some(view)) => view.usage += failed.usage,
             _ => {}
         }
     }

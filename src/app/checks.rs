@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::app::{App, model, ports};
+use crate::agents::Catalog;
+use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
 use crate::doctor::{self, Area, Check};
@@ -14,8 +15,7 @@ use crate::settings::Settings;
 /// A service that is there answers sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
-pub(super) fn agent_checks(app: &App, settings: &Settings) -> Vec<Check> {
-    let mistakes = super::commands::agent_mistakes(app, settings);
+pub(super) fn agent_checks(mistakes: &[String]) -> Vec<Check> {
     if mistakes.is_empty() {
         let mut checks = vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
         if !settings.brakes.is_off() {
@@ -51,6 +51,21 @@ pub(super) fn model_check(
             Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id))
         }
     }
+}
+
+/// Whether limits in US dollars can bind. `None`: there are none, or no model to ask.
+pub(super) fn price_check(
+    settings: &Settings,
+    credentials: &Credentials,
+    catalog: &Catalog,
+) -> Option<Check> {
+    let model = model::model_of(settings, credentials).ok()?;
+    let unpriced = prices::unpriced(&settings.budgets, &*model, catalog)?;
+    Some(if unpriced.is_empty() {
+        Check::ok(Area::Model, "prices", "every model that is limited in US dollars has a price")
+    } else {
+        Check::fix(Area::Model, "prices", prices::told(&unpriced))
+    })
 }
 
 /// The smallest question there is.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::agents::Loaded;
 use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
 use crate::app::certify::Wish;
 use crate::app::looking::Named;
@@ -366,7 +367,7 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 
     };
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
-    let mistakes = agent_mistakes(app, &settings);
+    let mistakes = agents(app, &settings).err().unwrap_or_default();
     let order = Order {
         root,
         out,
@@ -390,8 +391,8 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 
     }
 }
 
-/// Every mistake in the agent files, as `agents/clerk.agent.md:7: reason`.
-pub(super) fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
+/// The agents, or every mistake in their files, as `agents/clerk.agent.md:7: reason`.
+pub(super) fn agents(app: &App, settings: &Settings) -> Result<Loaded, Vec<String>> {
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data: PathBuf::from(DATA),
@@ -406,9 +407,9 @@ pub(super) fn agent_mistakes(app: &App, settings: &Settings) -> Vec<String> {
     let settings =
         settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
     match service::load_agents(app, &settings, &options, &Credentials::default()) {
-        Ok(_) => Vec::new(),
-        Err(StartError::Agents(mistakes) | StartError::Settings(mistakes)) => mistakes,
-        Err(error) => vec![error.to_string()],
+        Ok(loaded) => Ok(loaded),
+        Err(StartError::Agents(mistakes) | StartError::Settings(mistakes)) => Err(mistakes),
+        Err(error) => Err(vec![error.to_string()]),
     }
 }
 
@@ -428,8 +429,14 @@ fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
         checks.extend(checks::block_on_value(storage).flatten());
         let store = checks::store_check(settings, &credentials, (Path::new(DATA), is_offline));
         checks.extend(checks::block_on_value(store));
-        checks.extend(checks::agent_checks(app, settings));
+        let agents = agents(app, settings);
+        checks.extend(checks::agent_checks(agents.as_ref().err().map_or(&[], Vec::as_slice)));
         checks.push(checks::model_check(settings, &credentials, is_offline));
+        checks.extend(
+            agents
+                .ok()
+                .and_then(|loaded| checks::price_check(settings, &credentials, &loaded.catalog)),
+        );
     }
     let report = doctor::Report::new(checks);
     let _ = write!(std::io::stdout(), "{}", report.render(format));

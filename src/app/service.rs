@@ -17,6 +17,7 @@ use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
 use crate::app::ports::{self, Opening, Storage};
+use crate::app::prices;
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock, Timestamp};
@@ -317,7 +318,9 @@ fn agents_and_model(
         let loaded = load_agents(app, settings, options, credentials);
         (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
-    Ok((loaded?, model.map_err(StartError::Settings)?))
+    let (loaded, model) = (loaded?, model.map_err(StartError::Settings)?);
+    prices::warn(&settings.budgets, &*model, &loaded.catalog);
+    Ok((loaded, model))
 }
 
 /// Reads the agent files with the app's tools; a mistake in any stops the start.

@@ -13,13 +13,13 @@ use crate::turn::admission::compact::{CompactRequest, Compacting, compact as ask
 
 type Answered = Result<Response, Problem>;
 
-/// Sum up what the model is sent, except the newest part. What comes of it is told as `auto_compaction_end`.
+/// Sum up what the model is sent, except the newest part; a prompt that runs is stopped first. What comes of it is told as
+/// `auto_compaction_end`.
 #[utoipa::path(
     post, path = "/conversations/{id}/compact", tag = "conversations", request_body = CompactRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses(
         (status = 202, body = Compacting),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-processing`: a prompt has not ended"),
     )
 )]
 pub(crate) async fn compact(

@@ -103,7 +103,7 @@ pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refus
     }
     let (inbox, now) = load::inbox_then_head(world, &head.key()).await?;
     let is_idle = now.phase == Phase::Idle && now.event_seq == head.event_seq;
-    Ok(is_idle && load::to_come(&now, &inbox).next().is_none())
+    Ok(is_idle && !load::is_owed(&now, &inbox))
 }
 
 /// The stream's place is free again when the stream is dropped.

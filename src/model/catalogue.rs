@@ -70,6 +70,18 @@ impl Tariff {
         let prices = self.long.filter(|_| input > LONG_CONTEXT_MIN).unwrap_or(self.base);
         prices.cost(usage)
     }
+
+    /// Of so many tokens at most: what is sent may be read from the provider's cache or written to it, each at its price.
+    pub fn most(&self, input: u64, output: u64) -> Cost {
+        let sent = Usage { output, ..Usage::default() };
+        let ways = [
+            Usage { input, ..sent },
+            Usage { cache_write: input, ..sent },
+            Usage { cache_read: input, ..sent },
+        ];
+        let costs = ways.iter().map(|usage| self.cost(usage));
+        costs.max_by(|one, other| one.total.total_cmp(&other.total)).unwrap_or_default()
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -246,7 +246,10 @@ impl Page {
             return Entered::Overtaken;
         }
         let mut is_busy = false;
-        for (level, name, limits) in world.money.accounts_of(head) {
+        // A call that belongs to no prompt has nobody to ask and nothing that could wait: it is counted, and not refused.
+        let bounding =
+            if head.prompt.is_some() { world.money.accounts_of(head) } else { Vec::new() };
+        for (level, name, limits) in bounding {
             let id = account::id(level, name);
             let Some(account) = self.accounts.iter().find(|account| account.id == id) else {
                 continue;

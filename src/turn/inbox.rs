@@ -128,14 +128,15 @@ impl Hold<'_> {
     ) -> Result<(), TurnError> {
         let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
         let Some(waiting) = self.look().await else {
-            let inputs: Vec<Input> = done.into_iter().chain(told).collect();
+            let inputs: Vec<Input> = told.into_iter().chain(done).collect();
             return self.commit(name, &inputs, &[]).await;
         };
         let mut inputs = vec![looked(&waiting)];
+        // The books were told before it was done: what it makes owed to them, they do not know.
+        inputs.extend(told);
         inputs.extend(done);
         inputs.push(Input::TakeIn);
         self.prepare(&mut inputs).await;
-        inputs.extend(told);
         self.measure(&mut inputs).await?;
         self.brake_agent(&mut inputs);
         self.reserve_next(&mut inputs).await?;

@@ -1,18 +1,16 @@
 //! Money in a turn: the next model call is held before it is made, a used-up budget asks, and the tenant's books are told.
 
+mod estimate;
+
 use std::time::Duration;
 
 use crate::agent::brake::Behind;
 use crate::agent::budget::Level;
-use crate::agent::draft::Draft;
 use crate::agent::head::Head;
 use crate::agent::inbox::{Admission, InboxBody, InboxItem};
-use crate::agent::message::Message;
 use crate::agent::phase::Phase;
-use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, RequestKind, Verdict};
 use crate::agent::step::{Asks, Input, Paying, own_shortage};
-use crate::agent::usage::{Tally, Usage};
 use crate::clock::Timestamp;
 use crate::store::{Partition, StoreError, Write};
 use crate::turn::books::{self, Entered};
@@ -30,8 +28,6 @@ const SILENT: Duration = Duration::from_secs(10);
 /// How often a prompt that asks looks whether there is room by now: seldom, once it has asked for long.
 const LOOK_MIN: Duration = Duration::from_mins(1);
 const LOOK_MAX: Duration = Duration::from_mins(15);
-/// Of one token, as JSON: what is not text has more, and few texts have less.
-const TOKEN_BYTES: usize = 3;
 
 impl Hold<'_> {
     /// Tells the tenant's books what they should know by now; the inputs of the next commit say whether they do.
@@ -114,43 +110,6 @@ impl Hold<'_> {
 
     fn asks(now: Timestamp, approvers: Vec<String>) -> Asks {
         Asks { approvers, expires_at: now.plus(BUDGET_EXPIRES), look_at: now.plus(LOOK_MIN) }
-    }
-
-    /// What the next call may cost: the last answer's context, what came after it, and the longest answer.
-    async fn estimate(&self, draft: &Draft) -> Result<Tally, TurnError> {
-        let settings = self.settings();
-        let run = draft.head.prompt.as_ref();
-        let model = run.and_then(|run| run.model.clone()).or(settings.model);
-        let Ok(record) =
-            self.world.model.record(model.as_deref().unwrap_or(crate::agent::settings::MODEL))
-        else {
-            // It cannot be made, and costs nothing.
-            return Ok(Tally { calls: 1, ..Tally::default() });
-        };
-        let entries = self.entries().await?;
-        let (mut known, mut bytes) = (0, 0);
-        for entry in draft.entries.iter().rev().chain(entries.iter().rev()) {
-            let Some(message) = entry.body.message() else { continue };
-            if let Message::Assistant(answer) = message
-                && answer.usage.total_tokens > 0
-            {
-                known = answer.usage.total_tokens;
-                break;
-            }
-            bytes += RawJson::of(message).text().len();
-            if bytes as u64 > record.context_window.saturating_mul(TOKEN_BYTES as u64) {
-                break;
-            }
-        }
-        if known == 0
-            && let Ok(agent) = self.world.agents.find(Some(&self.head.agent))
-        {
-            bytes += agent.instructions.len();
-        }
-        let input = (known + bytes.div_ceil(TOKEN_BYTES) as u64).min(record.context_window);
-        let output = settings.max_output_tokens.unwrap_or(record.max_tokens);
-        let usage = Usage { input, output, total_tokens: input + output, ..Usage::default() };
-        Ok(Tally::of(&Usage { cost: record.cost.cost(&usage), ..usage }))
     }
 
     /// Whether the model may be called now. If not, why it waits is committed, and nothing is held for it.

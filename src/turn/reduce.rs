@@ -17,6 +17,7 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
             Input::Looked(_)
                 | Input::TakeIn
                 | Input::Prepared { .. }
+                | Input::Crowded
                 | Input::Paying(_)
                 | Input::Braked(_)
         )
@@ -93,6 +94,19 @@ mod tests {
         Input::Returned { index: 0, result: Box::new(result) }
     }
 
+    fn answered() -> Input {
+        let message = serde_json::json!({
+            "content": [{"type": "text", "text": "long"}], "api": "a", "provider": "p", "model": "m",
+            "usage": {"totalTokens": 7}, "stopReason": "stop", "timestamp": 0,
+        });
+        Input::Answered(Box::new(Answered {
+            message: serde_json::from_value(message).unwrap(),
+            revision: String::new(),
+            started_at: crate::clock::Timestamp(0),
+            setback: Setback::Final,
+        }))
+    }
+
     #[test]
     fn what_a_tool_did_is_told_even_when_what_it_made_is_too_much() {
         let whole = [Input::Looked(Vec::new()), returned(100), Input::TakeIn];
@@ -103,6 +117,19 @@ mod tests {
         assert_eq!(result.content.first(), Some(&Block::text("paid")));
         assert!(result.outputs.is_empty());
         assert!(matches!(reduced(&second, "x").unwrap().as_slice(), [Input::Poisoned { .. }]));
+    }
+
+    #[test]
+    fn a_window_that_is_full_as_well_costs_neither_result_nor_answer() {
+        let whole = [Input::Looked(Vec::new()), returned(100), Input::TakeIn, Input::Crowded];
+        let first = reduced(&whole, "100 operations").unwrap();
+        assert!(matches!(first.as_slice(), [Input::Returned { .. }]), "{first:?}");
+        let first = reduced(&[answered(), Input::Crowded], "3 MB").unwrap();
+        assert!(matches!(first.as_slice(), [Input::Answered(_)]), "{first:?}");
+        let second = reduced(&first, "3 MB").unwrap();
+        let [Input::Answered(answered)] = second.as_slice() else { panic!("{second:?}") };
+        assert_eq!(answered.message.stop_reason, StopReason::Error);
+        assert_eq!(answered.message.usage.total_tokens, 7, "what it cost is kept");
     }
 
     #[test]

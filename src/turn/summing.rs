@@ -19,6 +19,8 @@ use crate::turn::hold::Hold;
 
 mod asking;
 
+pub(super) use asking::output_max;
+
 /// Nobody reads a summary while it is written.
 struct Unheard;
 
@@ -87,6 +89,7 @@ impl Hold<'_> {
     pub(super) async fn sum_up(&mut self) -> Result<(), TurnError> {
         self.world.probe.reached("summing.before").await;
         let summarised = self.summarised().await?;
+        self.is_admitted = false;
         self.world.probe.reached("summing.after").await;
         self.has_run_tools = true;
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
@@ -123,9 +126,7 @@ impl Hold<'_> {
         let tokens_before = tokens::in_context(back, &frame, &count);
         let site = Site { plan, path: &path, record, room, tokens_before };
         match self.asked_extensions(&site).await {
-            Some(Instead::Cancel) => {
-                Ok(Summarised { usage: Usage::default(), outcome: SummaryOutcome::Cancelled })
-            }
+            Some(Instead::Cancel) => Ok(uncalled(SummaryOutcome::Cancelled)),
             Some(Instead::Summary { summary, details }) => {
                 let entry = Compaction {
                     summary,
@@ -134,6 +135,7 @@ impl Hold<'_> {
                     details,
                     from_hook: Some(true),
                     usage: None,
+                    calls: None,
                 };
                 Ok(self.proven(&site, entry))
             }
@@ -166,14 +168,13 @@ impl Hold<'_> {
 
     /// What a summary has to show: that the model is sent less with it than without.
     fn proven(&self, site: &Site<'_>, entry: Compaction) -> Summarised {
-        let usage = entry.usage.unwrap_or_default();
+        let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
         let after = self.tokens_after(site, &entry.summary);
         let is_overflow =
             matches!(self.head.phase, Phase::Summary { reason: Reason::Overflow, .. });
-        let is_asked_for = matches!(self.head.phase, Phase::Summary { reason: Reason::Manual, .. });
         // The model refused it: that was more than its window, whatever the estimate says.
         let before = site.tokens_before.max(if is_overflow { site.room.window } else { 0 });
-        let outcome = if after < before || is_asked_for {
+        let outcome = if after < before {
             SummaryOutcome::Done(Box::new(entry))
         } else {
             let text = format!(
@@ -181,7 +182,7 @@ impl Hold<'_> {
             );
             SummaryOutcome::Failed { text, setback: Setback::Final }
         };
-        Summarised { usage, outcome }
+        Summarised { usage, calls, outcome }
     }
 
     fn tokens_after(&self, site: &Site<'_>, summary: &str) -> u64 {
@@ -192,6 +193,10 @@ impl Hold<'_> {
 }
 
 fn failed(text: String) -> Summarised {
-    let outcome = SummaryOutcome::Failed { text, setback: Setback::Final };
-    Summarised { usage: Usage::default(), outcome }
+    uncalled(SummaryOutcome::Failed { text, setback: Setback::Final })
+}
+
+/// What came of it without asking a model.
+fn uncalled(outcome: SummaryOutcome) -> Summarised {
+    Summarised { usage: Usage::default(), calls: 0, outcome }
 }

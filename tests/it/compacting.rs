@@ -169,7 +169,7 @@ async fn a_full_window_is_summed_up_before_all_is_quiet() {
 #[tokio::test]
 async fn somebody_asks_for_a_summary() {
     let (goal, turn) = (says("## Goal\nTo count."), says("The second was asked."));
-    let stage = Stage::set(vec![says("one"), says("two"), goal, turn]).await;
+    let stage = Stage::set(vec![says("one"), takes("two", 5_000), goal, turn]).await;
     stage.say("first").await;
     stage.say("second").await;
     let path = "/api/conversations/c/compact";

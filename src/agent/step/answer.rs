@@ -93,7 +93,7 @@ fn record(
         run.is_steered = false;
     }
     taking_in::open_turn(draft);
-    paying::spend(draft, usage);
+    paying::spend(draft, usage, 1);
     let id = EntryId::of_answer(&draft.head.incarnation, draft.head.answers);
     let entry = draft.append_as(
         id,

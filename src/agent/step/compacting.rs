@@ -4,13 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::compaction::{Reason, silent_overflow};
 use crate::agent::draft::Draft;
-use crate::agent::entry::{Compaction, EntryBody, PromptError, PromptState, PromptStop};
+use crate::agent::entry::{
+    Compaction, EntryBody, FailedSummary, PromptError, PromptState, PromptStop,
+};
 use crate::agent::event::{CompactionEnd, CompactionStart, Empty, EventBody, SummarizationRetry};
 use crate::agent::inbox::{Command, InboxBody, InboxItem};
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
-use crate::agent::step::{Setback, ending, landing, wait_after};
+use crate::agent::step::{Setback, ending, landing, paying, wait_after};
 use crate::agent::usage::Usage;
 
 /// The inbox command that asks for it.
@@ -45,6 +47,8 @@ impl CompactInput {
 pub struct Summarised {
     /// Of all calls that were made for it.
     pub usage: Usage,
+    /// How many: 0 where an extension brought it, or nothing could be asked.
+    pub calls: u32,
     pub outcome: SummaryOutcome,
 }
 
@@ -149,9 +153,11 @@ pub(super) fn accept(draft: &mut Draft, summarised: &Summarised) {
         return;
     };
     draft.head.claims = 0;
-    draft.head.usage += summarised.usage;
-    if let Some(run) = &mut draft.head.prompt {
-        run.usage += summarised.usage;
+    let (usage, calls) = (summarised.usage, summarised.calls);
+    paying::spend(draft, usage, calls);
+    let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
+    if calls > 0 && !is_done {
+        draft.append(EntryBody::FailedSummary(FailedSummary { calls, usage }));
     }
     match &summarised.outcome {
         SummaryOutcome::Done(compaction) => {
@@ -229,7 +235,7 @@ fn end_without(
     }
 }
 
-/// A prompt that ends while it is summed up ends that too.
+/// A prompt that ends while it is summed up ends that too; what it stood before is the answer that will not be given.
 pub(super) fn cut_off(draft: &mut Draft) {
     let Phase::Summary { attempt, .. } = draft.head.phase else { return };
     tell_retries_are_over(draft, attempt);
@@ -239,6 +245,7 @@ pub(super) fn cut_off(draft: &mut Draft) {
         will_retry: false,
         error_message: None,
     }));
+    draft.head.phase = Phase::Model { attempt: 1, not_before: None };
 }
 
 fn tell_retries_are_over(draft: &mut Draft, attempt: u32) {

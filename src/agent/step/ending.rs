@@ -154,6 +154,7 @@ pub(super) fn end_prompt(
 /// The prompt fails with the reason; calls that have no result get one, so that the conversation can go on.
 pub(super) fn poison(draft: &mut Draft, reason: &str) {
     if matches!(draft.head.phase, Phase::Summary { .. }) {
+        paying::lose(draft);
         compacting::fail(draft, reason);
         return;
     }
@@ -185,8 +186,24 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     draft.rules = rules;
     draft.gives_up = false;
     paying::lose(draft);
+    end_unanswered(draft, reason);
     let error = PromptError { kind: "poisoned".to_owned(), message: reason.to_owned() };
     end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+}
+
+/// A turn that is open ends with an answer that failed.
+fn end_unanswered(draft: &mut Draft, reason: &str) {
+    if !draft.head.prompt.as_ref().is_some_and(|run| run.is_turn_open) {
+        return;
+    }
+    let message = AssistantMessage {
+        content: Vec::new(),
+        stop_reason: StopReason::Error,
+        error_message: Some(reason.to_owned()),
+        ..own_words(String::new(), draft)
+    };
+    let entry = draft.speak(MessageEntry::plain(Message::Assistant(message)));
+    end_turn(draft, entry.base.seq, Vec::new());
 }
 
 /// The fingerprint of a write that is under way.

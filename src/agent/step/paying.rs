@@ -70,15 +70,28 @@ pub(super) fn pay(draft: &mut Draft, paying: &Paying) {
     }
 }
 
-/// What a call cost goes into every sum, and its hold ends.
-pub(super) fn spend(draft: &mut Draft, usage: Usage) {
+/// What so many calls cost goes into every sum, and their hold ends. None was made: it ends all the same.
+pub(super) fn spend(draft: &mut Draft, usage: Usage, calls: u32) {
+    if calls == 0 {
+        release(draft);
+        return;
+    }
     draft.head.usage += usage;
     if let Some(run) = &mut draft.head.prompt {
         run.usage += usage;
     }
     draft.head.held = None;
     let settle_at = draft.now.plus(draft.rules.settle_after);
-    draft.head.books.add(Tally::of(&usage), (draft.now, settle_at));
+    let cost = Tally { calls: u64::from(calls), ..Tally::of(&usage) };
+    draft.head.books.add(cost, (draft.now, settle_at));
+}
+
+/// A call that was held and never made is held no longer.
+fn release(draft: &mut Draft) {
+    if draft.head.held.take().is_some() {
+        // The accounts may hold it still.
+        draft.head.books.settle_at.get_or_insert(draft.now);
+    }
 }
 
 /// The answer of a held call will not come any more, and nobody knows what it cost: it is taken to have cost what was
@@ -91,13 +104,8 @@ pub(super) fn lose(draft: &mut Draft) {
 
 /// A prompt has ended: it asks for nothing more, and a call that was held and never made is held no longer.
 pub(super) fn close(draft: &mut Draft) {
-    let now = draft.now;
-    let head = &mut draft.head;
-    head.books.look_at = None;
-    if head.held.take().is_some() {
-        // The accounts may hold it still.
-        head.books.settle_at.get_or_insert(now);
-    }
+    draft.head.books.look_at = None;
+    release(draft);
 }
 
 impl Head {
@@ -134,8 +142,8 @@ fn reserve(draft: &mut Draft, estimate: Tally, asks: &Asks) {
     draft.head.held = Some(Held { number: draft.head.books.holds, estimate });
 }
 
-/// What is used up of the prompt's or the conversation's own budget. A summary that was asked for by hand belongs to no
-/// prompt that could wait: it is counted, and not refused.
+/// What is used up of the prompt's or the conversation's own budget. A summary after a prompt's end, or asked for by hand,
+/// belongs to no prompt that could wait: it is counted, and not refused.
 pub fn own_shortage(head: &Head, budget: Option<&Budget>) -> Option<Shortage> {
     let budget = budget?;
     let run = head.prompt.as_ref()?;

@@ -7,7 +7,7 @@ use crate::agent::message::StopReason;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::agent::step::{
-    Answered, CallResult, Setback, answer, calls, ending, landing, results, taking_in,
+    Answered, CallResult, Setback, answer, calls, compacting, ending, landing, results, taking_in,
 };
 use crate::ids::{PromptId, RequestId};
 
@@ -46,6 +46,7 @@ pub(super) fn stop(draft: &mut Draft) {
     draft.gives_up = true;
     taking_in::settle_all(draft);
     decide_all(draft);
+    compacting::cut_off(draft);
     match &draft.head.phase {
         Phase::Calls { .. } => end_calls(draft),
         Phase::Model { .. } => end_turn(draft),

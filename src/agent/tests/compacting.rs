@@ -272,7 +272,7 @@ fn files_are_remembered_from_summary_to_summary() {
         files,
         shortened: Shortened::default(),
     };
-    let compaction = summed.entry(plan_1.first_kept, (90, 30), Usage::default());
+    let compaction = summed.entry(plan_1.first_kept, (90, 30), (Usage::default(), 1));
     assert_eq!(
         compaction.summary,
         "H\n\n---\n\n**Turn Context (split turn):**\n\nP\n\n<read-files>\nb\n</read-files>\n\n<modified-files>\na\n</modified-files>"

@@ -26,7 +26,7 @@ fn round_trips<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(lines: &str
 
 #[test]
 fn one_entry_of_each_type_round_trips() {
-    assert_eq!(round_trips::<Entry>(ENTRIES), 23);
+    assert_eq!(round_trips::<Entry>(ENTRIES), 24);
 }
 
 #[test]

@@ -84,15 +84,19 @@ fn a_receipt_adds_up_what_the_record_says() {
         started(0, 1, Some("read")),
         result(0, "seen", false),
         json!({"type": "lost_call", "estimate": {"totalTokens": 100}}),
+        json!({"type": "failed_summary", "calls": 1, "usage": {"totalTokens": 1_000}}),
+        json!({"type": "compaction", "summary": "S", "firstKeptEntryId": "0000000a", "tokensBefore": 9,
+            "usage": {"totalTokens": 2_000}, "calls": 2}),
+        json!({"type": "compaction", "summary": "of an extension", "firstKeptEntryId": "0000000a", "tokensBefore": 9}),
         answer("openai", "stop", 20),
         answer("turnwheel", "stop", 0),
         end(),
     ]);
     let told = receipt(&PromptId::new("pr_1"), &entries).unwrap();
-    assert_eq!((told.turns, told.model_calls, told.tool_calls), (2, 4, 1));
-    assert_eq!((told.usage.total_tokens, told.lost_usage.unwrap().total_tokens), (35, 100));
+    assert_eq!((told.turns, told.model_calls, told.tool_calls), (2, 7, 1));
+    assert_eq!((told.usage.total_tokens, told.lost_usage.unwrap().total_tokens), (3_035, 100));
     assert_eq!(told.writes, Writes::default());
-    assert_eq!(told.started_at.until(told.ended_at.unwrap()).as_secs(), 8);
+    assert_eq!(told.started_at.until(told.ended_at.unwrap()).as_secs(), 11);
     assert!(receipt(&PromptId::new("pr_2"), &entries).is_none());
 }
 

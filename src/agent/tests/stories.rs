@@ -363,6 +363,25 @@ fn a_poisoned_step_fails_the_prompt_and_the_conversation_goes_on() {
 }
 
 #[test]
+fn a_call_that_kills_its_workers_ends_its_turn_with_the_reason() {
+    let mut draft = draft();
+    play(&mut draft, &[prompt("go")]);
+    let told = play(&mut draft, &[Input::Poisoned { reason: "five claims".to_owned() }]);
+    let expected = [
+        "message_start assistant:",
+        "message_end assistant:",
+        "turn_end 0",
+        "agent_end",
+        "prompt.error",
+        "agent_settled",
+    ];
+    assert_eq!(told, expected);
+    let view = view(&draft);
+    assert_eq!((&view["state"], &view["error"]["type"]), (&json!("failed"), &json!("poisoned")));
+    assert_eq!(view["output"], json!([]));
+}
+
+#[test]
 fn a_second_prompt_waits_for_the_first() {
     let mut draft = draft();
     play(&mut draft, &[prompt("one")]);

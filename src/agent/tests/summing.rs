@@ -32,16 +32,19 @@ fn summary(draft: &Draft) -> Input {
         details: None,
         from_hook: None,
         usage: Some(usage),
+        calls: Some(1),
     };
     Input::Summarised(Box::new(Summarised {
         usage,
+        calls: 1,
         outcome: SummaryOutcome::Done(Box::new(entry)),
     }))
 }
 
 fn lost_summary(text: &str, setback: Setback) -> Input {
     let outcome = SummaryOutcome::Failed { text: text.to_owned(), setback };
-    Input::Summarised(Box::new(Summarised { usage: Usage::default(), outcome }))
+    let usage = Usage { input: 3, total_tokens: 3, ..Usage::default() };
+    Input::Summarised(Box::new(Summarised { usage, calls: 1, outcome }))
 }
 
 fn last_end(draft: &Draft) -> Value {
@@ -175,6 +178,61 @@ fn a_summary_that_kills_its_workers_is_given_up_and_not_the_prompt() {
     assert!(draft.head.prompt.is_some());
 }
 
+#[test]
+fn a_stop_while_a_prompt_is_summed_up_ends_summary_turn_and_prompt() {
+    let stopped = || {
+        let outcome = SummaryOutcome::Stopped;
+        Input::Summarised(Box::new(Summarised { usage: Usage::default(), calls: 1, outcome }))
+    };
+    let passing = Setback::Passing { after: None, chance: 0.0 };
+    let end = [
+        "auto_compaction_end",
+        "message_start assistant:",
+        "message_end assistant:",
+        "turn_end 0",
+        "agent_end",
+        "prompt.completed",
+        "agent_settled",
+    ];
+    for before in [vec![], vec![stopped()], vec![lost_summary("503", passing)]] {
+        let mut draft = window(100_000);
+        play(&mut draft, &[prompt("go"), Input::Crowded]);
+        let is_tried_again = matches!(&before[..], [Input::Summarised(it)] if matches!(it.outcome, SummaryOutcome::Failed { .. }));
+        play(&mut draft, &before);
+        let abort = item("stop-pr_1", json!({"abort": {"promptId": "pr_1"}}));
+        let told = play(&mut draft, &[looked(&[abort])]);
+        let finished = is_tried_again.then_some("summarization_retry_finished");
+        let expected: Vec<&str> = finished.into_iter().chain(end).collect();
+        assert_eq!(told, expected);
+        assert_eq!(last_end(&draft)["aborted"], true);
+        let state = draft.head.prompts.last().unwrap().state;
+        assert_eq!(state, crate::agent::entry::PromptState::Aborted);
+        assert_eq!(draft.head.phase, crate::agent::phase::Phase::Idle);
+        assert_eq!((draft.head.held.clone(), draft.head.prompt.is_none()), (None, true));
+    }
+}
+
+#[test]
+fn a_prompts_usage_and_receipt_have_its_summaries_and_their_failed_tries() {
+    let mut draft = window(100_000);
+    let passing = Setback::Passing { after: None, chance: 0.0 };
+    play(
+        &mut draft,
+        &[prompt("go"), answer(&["look {}"]), gate(0, Effect::Read, None), returned(0, "seen")],
+    );
+    play(&mut draft, &[Input::Crowded, lost_summary("503", passing)]);
+    let summary = summary(&draft);
+    play(&mut draft, &[summary, answer(&["done"])]);
+    let id = crate::ids::PromptId::new("pr_1");
+    let view = crate::agent::view::prompt_view(&id, &draft.head, &draft.entries).unwrap();
+    assert_eq!(view.usage.total_tokens, 15 + 3 + 7 + 15);
+    assert_eq!(view.usage, draft.head.usage);
+    let receipt = crate::agent::receipt::receipt(&id, &draft.entries).unwrap();
+    assert_eq!((receipt.usage, receipt.model_calls, receipt.turns), (view.usage, 4, 2));
+    assert_eq!(draft.head.books.spent.calls, 4);
+    assert_eq!(draft.head.books.spent.total_tokens, 40);
+}
+
 fn compact(instructions: Option<&str>) -> Vec<Input> {
     let asked = CompactInput { instructions: instructions.map(ToOwned::to_owned) };
     vec![landed(InboxItem { body: asked.body(), ..item("in_9", json!({"abort": {}})) })]
@@ -194,7 +252,8 @@ fn somebody_may_ask_for_it_when_nothing_runs() {
     assert_eq!(told, ["auto_compaction_end", "agent_settled"]);
     assert_eq!(last_end(&draft)["errorMessage"], "Already compacted");
     play(&mut draft, &compact(None));
-    let cancelled = Summarised { usage: Usage::default(), outcome: SummaryOutcome::Cancelled };
+    let outcome = SummaryOutcome::Cancelled;
+    let cancelled = Summarised { usage: Usage::default(), calls: 0, outcome };
     play(&mut draft, &[Input::Summarised(Box::new(cancelled))]);
     assert_eq!(last_end(&draft)["errorMessage"], "Compaction cancelled");
     assert_eq!(last_end(&draft)["aborted"], true);

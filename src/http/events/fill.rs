@@ -301,6 +301,7 @@ fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
         | EntryBody::Output(_)
         | EntryBody::Protocol(_)
         | EntryBody::LostCall(_)
+        | EntryBody::FailedSummary(_)
         | EntryBody::Other(_) => None,
     };
     call.is_some() && call == reference.call

@@ -8,11 +8,6 @@ use crate::model::responses::input::plan_input;
 use crate::model::responses::names::Names;
 use crate::model::{ModelRequest, ToolOffer};
 
-/// The service refuses fewer.
-const OUTPUT_TOKENS_MIN: u64 = 16;
-/// Asked for when nobody says how much: it counts against the quota before the answer is there.
-const OUTPUT_TOKENS_DEFAULT: u64 = 32_000;
-
 pub fn request_body(request: &ModelRequest<'_>, names: &Names) -> Value {
     let model = request.model;
     let mut body = Map::new();
@@ -22,8 +17,7 @@ pub fn request_body(request: &ModelRequest<'_>, names: &Names) -> Value {
     set("stream", Value::Bool(true));
     // With `true`, ids of earlier items are looked up in a store that forgets.
     set("store", Value::Bool(false));
-    let wanted = request.max_output_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT);
-    set("max_output_tokens", Value::from(wanted.min(model.max_tokens).max(OUTPUT_TOKENS_MIN)));
+    set("max_output_tokens", Value::from(model.output_max(request.max_output_tokens)));
     if !request.session_id.is_empty() {
         set("prompt_cache_key", Value::from(cache_key(request.session_id)));
     }

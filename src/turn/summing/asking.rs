@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::agent::compaction::told::{Shortened, conversation};
-use crate::agent::compaction::{Summed, files, tokens, wording};
+use crate::agent::compaction::{Room, Summed, files, tokens, wording};
 use crate::agent::content::{Content, joined_text};
 use crate::agent::entry::Entry;
 use crate::agent::message::{Message, StopReason, UserMessage};
@@ -34,6 +34,13 @@ struct Question {
     what: &'static str,
 }
 
+/// By the calls of one try.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    usage: Usage,
+    calls: u32,
+}
+
 /// Why there is no text.
 struct Lost {
     text: String,
@@ -57,7 +64,7 @@ impl Hold<'_> {
         let Phase::Summary { instructions, .. } = self.head.phase.clone() else {
             return Ok(super::failed("nobody asks for it any more".to_owned()));
         };
-        let mut usage = Usage::default();
+        let mut spent = Spent::default();
         let mut shortened = Shortened::default();
         let previous = plan.previous.map(|previous| files::without_lists(&previous.summary));
         let history = spoken(plan.history);
@@ -69,9 +76,9 @@ impl Hold<'_> {
             let (text, cut) = self.told(site, &history, (&asked, output));
             shortened += cut;
             let question = Question { text, output_tokens: output, what: "Summarization failed" };
-            match self.ask(&site.record, question, &mut usage).await? {
+            match self.ask(&site.record, question, &mut spent).await? {
                 Ok(text) => text,
-                Err(lost) => return Ok(lost.with(usage)),
+                Err(lost) => return Ok(lost.with(spent)),
             }
         };
         let prefix = spoken(plan.prefix);
@@ -84,14 +91,15 @@ impl Hold<'_> {
             shortened += cut;
             let what = "Turn prefix summarization failed";
             let question = Question { text, output_tokens: output, what };
-            match self.ask(&site.record, question, &mut usage).await? {
+            match self.ask(&site.record, question, &mut spent).await? {
                 Ok(text) => Some(text),
-                Err(lost) => return Ok(lost.with(usage)),
+                Err(lost) => return Ok(lost.with(spent)),
             }
         };
         let summed = Summed { history, prefix, files: plan.files(), shortened };
         let after = self.tokens_after(site, &summed.text());
-        let entry = summed.entry(plan.first_kept, (site.tokens_before, after), usage);
+        let spent = (spent.usage, spent.calls);
+        let entry = summed.entry(plan.first_kept, (site.tokens_before, after), spent);
         Ok(self.proven(site, entry))
     }
 
@@ -123,7 +131,7 @@ impl Hold<'_> {
         &mut self,
         record: &ModelRecord,
         question: Question,
-        usage: &mut Usage,
+        spent: &mut Spent,
     ) -> Result<Result<String, Lost>, TurnError> {
         let asking = Asking::begin(self, record, self.attempt());
         let of_prompt = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
@@ -152,7 +160,8 @@ impl Hold<'_> {
         let answer = heard.map(|answer| answer.unwrap_or_else(|| cut(record, Vec::new())));
         asking.end(answer.as_ref());
         let answer = answer?;
-        *usage += answer.message.usage;
+        spent.usage += answer.message.usage;
+        spent.calls += 1;
         log(&answer, self);
         Ok(self
             .text_of(answer)
@@ -186,14 +195,19 @@ impl Hold<'_> {
 }
 
 impl Lost {
-    fn with(self, usage: Usage) -> Summarised {
+    fn with(self, spent: Spent) -> Summarised {
         let outcome = if self.is_stopped {
             SummaryOutcome::Stopped
         } else {
             SummaryOutcome::Failed { text: self.text, setback: self.setback }
         };
-        Summarised { usage, outcome }
+        Summarised { usage: spent.usage, calls: spent.calls, outcome }
     }
+}
+
+/// What both calls of a summary may answer at most.
+pub(in crate::turn) fn output_max(record: &ModelRecord, room: &Room) -> u64 {
+    output_tokens(record, room.summary_tokens()) + output_tokens(record, room.prefix_tokens())
 }
 
 /// What the answer may take: the share of the reserve, or the room that thinking needs.

@@ -1,5 +1,7 @@
 //! Conversations that outgrow their model's window.
 
+mod books;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,17 +18,28 @@ use crate::queue::{self, Queue as _};
 use crate::turn::admission::compact::{CompactRequest, compact};
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::handle;
+use crate::turn::money::Money;
 use crate::turn::{NoProbe, World};
 
 const WINDOW: u64 = 2_000;
 
 /// A conversation with that model, and its settings made for a small window.
 async fn stage(model: Windowed) -> (Bench, World, Arc<Windowed>) {
+    bounded_stage(model, Arc::default(), "begin").await
+}
+
+/// The same under these budgets and rates, begun with other words.
+async fn bounded_stage(
+    model: Windowed,
+    money: Arc<Money>,
+    said: &str,
+) -> (Bench, World, Arc<Windowed>) {
     let mut bench = Bench::new(1);
+    bench.money = money;
     let model = Arc::new(model);
     bench.other_model = Some(model.clone());
     let world = bench.worker(Arc::new(NoProbe));
-    bench.ask_in(&world, "c", "begin").await;
+    bench.ask_in(&world, "c", said).await;
     patch(&world, 300).await;
     (bench, world, model)
 }
@@ -42,7 +55,7 @@ async fn patch(world: &World, keep: u64) {
 
 /// Takes nudges on one warm worker until none waits.
 async fn settle(bench: &Bench, world: &World) {
-    loop {
+    for _ in 0..10_000 {
         let received = bench.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
         let Some(message) = received.into_iter().next() else {
             if bench.head().await.unwrap().phase == Phase::Idle {
@@ -55,6 +68,12 @@ async fn settle(bench: &Bench, world: &World) {
         handle(world, &nudge).await.unwrap();
         bench.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
     }
+    panic!("it never came to rest: {:?}", bench.head().await);
+}
+
+/// So much is said that a summary of it is shorter.
+fn many_words() -> String {
+    "begin with many words ".repeat(30)
 }
 
 async fn say(bench: &Bench, world: &World, said: &str) {
@@ -200,7 +219,11 @@ async fn without_compaction_what_the_model_refuses_is_the_prompts_error() {
 
 /// The next prompt fills the window before it is sent.
 async fn brimful(model: Windowed) -> (Bench, World, Arc<Windowed>) {
-    let (bench, world, model) = stage(model).await;
+    bounded_brimful(model, Arc::default()).await
+}
+
+async fn bounded_brimful(model: Windowed, money: Arc<Money>) -> (Bench, World, Arc<Windowed>) {
+    let (bench, world, model) = bounded_stage(model, money, "begin").await;
     settle(&bench, &world).await;
     patch(&world, 10).await;
     say(&bench, &world, &"words ".repeat(550)).await;
@@ -303,7 +326,8 @@ async fn ask_for_it(bench: &Bench, world: &World, key: &str) -> serde_json::Valu
 
 #[tokio::test(start_paused = true)]
 async fn somebody_asks_for_a_summary_and_is_told_what_came_of_it() {
-    let (bench, world, model) = stage(Windowed::of(WINDOW)).await;
+    let (bench, world, model) =
+        bounded_stage(Windowed::of(WINDOW), Arc::default(), &many_words()).await;
     settle(&bench, &world).await;
     let small = ask_for_it(&bench, &world, "1").await;
     assert_eq!(small["errorMessage"], "Nothing to compact (session too small)");
@@ -318,11 +342,17 @@ async fn somebody_asks_for_a_summary_and_is_told_what_came_of_it() {
     assert_eq!(model.summaries(), 1);
     say(&bench, &world, "and on").await;
     assert_eq!(bench.head().await.unwrap().prompts.len(), 2);
+    *model.bad_summaries.lock().unwrap() = vec!["long"];
+    let long = ask_for_it(&bench, &world, "4").await;
+    let told = long["errorMessage"].as_str().unwrap();
+    assert!(told.starts_with("the summary would leave"), "{told}");
+    assert_eq!(compactions(&bench.entries().await).len(), 1, "what is no shorter is not kept");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_asks_for_a_summary_stops_the_prompt_that_runs() {
-    let (mut bench, world, _) = stage(Windowed::of(WINDOW)).await;
+    let (mut bench, world, _) =
+        bounded_stage(Windowed::of(WINDOW), Arc::default(), &many_words()).await;
     settle(&bench, &world).await;
     patch(&world, 1).await;
     bench.queue_up(&world, &Bench::key(), "look again").await.unwrap();

@@ -63,12 +63,12 @@ fn tokens(count: u64) -> Bounds {
 }
 
 /// So many tokens for each user, ever.
-fn users_have(count: u64) -> Arc<Money> {
+pub(super) fn users_have(count: u64) -> Arc<Money> {
     let budgets = Budgets { user: tokens(count), ..Budgets::default() };
     Arc::new(Money::new(&budgets, &RateLimits::default()))
 }
 
-async fn account(bench: &Bench, id: &str) -> Account {
+pub(super) async fn account(bench: &Bench, id: &str) -> Account {
     let partition = Partition::Scope(TenantId::new("t"));
     let stored = bench.shared.read(&partition, id, Freshness::Latest).await.unwrap();
     stored.map_or_else(Account::default, |stored| record::read(&stored.document).unwrap())
@@ -86,7 +86,7 @@ async fn tokens_in_the_books(bench: &Bench) -> u64 {
 }
 
 /// So much time, with its deliveries and sweeps; nobody decides anything.
-async fn pass(bench: &mut Bench, minutes: u32) {
+pub(super) async fn pass(bench: &mut Bench, minutes: u32) {
     for _ in 0..minutes {
         while bench.deliver().await {}
         for _ in 0..6 {
@@ -149,7 +149,7 @@ async fn usage_reaches_the_books_once_and_nobody_waits_for_it() {
 }
 
 /// What has to be true of the books once everything has come to rest.
-async fn check_books(bench: &Bench, keys: &[ConversationKey], told: &str) {
+pub(super) async fn check_books(bench: &Bench, keys: &[ConversationKey], told: &str) {
     let mut spent = Tally::default();
     for key in keys {
         let head = bench.head_of(key).await.unwrap();

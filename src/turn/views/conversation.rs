@@ -115,7 +115,7 @@ async fn with_inbox(
     let waiting: Vec<&PromptId> =
         load::to_come(head, inbox).map(|coming| coming.prompt_id).collect();
     let state = match seen_state(head, &pending) {
-        State::Idle if !waiting.is_empty() => State::Running,
+        State::Idle if load::is_owed(head, inbox) => State::Running,
         state @ (State::Idle | State::Running | State::WaitingForApproval) => state,
     };
     let mut prompts = prompt_summaries(head, seen_state(head, &pending));
@@ -214,6 +214,7 @@ pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
         | EntryBody::Output(_)
         | EntryBody::Protocol(_)
         | EntryBody::LostCall(_)
+        | EntryBody::FailedSummary(_)
         | EntryBody::Other(_) => None,
     }
 }

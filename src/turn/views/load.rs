@@ -9,6 +9,7 @@ use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, Queue};
 use crate::agent::phase::Phase;
+use crate::agent::step::CompactInput;
 use crate::ids::{ConversationId, ConversationKey, PromptId, TenantId, UserId};
 use crate::store::{
     ConversationStore, ETag, Freshness, HEAD_ID, HeadQuery, Kind, Partition, Selection, StoreError,
@@ -205,6 +206,12 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
         | InboxBody::LateResult(_)
         | InboxBody::Command(_) => None,
     }
+}
+
+/// Whether what waits will make something run: a prompt, or a summary that somebody asked for.
+pub fn is_owed(head: &Head, inbox: &[InboxItem]) -> bool {
+    let asks_for_summary = |item: &InboxItem| CompactInput::of(item).is_some();
+    inbox.iter().any(asks_for_summary) || to_come(head, inbox).next().is_some()
 }
 
 /// The prompts that what waits will begin, as far as can be said before a worker has looked: each prompt and follow-up that is

@@ -148,5 +148,9 @@ async fn a_client_waits_until_nothing_runs() {
     let (seen, ()) = tokio::join!(rig.seen(&waiting), rig.work());
     assert_eq!(seen["state"], "idle");
     assert_eq!(rig.seen(&waiting).await["state"], "idle", "at once");
+    rig.post("/api/conversations/c/compact", &json!({})).send().await.is(202);
+    assert_eq!(rig.seen(&format!("{CONVERSATION}?wait=0")).await["state"], "running");
+    let (seen, ()) = tokio::join!(rig.seen(&waiting), rig.work());
+    assert_eq!(seen["state"], "idle");
     rig.get(&format!("{CONVERSATION}?wait=61")).send().await.fails(400, "bad-request");
 }

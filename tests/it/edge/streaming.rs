@@ -102,7 +102,15 @@ async fn a_settled_stream_ends_and_then_there_is_nothing() {
     rig.get(&path).send().await.is(204);
     rig.prompt("say more").await;
     let (answer, ()) = tokio::join!(rig.get(&path).send(), rig.work());
-    assert_eq!(frames(&answer.is(200).text).last().unwrap().name, "agent_settled");
+    let told = frames(&answer.is(200).text);
+    assert_eq!(told.last().unwrap().name, "agent_settled");
+    let after = told.iter().filter_map(|frame| frame.id).max().unwrap();
+    let path = format!("/api/conversations/c/events?until=settled&after={after}");
+    rig.post("/api/conversations/c/compact", &json!({})).send().await.is(202);
+    let (answer, ()) = tokio::join!(rig.get(&path).send(), rig.work());
+    let told = frames(&answer.is(200).text);
+    let told: Vec<&str> = told.iter().map(|frame| frame.name.as_str()).collect();
+    assert_eq!(told, ["auto_compaction_start", "auto_compaction_end", "agent_settled"]);
 }
 
 #[tokio::test]

@@ -1,0 +1,138 @@
+//! Limits in US dollars that bind nothing, because a model that they are for has no price.
+
+use std::collections::BTreeSet;
+
+use crate::agent::settings::MODEL;
+use crate::agents::{Agent, Catalog};
+use crate::model::{Model, Prices};
+use crate::settings::budgets::{Bounds, Budgets};
+
+/// Models without a price among those that limits in US dollars are for: the tiers, and what agents name. `None`: there is no
+/// such limit.
+pub(super) fn unpriced(
+    budgets: &Budgets,
+    model: &dyn Model,
+    catalog: &Catalog,
+) -> Option<BTreeSet<String>> {
+    let limited: Vec<&Agent> = catalog
+        .agents
+        .values()
+        .map(|agent| &**agent)
+        .filter(|agent| is_limited(agent, budgets))
+        .collect();
+    if limited.is_empty() {
+        return None;
+    }
+    let named = limited.iter().filter_map(|agent| agent.settings.model.as_deref());
+    // A tier that is not set is told elsewhere.
+    let records = [MODEL, "high"].into_iter().chain(named).flat_map(|name| model.record(name));
+    Some(records.filter(|it| it.cost == Prices::default()).map(|it| it.id).collect())
+}
+
+/// Says so in the log of a start.
+pub(super) fn warn(budgets: &Budgets, model: &dyn Model, catalog: &Catalog) {
+    let models = unpriced(budgets, model, catalog).unwrap_or_default();
+    if !models.is_empty() {
+        tracing::warn!("{}", told(&models));
+    }
+}
+
+/// What to do about it.
+pub(super) fn told(models: &BTreeSet<String>) -> String {
+    let models: Vec<String> = models.iter().map(|model| format!("`{model}`")).collect();
+    format!(
+        "no price is known for {}: its calls count as $0, so limits in US dollars (TURNWHEEL_BUDGETS, `budget` of agents) bind nothing; set TURNWHEEL_PRICES, or limit tokens",
+        models.join(", ")
+    )
+}
+
+fn is_limited(agent: &Agent, budgets: &Budgets) -> bool {
+    let own = agent.settings.bounds().into_iter().flat_map(|it| [it.prompt, it.conversation]);
+    let named = budgets.agents.iter().filter(|(name, _)| *name == agent.name);
+    let mut accounts = [&budgets.tenant, &budgets.user].into_iter().chain(named.map(|(_, it)| it));
+    own.flatten().any(|limit| limit.usd.is_some()) || accounts.any(is_in_dollars)
+}
+
+fn is_in_dollars(bounds: &Bounds) -> bool {
+    let given = [bounds.day, bounds.month, bounds.total];
+    given.into_iter().flatten().any(|bound| bound.usd.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::responses::client::AzureResponses;
+    use crate::model::responses::config::{ResponsesConfig, Secret};
+    use crate::model::scripted::ScriptedModel;
+
+    fn catalog(settings: &serde_json::Value) -> Catalog {
+        let clerk = Agent {
+            name: "clerk".to_owned(),
+            description: String::new(),
+            settings: serde_json::from_str(&settings.to_string()).unwrap(),
+            instructions: String::new(),
+            tools: Vec::new(),
+            response_schema: None,
+            revision: String::new(),
+        };
+        let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
+        Catalog { agents, ..Catalog::default() }
+    }
+
+    fn azure(model: &str, prices: Option<&str>) -> AzureResponses {
+        let config = ResponsesConfig {
+            base_url: Some("https://models.example/openai/v1".to_owned()),
+            api_key: Some(Secret::new("key".to_owned())),
+            normal_model: Some(model.to_owned()),
+            prices: prices.map(ToOwned::to_owned),
+            ..ResponsesConfig::default()
+        };
+        AzureResponses::new(&config, None).unwrap()
+    }
+
+    fn found(
+        budgets: &str,
+        settings: &serde_json::Value,
+        model: &dyn Model,
+    ) -> Option<Vec<String>> {
+        let budgets = serde_json::from_str(budgets).unwrap();
+        unpriced(&budgets, model, &catalog(settings)).map(|found| found.into_iter().collect())
+    }
+
+    #[test]
+    fn a_limit_in_dollars_for_a_model_without_a_price_is_told() {
+        let (mine, plain) = (azure("mine", None), json!({}));
+        let unknown = Some(vec!["mine".to_owned()]);
+        for budgets in [
+            r#"{"tenant": {"month": {"usd": 5}}}"#,
+            r#"{"user": {"day": {"usd": 5, "tokens": 9}}}"#,
+            r#"{"agent:clerk": {"total": {"usd": 5}}}"#,
+        ] {
+            assert_eq!(found(budgets, &plain, &mine), unknown, "{budgets}");
+        }
+        for own in ["prompt", "conversation"] {
+            assert_eq!(found("{}", &json!({"budget": {own: {"usd": 5}}}), &mine), unknown);
+        }
+        for budgets in [
+            "{}",
+            r#"{"user": {"day": {"tokens": 9}}}"#,
+            r#"{"agent:other": {"total": {"usd": 5}}}"#,
+        ] {
+            assert_eq!(found(budgets, &plain, &mine), None, "{budgets}");
+        }
+        let dollars = r#"{"user": {"day": {"usd": 5}}}"#;
+        let priced = azure("mine", Some(r#"{"mine": {"input": 1, "output": 2}}"#));
+        assert_eq!(found(dollars, &plain, &priced), Some(Vec::new()), "what to do helps");
+        assert_eq!(found(dollars, &plain, &azure("gpt-5.1", None)), Some(Vec::new()));
+        let named = json!({"model": "another"});
+        let another = Some(vec!["another".to_owned()]);
+        assert_eq!(found(dollars, &named, &azure("gpt-5.1", None)), another);
+        assert!(found(dollars, &plain, &ScriptedModel).is_some_and(|found| !found.is_empty()));
+        let told = told(&["another".to_owned(), "mine".to_owned()].into());
+        assert!(told.starts_with("no price is known for `another`, `mine`: "), "{told}");
+    }
+}
