@@ -208,7 +208,7 @@ impl<'w> Hold<'w> {
     /// Whether the model can read on in what was cut.
     fn read_on(&self, settings: &Settings) -> ReadOn {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok();
-        match agent.and_then(|agent| active_tool(agent, settings, "read")) {
+        match agent.and_then(|agent| active_tool(&agent, settings, "read")) {
             Some(_) => ReadOn::WithRead,
             None => ReadOn::WithNothing,
         }
