@@ -70,6 +70,8 @@ pub struct Draft {
     pub is_unsettled: bool,
     /// Of the batch that this commit closes: what ran, and what gave way to a steer. The provider's ids.
     pub ran_calls: Vec<String>,
+    /// Those of which nobody knows whether they ran.
+    pub unknown_calls: Vec<String>,
     pub skipped_calls: Vec<String>,
     /// Their indexes.
     pub(super) skipped: Vec<usize>,
@@ -97,6 +99,7 @@ impl Draft {
             taken_in_bytes: 0,
             is_unsettled: false,
             ran_calls: Vec::new(),
+            unknown_calls: Vec::new(),
             skipped_calls: Vec::new(),
             skipped: Vec::new(),
             answer,

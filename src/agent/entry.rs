@@ -251,6 +251,9 @@ pub struct PromptEntry {
     pub model: String,
     pub visible: bool,
     pub source: Source,
+    /// Whether it was begun without a word: what is said in it first is somebody's steer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_wordless: bool,
 }
 
 /// How a prompt ended.

@@ -145,6 +145,9 @@ impl Default for CompactionSettings {
     }
 }
 
+/// The tier that is asked where nobody names a model.
+pub const MODEL: &str = "normal";
+
 /// Rounds after which the service stops a prompt whatever its settings say.
 pub const HARD_ROUNDS_MAX: u32 = 200;
 

@@ -145,9 +145,11 @@ impl PromptView {
 /// The prompt of that id among the entries, which hold at least its span; `None` when it is not there.
 pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option<PromptView> {
     let mut view: Option<PromptView> = None;
+    let mut is_wordless = false;
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
         match (&entry.body, &mut view) {
             (EntryBody::Prompt(prompt), _) => {
+                is_wordless = prompt.is_wordless;
                 view = Some(PromptView {
                     id: id.clone(),
                     user_id: prompt.user.clone(),
@@ -168,7 +170,9 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
                 view.stop_reason = Some(end.stop_reason);
                 view.error.clone_from(&end.error);
             }
-            (EntryBody::Message(MessageEntry { message: Message::User(user), .. }), Some(view)) => {
+            (EntryBody::Message(MessageEntry { message: Message::User(user), .. }), Some(view))
+                if !is_wordless =>
+            {
                 view.input.get_or_insert_with(|| user.content.clone());
             }
             (

@@ -11,13 +11,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::agent::content::{Block, Image, joined_text};
+use crate::agent::content::{Block, Image, image_type, joined_text};
 use crate::agent::entry::{FileOutput, Output};
 use crate::agent::raw::{Extra, RawJson};
 use crate::artifacts::ArtifactFacts;
-use crate::tools::workspace::{
-    Files, LINES_MAX, TEXT_BYTES_MAX, builtin, head, image_type, shown_size,
-};
+use crate::tools::workspace::{Files, LINES_MAX, TEXT_BYTES_MAX, builtin, head, shown_size};
 use crate::tools::{RunTool, ToolContext, ToolResult};
 
 /// Notices of tools that cut their output themselves do not make it too long.

@@ -21,7 +21,7 @@ use crate::tools::code::{Tool, code_tool};
 
 pub use files::{FILE_BYTES_MAX, FILES_MAX, Files, TOTAL_BYTES_MAX};
 pub use path::{FolderPath, WorkspacePath};
-pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, head, image_type, shown_size};
+pub(crate) use text::{LINES_MAX, TEXT_BYTES_MAX, head, shown_size};
 
 static BUILTINS: LazyLock<Vec<Arc<dyn RunTool>>> = LazyLock::new(|| {
     [

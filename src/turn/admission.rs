@@ -30,6 +30,8 @@ use crate::queue::{self, QueueError};
 use crate::store::StoreError;
 use crate::turn::{Nudge, World};
 
+pub(super) const SAYS_NOTHING: &str = "a steer says something: give it an `input`";
+
 /// Whose conversations: the first two parts of every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {

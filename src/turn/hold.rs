@@ -8,7 +8,7 @@ use crate::agent::draft::{Draft, Rules};
 use crate::agent::entry::Entry;
 use crate::agent::head::{Claim, Head, READER};
 use crate::agent::phase::{CallStatus, Phase};
-use crate::agent::settings::{Continuation, Settings};
+use crate::agent::settings::{Continuation, MODEL, Settings};
 use crate::agent::step::{Input, Paying, step};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
@@ -203,7 +203,7 @@ impl Hold<'_> {
             calls_at_once: settings.calls_at_once(),
             room: self.room(&settings),
             retry: settings.retry.unwrap_or_default(),
-            model: settings.model.unwrap_or_else(|| "normal".to_owned()),
+            model: settings.model.unwrap_or_else(|| MODEL.to_owned()),
             steering_mode: settings.steering_mode.unwrap_or_default(),
             follow_up_mode: settings.follow_up_mode.unwrap_or_default(),
             steering_skips_tools: settings.steering_skips_tools.unwrap_or(true),

@@ -119,7 +119,9 @@ impl Hold<'_> {
         let settings = self.settings();
         let run = draft.head.prompt.as_ref();
         let model = run.and_then(|run| run.model.clone()).or(settings.model);
-        let Ok(record) = self.world.model.record(model.as_deref().unwrap_or("normal")) else {
+        let Ok(record) =
+            self.world.model.record(model.as_deref().unwrap_or(crate::agent::settings::MODEL))
+        else {
             // It cannot be made, and costs nothing.
             return Ok(Tally { calls: 1, ..Tally::default() });
         };

@@ -7,7 +7,7 @@ use crate::agent::entry::{Compaction, Entry};
 use crate::agent::event::AnswerEvent;
 use crate::agent::path::{back, path};
 use crate::agent::phase::Phase;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{MODEL, Settings};
 use crate::agent::step::{Input, Setback, Summarised, SummaryOutcome, wants_measuring};
 use crate::agent::usage::Usage;
 use crate::extensions::{CompactionAhead, Instead};
@@ -39,7 +39,7 @@ impl Hold<'_> {
     /// The model that is asked next.
     pub(super) fn model(&self, settings: &Settings) -> Result<ModelRecord, String> {
         let of_prompt = self.head.prompt.as_ref().and_then(|run| run.model.as_deref());
-        let model = of_prompt.or(settings.model.as_deref()).unwrap_or("normal");
+        let model = of_prompt.or(settings.model.as_deref()).unwrap_or(MODEL);
         self.world.model.record(model)
     }
 

@@ -1,6 +1,7 @@
 //! The sweep: finds what is owed in the store and rings for it. The queue is disposable because of it (invariant 2).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -37,14 +38,16 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
     let now = world.clock.now();
     let horizon = now.plus(AHEAD);
     let stop_at = world.clock.monotonic() + world.limits.turn;
-    let mut rung = HashSet::new();
+    let mut rung = HashMap::new();
     let mut continuation = None;
     let mut overdue = 0;
     loop {
         let page = world.store.due(horizon, PAGE, continuation.as_deref()).await?;
         overdue += page.items.iter().filter(|owed| owed.due <= now).count();
-        let bells = page.items.iter().filter_map(|owed| bell_for(owed, now, grace, &mut rung));
-        let bells: Vec<Bell> = bells.collect();
+        let mut bells: Vec<Bell> = Vec::new();
+        for bell in page.items.iter().filter_map(|owed| bell_for(owed, now, grace)) {
+            add(&mut bells, &mut rung, bell);
+        }
         stream::iter(bells)
             .for_each_concurrent(RING_AT_ONCE, |(queue, nudge, delay)| async move {
                 ring(world, queue, &nudge, delay).await;
@@ -78,23 +81,76 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
 /// Queue, nudge and delay.
 type Bell = (&'static str, Nudge, Duration);
 
-fn bell_for(
-    owed: &Owed,
-    now: Timestamp,
-    grace: Duration,
-    rung: &mut HashSet<(String, &'static str)>,
-) -> Option<Bell> {
+/// One bell for each conversation is enough, the earliest of what it is owed: a store may tell it in any order.
+fn add(
+    bells: &mut Vec<Bell>,
+    rung: &mut HashMap<(String, &'static str), Duration>,
+    (queue, nudge, delay): Bell,
+) {
+    match rung.entry((nudge.key.to_string(), queue)) {
+        Entry::Occupied(earlier) if *earlier.get() <= delay => return,
+        Entry::Occupied(mut later) => {
+            later.insert(delay);
+            bells.retain(|(other, bell, _)| *other != queue || bell.key != nudge.key);
+        }
+        Entry::Vacant(none) => {
+            none.insert(delay);
+        }
+    }
+    bells.push((queue, nudge, delay));
+}
+
+fn bell_for(owed: &Owed, now: Timestamp, grace: Duration) -> Option<Bell> {
     let nudge = match &owed.partition {
         Partition::Conversation(key) => Nudge::of(key.clone(), None),
+        // Twice is as good as once, and a minute is all that a firing may be late.
         Partition::Scope(tenant) if schedules::is_schedule(&owed.id) => {
-            Nudge::of_schedule(tenant, &owed.id)
+            let nudge = Nudge::of_schedule(tenant, &owed.id);
+            return Some((queue::TURNS, nudge, now.until(owed.due)));
         }
         Partition::Scope(_) => return None,
     };
     let is_recent = owed.due <= now && now.minus(grace) < owed.due && !grace.is_zero();
     let queue = if owed.kind == Kind::Notice { queue::NOTIFY } else { queue::TURNS };
-    if is_recent || !rung.insert((nudge.key.to_string(), queue)) {
-        return None;
+    (!is_recent).then(|| (queue, nudge, now.until(owed.due)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
+
+    #[test]
+    fn a_conversation_has_one_bell_for_the_first_that_it_is_owed() {
+        let key = |id: &str| ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new(id),
+        };
+        let mut rung = HashMap::new();
+        let mut add_all = |owed: &[(&str, &'static str, u64)]| {
+            let mut bells = Vec::new();
+            for (id, queue, delay) in owed {
+                let bell = (*queue, Nudge::of(key(id), None), Duration::from_secs(*delay));
+                add(&mut bells, &mut rung, bell);
+            }
+            let told = |(queue, nudge, delay): &Bell| {
+                (nudge.key.conversation_id.as_str().to_owned(), *queue, delay.as_secs())
+            };
+            bells.iter().map(told).collect::<Vec<_>>()
+        };
+        let (turns, notify) = (queue::TURNS, queue::NOTIFY);
+        let first = add_all(&[
+            ("c", turns, 80),
+            ("d", turns, 5),
+            ("c", turns, 0),
+            ("c", notify, 9),
+            ("c", turns, 3),
+        ]);
+        let told = |id: &str, queue, delay| (id.to_owned(), queue, delay);
+        assert_eq!(first, [told("d", turns, 5), told("c", turns, 0), told("c", notify, 9)]);
+        // The next page.
+        let next = add_all(&[("c", turns, 0), ("d", turns, 2)]);
+        assert_eq!(next, [told("d", turns, 2)]);
     }
-    Some((queue, nudge, now.until(owed.due)))
 }

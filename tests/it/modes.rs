@@ -210,7 +210,12 @@ async fn images_go_in_from_people_and_tools() {
     let blind = requests[2]["input"].to_string();
     assert!(!blind.contains("base64"), "{blind}");
     assert!(blind.contains("(image omitted: this model takes no images)"), "{blind}");
-    for (data, kind, member) in [("-", "image/png", "data"), (PNG, "image/svg+xml", "mimeType")] {
+    for (data, kind, member) in [
+        ("-", "image/png", "data"),
+        // No picture at all: every later request of the conversation would be refused.
+        ("aGVsbG8=", "image/png", "data"),
+        (PNG, "image/svg+xml", "mimeType"),
+    ] {
         let input = json!([{"type": "image", "data": data, "mimeType": kind}]);
         let (status, problem) = stage.service.post(PROMPTS, &json!({"input": input})).await;
         let pointer = format!("/input/0/{member}");

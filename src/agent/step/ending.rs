@@ -144,7 +144,8 @@ pub(super) fn end_prompt(
         | PromptState::Completed
         | PromptState::Aborted => {
             draft.tell(EventBody::PromptCompleted(Empty {}));
-            let text = format!("A prompt of {} is complete.", draft.head.agent);
+            let became = if state == PromptState::Aborted { "was stopped" } else { "is complete" };
+            let text = format!("A prompt of {} {became}.", draft.head.agent);
             draft.owe_notice("prompt.completed", &data, text);
         }
     }

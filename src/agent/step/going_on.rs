@@ -2,6 +2,7 @@
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::{PromptError, PromptState, PromptStop, Source};
+use crate::agent::event::{Event, EventBody};
 use crate::agent::inbox::{ContinueInput, InboxItem, PromptInput, Queue, WhenIdle};
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{ending, landing, taking_in};
@@ -33,7 +34,19 @@ pub(super) fn begin(draft: &mut Draft, item: &InboxItem, input: &ContinueInput) 
     if !take_queued(draft) {
         let message = ANSWERED.to_owned();
         let error = PromptError { kind: "nothing_to_continue".to_owned(), message };
+        unopen_turn(draft);
         ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+    }
+}
+
+/// No turn has begun after all.
+fn unopen_turn(draft: &mut Draft) {
+    let is_told = |event: &Event| matches!(event.body, EventBody::TurnStart(_));
+    if draft.events.pop_if(|event| is_told(event)).is_some() {
+        draft.head.event_seq -= 1;
+        if let Some(run) = &mut draft.head.prompt {
+            run.is_turn_open = false;
+        }
     }
 }
 

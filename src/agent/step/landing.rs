@@ -97,6 +97,7 @@ pub(super) fn begin(
         model,
         visible: prompt.visible,
         source: prompt.source,
+        is_wordless: prompt.input.is_none(),
     }));
     draft.tell(EventBody::PromptCreated(Empty {}));
     if run_from_seq.is_none() {

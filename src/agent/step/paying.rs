@@ -238,9 +238,10 @@ pub(super) fn decided(draft: &mut Draft, request: &Request, decision: &Decision)
                 raise(draft, shortage, to);
             }
         }
+        // The stop itself ends the prompt.
+        Verdict::Aborted => {}
         Verdict::Reject
         | Verdict::Expired
-        | Verdict::Aborted
         | Verdict::Happened
         | Verdict::DidNotHappen
         | Verdict::Again

@@ -19,10 +19,10 @@ const NOT_ASKED: &str = "Request was aborted";
 
 /// Of the answer whose calls are open: the provider's ids.
 #[derive(Default)]
-struct Batch {
-    ran: Vec<String>,
-    skipped: Vec<String>,
-    unknown: Vec<String>,
+pub(super) struct Batch {
+    pub(super) ran: Vec<String>,
+    pub(super) skipped: Vec<String>,
+    pub(super) unknown: Vec<String>,
 }
 
 /// Whether the prompt that runs is to be stopped.
@@ -101,7 +101,8 @@ pub(super) fn ignore_late(draft: &mut Draft) {
     }
 }
 
-fn batch(draft: &Draft) -> Batch {
+/// What became of the calls of the open answer.
+pub(super) fn batch(draft: &Draft) -> Batch {
     let mut batch = Batch::default();
     let Some(answer) = draft.open_answer() else { return batch };
     for (index, call) in answer.tool_calls().enumerate() {

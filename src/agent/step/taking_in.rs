@@ -88,12 +88,27 @@ fn begin_when_idle(draft: &mut Draft) {
             continue;
         }
         begin(draft, &item, None);
-        if matches!(item.body, InboxBody::Custom(_)) {
+        // What was kept for a person's words waits on behind everything else.
+        if !is_a_persons(&item) || is_idle(draft) {
             return;
         }
         while let Some(item) = take(draft, |item| item.queue() == Some(Queue::NextTurn)) {
             join(draft, &item);
         }
+    }
+}
+
+fn is_a_persons(item: &InboxItem) -> bool {
+    match &item.body {
+        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+            matches!(prompt.source, Source::User | Source::Queue)
+        }
+        InboxBody::Custom(_)
+        | InboxBody::Continue(_)
+        | InboxBody::Decision(_)
+        | InboxBody::Abort(_)
+        | InboxBody::LateResult(_)
+        | InboxBody::Command(_) => false,
     }
 }
 
@@ -145,7 +160,8 @@ pub(super) fn stop(draft: &mut Draft) {
 
 /// Steers join the prompt before its next answer: the oldest, or all of them.
 fn steer(draft: &mut Draft) {
-    if !matches!(draft.head.phase, Phase::Model { .. }) {
+    // While a person is asked whether it may cost more, everything waits.
+    if !matches!(draft.head.phase, Phase::Model { .. }) || draft.head.is_paused() {
         return;
     }
     let takes_all = draft.rules.steering_mode == QueueMode::All;
@@ -203,12 +219,11 @@ fn call_ids(draft: &Draft, indices: &[usize]) -> Vec<String> {
     calls.filter(|(index, _)| indices.contains(index)).map(|(_, call)| call.id.clone()).collect()
 }
 
-/// The batch is closing: which of its calls ran is told to whoever lands now.
+/// The batch is closing: what became of its calls is told to whoever lands now.
 pub(super) fn note_batch(draft: &mut Draft) {
-    let ran: Vec<usize> =
-        (0..draft.calls().len()).filter(|index| !draft.skipped.contains(index)).collect();
-    let ran = call_ids(draft, &ran);
-    draft.ran_calls = ran;
+    let batch = stopping::batch(draft);
+    draft.ran_calls = batch.ran;
+    draft.unknown_calls = batch.unknown;
 }
 
 fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
@@ -232,6 +247,7 @@ pub(super) fn join(draft: &mut Draft, item: &InboxItem) {
     receipt.prompt_id = draft.prompt_id();
     receipt.skipped_calls.clone_from(&draft.skipped_calls);
     receipt.ran_calls.clone_from(&draft.ran_calls);
+    receipt.unknown_calls.clone_from(&draft.unknown_calls);
     draft.receipts.push(receipt);
 }
 

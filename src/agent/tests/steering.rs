@@ -1,7 +1,9 @@
 //! Steers and follow-ups: where they land, and what gives way to them.
 
 use super::*;
+use crate::agent::entry::EntryBody;
 use crate::agent::phase::Phase;
+use crate::agent::view::prompt_view;
 
 fn steer(id: &str, text: &str) -> InboxItem {
     item(
@@ -98,6 +100,9 @@ fn a_steer_waits_while_a_call_runs_or_a_person_is_asked() {
     let settled = decision(&draft, Verdict::Reject, Some("no"));
     play(&mut draft, &[settled, looked(&[steer("in_2", "wait")])]);
     assert_eq!(said(&draft)[2..], ["toolResult:no", SKIPPED, "user:wait"]);
+    let receipt = draft.receipts.last().unwrap();
+    assert!(receipt.ran_calls.is_empty(), "what a person has refused did not run");
+    assert_eq!(receipt.skipped_calls, ["c1|fc_1"]);
 }
 
 #[test]
@@ -198,4 +203,46 @@ fn rounds_that_are_used_up_end_the_prompt_whatever_waits() {
     let told = play(&mut draft, &[answer(&["done"])]);
     assert!(told.contains(&"agent_end".to_owned()));
     assert_eq!((draft.head.waiting, draft.head.owed_at(NOW)), (1, Some(NOW)));
+}
+
+fn next_turn(id: &str, text: &str) -> InboxItem {
+    let message = json!({"customType": "note", "content": text, "display": true});
+    let custom = json!({"promptId": format!("pr_{id}"), "user": "default", "message": message, "deliverAs": "nextTurn"});
+    item(id, json!({ "custom": custom }))
+}
+
+#[test]
+fn what_is_kept_for_the_next_turn_waits_for_words_of_a_person() {
+    let note = next_turn("in_2", "by the way");
+    let begun_by = |source: &str| {
+        let prompt = json!({"promptId": "pr_3", "user": "default", "input": "go", "visible": true, "source": source});
+        item("in_3", json!({ "prompt": prompt }))
+    };
+    let go_on = json!({"promptId": "pr_3", "user": "default", "isAnswered": true, "turn": 0});
+    let refused = item("in_3", json!({ "continue": go_on }));
+    for (begins, joins) in [
+        (begun_by("user"), true),
+        (begun_by("queue"), true),
+        (begun_by("schedule"), false),
+        (refused, false),
+    ] {
+        let mut draft = draft();
+        step(&mut draft, &looked(&[note.clone(), begins]));
+        step(&mut draft, &Input::TakeIn);
+        let is_said = draft.entries.iter().any(|it| matches!(it.body, EntryBody::CustomMessage(_)));
+        assert_eq!((is_said, draft.pending.len()), (joins, usize::from(!joins)));
+    }
+}
+
+#[test]
+fn a_steer_of_a_prompt_without_words_is_not_its_input() {
+    let mut draft = draft();
+    let wordless = item(
+        "in_1",
+        json!({"prompt": {"promptId": "pr_1", "user": "default", "visible": true, "source": "user"}}),
+    );
+    play(&mut draft, &[looked(&[wordless, steer("in_2", "more")]), answer(&["done"])]);
+    assert_eq!(said(&draft), ["user:more", "assistant:done"]);
+    let view = prompt_view(&crate::ids::PromptId::new("pr_1"), &draft.head, &draft.entries);
+    assert_eq!(view.unwrap().input, None);
 }

@@ -1,9 +1,11 @@
 //! Stops: where a prompt ends, what its receipt says, and what goes on without a new input.
 
 use super::*;
+use crate::agent::budget::{Level, Shortage, Unit};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::inbox::{Outcome, Receipt};
 use crate::agent::phase::Phase;
+use crate::agent::step::{Asks, Paying};
 
 fn abort(prompt: &str) -> InboxItem {
     item(&format!("stop-{prompt}"), json!({"abort": {"promptId": prompt}}))
@@ -245,9 +247,35 @@ fn going_on_from_an_answer_with_nothing_that_waits_fails_with_the_sources_text()
     let mut draft = draft();
     play(&mut draft, &[prompt("go"), answer(&["done"])]);
     // As it was accepted there was a message nobody had answered; a prompt has run since.
-    play(&mut draft, &[landed(go_on(false, 0))]);
+    let told = play(&mut draft, &[landed(go_on(false, 0))]);
+    // A turn that never was is not begun.
+    let expected = ["prompt.created", "agent_start", "agent_end", "prompt.error", "agent_settled"];
+    assert_eq!(told, expected);
+    assert!(draft.events.iter().map(|event| event.n).eq(1..=draft.head.event_seq));
     let end = draft.entries.last().unwrap();
     let EntryBody::PromptEnd(end) = &end.body else { panic!("{end:?}") };
     assert_eq!(end.error.as_ref().unwrap().message, "Cannot continue from message role: assistant");
     assert_eq!(draft.head.phase, Phase::Idle);
+}
+
+#[test]
+fn a_stop_while_a_person_is_asked_for_money_is_a_stop() {
+    let mut draft = draft();
+    play(&mut draft, &[prompt("go")]);
+    let shortage = Shortage {
+        level: Level::Conversation,
+        period: None,
+        span: None,
+        unit: Unit::Tokens,
+        set: 10,
+        limit: 10,
+        used: 12,
+    };
+    let asks = Asks { approvers: Vec::new(), expires_at: NOW, look_at: NOW };
+    step(&mut draft, &Input::Paying(Box::new(Paying::UsedUp { shortage, asks })));
+    assert!(draft.head.is_paused());
+    assert!(play(&mut draft, &[looked(&[said("in_2", "steer", "wait")])]).is_empty());
+    play(&mut draft, &[looked(&[abort("pr_1")])]);
+    ends(&draft, PromptState::Aborted, Outcome::Landed);
+    assert!(!draft.head.is_paused() && draft.head.books.look_at.is_none());
 }

@@ -5,8 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::text::{LINES_MAX, TEXT_BYTES_MAX, head, image_type, is_binary, shown_size};
-use crate::agent::content::{Block, Image};
+use super::text::{LINES_MAX, TEXT_BYTES_MAX, head, is_binary, shown_size};
+use crate::agent::content::{Block, Image, image_type};
 use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;

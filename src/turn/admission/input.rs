@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use bytes::Bytes;
 
-use crate::agent::content::{Block, Content, FileBlock};
+use crate::agent::content::{Block, Content, FileBlock, image_type};
 use crate::agent::head::Head;
 use crate::agent::raw::{Extra, RawJson};
 use crate::artifacts::{ArtifactError, ArtifactFacts, Shelf};
@@ -76,12 +76,13 @@ async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fau
                         "an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp",
                     ));
                 }
-                if base64::engine::general_purpose::STANDARD.decode(&image.data).is_err() {
-                    faults.push(Fault::at(
-                        at("/data"),
-                        "an image's `data` is base64 without a data: prefix",
-                    ));
-                }
+                let bytes = base64::engine::general_purpose::STANDARD.decode(&image.data);
+                let fault = match bytes.as_deref().map(image_type) {
+                    Err(_) => Some("an image's `data` is base64 without a data: prefix"),
+                    Ok(None) => Some("the bytes of `data` are no PNG, JPEG, GIF or WebP picture"),
+                    Ok(Some(_)) => None,
+                };
+                faults.extend(fault.map(|told| Fault::at(at("/data"), told)));
             }
             Block::File(file) => {
                 if let Some(fault) = missing_file(world, shelf, file, at("/artifactId")).await? {

@@ -136,7 +136,10 @@ async fn accepted(world: &World, head: &Head, item: &InboxItem) -> Result<Answer
     let own = PromptId::of(&item.input_id);
     let (prompt_id, disposition) = match (item.queue(), busy_with) {
         (Some(Queue::NextTurn), _) => (None, Disposition::Queued),
-        (Some(Queue::FollowUp), Some(_)) => (Some(own), Disposition::Queued),
+        // Without `triggerTurn` it may come to stand on record alone, where the prompt before it fails.
+        (Some(Queue::FollowUp), Some(_)) => {
+            (item.begins_prompt().then_some(own), Disposition::Queued)
+        }
         (_, Some(running)) => (Some(running), Disposition::Queued),
         (_, None) if item.begins_prompt() => (Some(own), Disposition::Started),
         (_, None) => (None, Disposition::Queued),

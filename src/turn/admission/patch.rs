@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChange};
 use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{MODEL, Settings};
 use crate::ids::{CommitId, ConversationKey};
 use crate::store::{ETag, Write};
 use crate::turn::admission::conversation::{
@@ -174,9 +174,8 @@ fn apply_settings(
     let before = head.settings.over(&agent.settings);
     let after = settings.over(&agent.settings);
     let mut bodies = Vec::new();
-    if let Some(model) = &after.model
-        && before.model.as_ref() != Some(model)
-    {
+    let model = after.model.as_deref().unwrap_or(MODEL);
+    if before.model.as_deref().unwrap_or(MODEL) != model {
         let record =
             world.model.record(model).map_err(|why| Refusal::invalid("/settings/model", why))?;
         bodies.push(EntryBody::ModelChange(ModelChange {

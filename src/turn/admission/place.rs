@@ -4,8 +4,8 @@ use crate::agent::head::Head;
 use crate::agent::inbox::WhenIdle;
 use crate::ids::PromptId;
 use crate::turn::World;
-use crate::turn::admission::Refusal;
 use crate::turn::admission::prompt::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
+use crate::turn::admission::{Refusal, SAYS_NOTHING};
 use crate::turn::views::load;
 
 /// The sources' (s3 §1.3 and §1.7), which call `mode` otherwise.
@@ -80,7 +80,7 @@ fn check(world: &World, request: &PromptRequest) -> Result<(), Refusal> {
         ));
     }
     if request.mode == Some(Mode::Steer) && request.input.is_none() {
-        return Err(Refusal::invalid("/input", "a steer says something: give it an `input`"));
+        return Err(Refusal::invalid("/input", SAYS_NOTHING));
     }
     if let Some(model) = &request.model {
         world.model.record(model).map_err(|why| Refusal::invalid("/model", why))?;

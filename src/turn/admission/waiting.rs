@@ -15,7 +15,7 @@ use crate::store::Write;
 use crate::turn::admission::idempotency::{Idempotency, earlier};
 use crate::turn::admission::prompt::Mode;
 use crate::turn::admission::write::{Written, receipt_document, write_surely};
-use crate::turn::admission::{Answer, Refusal, input, nudge};
+use crate::turn::admission::{Answer, Refusal, SAYS_NOTHING, input, nudge};
 use crate::turn::views::inbox::{Found, InputView, etag_of, find, is_said, queued, settled};
 use crate::turn::views::load;
 use crate::turn::{World, record};
@@ -142,6 +142,9 @@ async fn edited(
     let mode = mode_of(mode, change)?;
     if let Some(input) = &change.input {
         prompt.input = Some(input::admit(world, head, &item.input_id, input.clone()).await?);
+    }
+    if mode == Mode::Steer && prompt.input.is_none() {
+        return Err(Refusal::invalid("/input", SAYS_NOTHING));
     }
     let prompt = PromptInput {
         when_idle: change.when_idle.unwrap_or(prompt.when_idle),

@@ -18,7 +18,7 @@ use crate::store::{Document, Freshness, Kind, Write};
 use crate::turn::admission::conversation::{agent_named, metadata_faults};
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::admission::write::{Written, write_surely_in};
-use crate::turn::admission::{Answer, Fault, Owner, Refusal};
+use crate::turn::admission::{Answer, Fault, Owner, Refusal, SAYS_NOTHING};
 use crate::turn::views::load;
 use crate::turn::views::schedules::ScheduleView;
 use crate::turn::{World, record};
@@ -181,6 +181,9 @@ async fn checked(
         ));
     }
     faults.extend(request.input.as_ref().and_then(input_fault));
+    if request.mode == Some(Mode::Steer) && request.input.is_none() {
+        faults.push(Fault::at("/input", SAYS_NOTHING));
+    }
     let metadata = request.metadata.unwrap_or_default();
     faults.extend(metadata_faults(&metadata));
     let timing = Timing {

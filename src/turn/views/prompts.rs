@@ -112,7 +112,7 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
     PromptView {
         id: coming.prompt_id.clone(),
         user_id: coming.user.clone(),
-        model: model.or(settings.model).unwrap_or_else(|| "normal".to_owned()),
+        model: model.or(settings.model).unwrap_or_else(|| crate::agent::settings::MODEL.to_owned()),
         visible: coming.visible,
         state: PromptState::Running,
         stop_reason: None,

@@ -130,6 +130,7 @@ async fn what_is_wrong_with_a_schedule_is_told_by_member() {
     for (body, pointer) in [
         (json!({"every": "P1D", "cron": "x"}), "/cron"),
         (json!({"at": "2001-01-01T00:00:00Z"}), "/at"),
+        (json!({"every": "P1D", "mode": "steer"}), "/input"),
         (json!({"every": "P1D", "conversationId": "nowhere"}), "/conversationId"),
         (
             json!({"every": "P1D", "input": [{"type": "image", "data": "", "mimeType": "image/png"}]}),

@@ -84,7 +84,14 @@ impl Case {
     }
 }
 
+/// What the cases take for pictures is none, and would be refused: these begin as pictures do.
+const PICTURES: [(&str, &str); 2] = [("AAAA\"", "iVBORw0KGgo=\""), ("BBBB\"", "/9j/4A==\"")];
+
 fn all(text: &str) -> Vec<Case> {
-    let file: Value = serde_json::from_str(text).unwrap();
+    let mut text = text.to_owned();
+    for (no_picture, picture) in PICTURES {
+        text = text.replace(no_picture, picture);
+    }
+    let file: Value = serde_json::from_str(&text).unwrap();
     file["cases"].as_array().unwrap().iter().cloned().map(Case).collect()
 }

@@ -93,7 +93,11 @@ async fn while_a_prompt_runs_a_message_steers_it_or_follows_it() {
     let follow = rig.add(json!({"deliverAs": "followUp", "content": "say followed"})).await;
     let steer = rig.add(json!({"content": "say steered"})).await;
     assert_eq!(steer["promptId"], prompt.as_str());
-    assert_ne!(follow["promptId"], prompt.as_str());
+    assert_eq!(follow.get("promptId"), None, "it may come to stand on record alone");
+    let promised = json!({"deliverAs": "followUp", "triggerTurn": true, "content": "say more"});
+    let promised = rig.add(promised).await;
+    let path = format!("/api/conversations/c/prompts/{}", promised["promptId"].as_str().unwrap());
+    assert_eq!(rig.seen(&path).await["state"], "running", "what is promised is there at once");
     let waiting = rig.seen("/api/conversations/c/inbox").await;
     assert_eq!(
         (&waiting["items"][0]["kind"], &waiting["items"][0]["deliverAs"]),
@@ -103,12 +107,14 @@ async fn while_a_prompt_runs_a_message_steers_it_or_follows_it() {
     let path = format!("/api/conversations/c/approvals/{}", approval.as_str().unwrap());
     rig.post(&path, &json!({"decision": "approve"})).send().await.is(200);
     rig.work().await;
-    assert_eq!(
-        rig.roles().await,
-        ["user", "assistant", "toolResult", "custom", "assistant", "custom", "assistant"]
-    );
+    let said = rig.roles().await;
+    assert_eq!(said[..4], ["user", "assistant", "toolResult", "custom"]);
+    assert_eq!(said[4..], ["assistant", "custom", "assistant", "custom", "assistant"]);
     assert_eq!(rig.outcome(&steer).await["promptId"], prompt.as_str());
-    assert_eq!(rig.outcome(&follow).await["promptId"], follow["promptId"]);
+    let followed = rig.outcome(&follow).await;
+    assert_eq!(followed["state"], "landed");
+    assert_ne!(followed["promptId"], prompt.as_str(), "it is answered as a prompt of its own");
+    assert_eq!(rig.outcome(&promised).await["promptId"], promised["promptId"]);
 }
 
 #[tokio::test]
