@@ -62,7 +62,7 @@ impl Inner {
         let request = NewConversation {
             id: Some(id.clone()),
             agent: Some(setup::NAME.to_owned()),
-            metadata: Some(BTreeMap::from_iter(queues_of)),
+            metadata: Some(queues_of.into_iter().collect()),
             messages: Some(messages),
             ..NewConversation::default()
         };
