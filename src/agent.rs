@@ -7,6 +7,8 @@ pub mod content;
 pub mod draft;
 pub mod entry;
 pub mod event;
+#[cfg(test)]
+mod fuzz;
 pub mod head;
 pub mod inbox;
 pub mod message;

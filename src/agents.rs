@@ -12,6 +12,8 @@ use crate::tools::RunTool;
 mod approval;
 mod fields;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod http_tool;
 mod load;
 mod mistakes;

@@ -7,6 +7,8 @@ mod admin;
 mod config;
 mod envelope;
 mod function;
+#[cfg(test)]
+mod fuzz;
 mod gate;
 mod invoke;
 mod listener;

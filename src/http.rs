@@ -8,6 +8,8 @@ mod compact;
 mod conversations;
 pub mod events;
 pub mod functions;
+#[cfg(test)]
+mod fuzz;
 mod health;
 mod idempotency;
 mod inbox;

@@ -9,6 +9,8 @@ pub mod azurite;
 pub mod clock;
 pub mod doctor;
 pub mod extensions;
+#[cfg(test)]
+mod fuzz;
 pub mod host;
 pub mod http;
 pub mod ids;

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+#[cfg(test)]
+mod fuzz;
 mod memory;
 mod partial_json;
 mod shared;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 /// JSON text, valid by construction. Equality is equality as JSON.
@@ -66,6 +67,22 @@ impl RawJson {
             if text.starts_with('[') { self.read().unwrap_or_default() } else { Vec::new() };
         items.iter().any(Self::has_member_twice)
     }
+}
+
+/// What is wrong with JSON, and where, without a word of it: for logs and errors. serde's own texts quote what they found.
+pub fn misfit(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // The name of a member of ours.
+    if text.starts_with("missing field `") {
+        return text;
+    }
+    let what = match error.classify() {
+        Category::Io => "it cannot be read",
+        Category::Syntax => "it is not JSON",
+        Category::Eof => "it ends too early",
+        Category::Data => "a value is not of the kind that is expected",
+    };
+    format!("{what} at line {} column {}", error.line(), error.column())
 }
 
 /// An object's members as they stand, doubled ones too.

@@ -45,17 +45,28 @@ pub(super) struct Member {
     pub(super) value: Node,
 }
 
+/// Lists and maps within each other.
+const DEPTH_MAX: usize = 32;
+/// Values that stand for what was named before.
+const REPEATS_MAX: usize = 10_000;
+/// Bytes of all of them.
+pub(super) const REPEATED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
 /// Reads one document.
 ///
 /// # Errors
 /// It is not YAML: where, and why, in one line.
 pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
+    // No repeated value is longer than the file.
+    let repeats_max = (REPEATED_BYTES_MAX / text.len().max(1)).min(REPEATS_MAX);
     let options = serde_saphyr::options! {
         // YAML 1.2: `off`, `no`, `yes` are text.
         strict_booleans: true,
         underscored_numbers_as_strings: true,
+        // What is deep is read deeply, here and by all who read the tree: a stack has an end.
+        budget: serde_saphyr::budget! { max_depth: DEPTH_MAX, flow_nesting_limit: DEPTH_MAX },
         // A handful of lines must not become a gigabyte.
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: repeats_max },
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let at = error.location().map_or(At::START, At::of);

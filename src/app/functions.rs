@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::agent::raw::misfit;
 use crate::http::functions::{FunctionFailure, Functions, Meta, TimerInfo};
 use crate::queue;
 use crate::telemetry::trace::Role;
@@ -104,7 +105,10 @@ fn nudge(message: &str) -> Option<Nudge> {
     match serde_json::from_str(message) {
         Ok(nudge) => Some(nudge),
         Err(error) => {
-            tracing::error!(error = %error, "a message on one of our own queues is no nudge; it was taken off");
+            let why = misfit(&error);
+            tracing::error!(
+                "a message on one of our own queues is no nudge, since {why}; it was taken off"
+            );
             None
         }
     }

@@ -93,6 +93,17 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Proble
     Ok(Json { value, hash: canonical_hash(&tree) })
 }
 
+/// Bytes of a pointer or a sentence: names and texts in them are the sender's, and as long as it likes.
+const FAULT_BYTES_MAX: usize = 400;
+
+fn shortened(mut text: String) -> String {
+    if text.len() > FAULT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(FAULT_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
 /// Where and what; positions in the text are left out, the pointer says more.
 fn fault_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
     let text = error.inner().to_string();
@@ -111,7 +122,7 @@ fn fault_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
             pointer.push_str(&step);
         }
     }
-    Fault::at(pointer, detail)
+    Fault::at(shortened(pointer), shortened(detail))
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn full() -> Problem {
 }
 
 /// Browsers send it when they connect again; one that is no number of ours is passed over.
-fn last_event_id(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id")?.to_str().ok()?.trim().parse().ok()
 }
 

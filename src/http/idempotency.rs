@@ -30,7 +30,7 @@ fn invocation(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The header as draft-ietf-httpapi-idempotency-key has it (a quoted string), or bare as most clients send it.
-fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let wrong = || {

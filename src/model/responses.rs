@@ -9,6 +9,8 @@ pub mod effort;
 pub mod event;
 pub mod fault;
 pub mod fold;
+#[cfg(test)]
+mod fuzz;
 pub mod ids;
 pub mod input;
 pub mod names;

@@ -11,6 +11,8 @@ use super::secret::Secret;
 
 mod connection_string;
 mod cosmos;
+#[cfg(test)]
+mod fuzz;
 mod identity;
 mod storage;
 #[cfg(test)]

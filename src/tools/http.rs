@@ -26,6 +26,8 @@ mod answer;
 pub mod attempt;
 pub mod client;
 mod full_result;
+#[cfg(test)]
+mod fuzz;
 pub mod request;
 pub mod template;
 mod text;
@@ -145,7 +147,15 @@ impl HttpTool {
         Next::Done(failed(&reason))
     }
 
-    async fn one(&self, mut request: request::Request, time: Duration) -> Attempt {
+    async fn one(&self, request: request::Request, time: Duration) -> Attempt {
+        let mut attempt = Box::pin(self.sent(request, time)).await;
+        if let Attempt::Answered(answer) = &mut attempt {
+            answer.rewrite(|text| self.redactor.hide_keys(text));
+        }
+        attempt
+    }
+
+    async fn sent(&self, mut request: request::Request, time: Duration) -> Attempt {
         let Ok(client) = self.client.of(&request.url, self.definition.effect) else {
             return Attempt::Refused;
         };

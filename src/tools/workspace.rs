@@ -4,6 +4,8 @@
 mod edit;
 mod files;
 mod find;
+#[cfg(test)]
+mod fuzz;
 mod grep;
 mod ls;
 mod path;

@@ -11,7 +11,7 @@ use crate::agent::head::{HEAD_BYTES_MAX, Head, State};
 use crate::agent::inbox::{InboxItem, Receipt};
 use crate::agent::notice::Notice;
 use crate::agent::phase::Phase;
-use crate::agent::raw::RawJson;
+use crate::agent::raw::{RawJson, misfit};
 use crate::clock::Timestamp;
 use crate::ids::{CommitId, InputId};
 use crate::store::{Document, ETag, HEAD_ID, Kind, StoreError, Stored, Write, entry_id, events_id};
@@ -143,9 +143,10 @@ pub fn read_entries(stored: &[Stored]) -> Result<Vec<Arc<Entry>>, StoreError> {
 pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
     document.body.read().map_err(|error| {
         StoreError::Corrupt(format!(
-            "document {} of kind {}: {error}",
+            "document {} of kind {}: {}",
             document.id,
-            document.kind.as_str()
+            document.kind.as_str(),
+            misfit(&error)
         ))
     })
 }

@@ -17,6 +17,7 @@ use turnwheel::model::{Answer, Failure, Listener, Model, ModelRecord, ModelReque
 
 use crate::support::fake_model::{FakeModel, Play, Script};
 
+mod bombs;
 mod conformance;
 mod vault;
 

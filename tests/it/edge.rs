@@ -14,4 +14,5 @@ mod queueing;
 mod rig;
 mod saying;
 mod stopping;
+mod strangers;
 mod streaming;

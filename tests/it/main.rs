@@ -23,6 +23,7 @@ mod modes;
 mod payments;
 mod recordings;
 mod retrying;
+mod secrets;
 mod steering;
 mod support;
 mod telemetry;

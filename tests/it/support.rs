@@ -2,6 +2,7 @@
 
 pub(crate) mod azure;
 pub(crate) mod azurite;
+pub(crate) mod clerk;
 #[path = "../support/cosmos_emulator.rs"]
 pub(crate) mod cosmos_emulator;
 pub(crate) mod fake_model;

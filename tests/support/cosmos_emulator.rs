@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use axum::Router;
@@ -40,6 +41,9 @@ pub(crate) type Container<'a> = (&'a str, &'a [&'a str]);
 pub(crate) struct CosmosEmulator {
     pub(crate) core: Arc<InMemoryEmulatorHttpClient>,
     pub(crate) endpoint: Url,
+    /// Whether every second request is one too many.
+    pub(crate) is_throttled: Arc<AtomicBool>,
+    pub(crate) asked: Arc<AtomicU64>,
 }
 
 impl CosmosEmulator {
@@ -67,7 +71,20 @@ impl CosmosEmulator {
                 config.build().map_err(io::Error::other)?,
             );
         }
-        Ok(Self { core, endpoint })
+        Ok(Self { core, endpoint, is_throttled: Arc::default(), asked: Arc::default() })
+    }
+
+    /// As the service words it: with the time after which to ask again.
+    fn too_many(&self) -> Option<Response<Body>> {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if !self.is_throttled.load(Ordering::Relaxed) || asked.is_multiple_of(2) {
+            return None;
+        }
+        let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, "Request rate is large.");
+        for (name, value) in [("x-ms-substatus", "3200"), ("x-ms-retry-after-ms", "40")] {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        Some(response)
     }
 
     async fn serve(self, listener: TcpListener) -> io::Result<()> {
@@ -102,8 +119,15 @@ impl CosmosHost {
         let endpoint = format!("http://{}/", listener.local_addr()?);
         let endpoint = Url::parse(&endpoint).map_err(io::Error::other)?;
         let emulator = CosmosEmulator::new(endpoint, database, containers, partitions)?;
+        let mut host = Self { emulator, stop: None, thread: None };
+        host.serve(listener);
+        Ok(host)
+    }
+
+    /// At the start, and again on a listener of the same address once it has stopped.
+    pub(crate) fn serve(&mut self, listener: TcpListener) {
         let (stop, stopped) = oneshot::channel();
-        let serving = emulator.clone();
+        let serving = self.emulator.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             // Not gracefully: connections that nobody closes would be waited for.
@@ -114,7 +138,14 @@ impl CosmosHost {
                 }
             })
         });
-        Ok(Self { emulator, stop: Some(stop), thread: Some(thread) })
+        self.stop = Some(stop);
+        self.thread = Some(thread);
+    }
+
+    /// All connections break; what it holds stays.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.ended();
     }
 
     /// Waits for the end of the server, which nothing brings about but an error or the drop.
@@ -129,14 +160,16 @@ impl CosmosHost {
 
 impl Drop for CosmosHost {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.ended();
+        self.stop();
     }
 }
 
 /// Takes a request to the emulator and adds what the account's gateway does before: the check of the key, and two forms
 /// that other SDKs send.
 async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Response<Body> {
+    if let Some(refused) = emulator.too_many() {
+        return refused;
+    }
     let (parts, body) = request.into_parts();
     let Ok(bytes) = to_bytes(body, REQUEST_BYTES_MAX).await else {
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");

@@ -10,6 +10,9 @@ use crate::clock::Timestamp;
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
+/// Of a name that is none.
+const SHOWN_LETTERS: usize = 128;
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Zone(TimeZone);
 
@@ -24,7 +27,8 @@ impl Zone {
     /// There is no such zone; the text says what to write.
     pub fn named(name: &str) -> Result<Self, String> {
         ZONES.get(name).map(Self).map_err(|_| {
-            format!("there is no time zone `{name}`: write an IANA name such as Europe/Berlin")
+            let shown: String = name.chars().take(SHOWN_LETTERS).collect();
+            format!("there is no time zone `{shown}`: write an IANA name such as Europe/Berlin")
         })
     }
 

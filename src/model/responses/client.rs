@@ -288,7 +288,11 @@ enum Credential {
 }
 
 /// A front end that does not stream answers with the whole response, or with an error, under 200.
-fn read_whole(body: &str, fold: &mut Fold, listener: &dyn Listener) -> Result<(), Box<Fault>> {
+pub(super) fn read_whole(
+    body: &str,
+    fold: &mut Fold,
+    listener: &dyn Listener,
+) -> Result<(), Box<Fault>> {
     let json: Value = serde_json::from_str(body)
         .map_err(|_| Fault::lost("the model's answer could not be read"))?;
     if json.get("object").and_then(Value::as_str) != Some("response") {

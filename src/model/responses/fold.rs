@@ -18,6 +18,9 @@ mod slot;
 pub(crate) use slot::CARRIED;
 use slot::{Part, Slot};
 
+/// Items of one answer; each event looks among them for its own.
+const ITEMS_MAX: usize = 1_024;
+
 /// One answer under way.
 #[derive(Debug)]
 pub struct Fold {
@@ -223,6 +226,13 @@ impl Fold {
     }
 
     fn begin(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Option<AnswerEvent> {
+        if self.slots.len() >= ITEMS_MAX {
+            // It would have as many the next time.
+            self.fail(Fault::refused(format!(
+                "the model's answer has more than {ITEMS_MAX} items"
+            )));
+            return None;
+        }
         let content_index = self.slots.iter().filter(|slot| slot.part.is_block()).count();
         let slot = Slot::open(index, item, kind, content_index);
         let start = slot.start(&self.names);
@@ -245,6 +255,9 @@ impl Fold {
             at
         } else {
             events.extend(self.begin(index, item, kind));
+            if self.is_over() {
+                return events;
+            }
             self.slots.len().saturating_sub(1)
         };
         if let Some(slot) = self.slots.get_mut(at).filter(|slot| !slot.is_done) {
@@ -267,8 +280,12 @@ impl Fold {
             for (index, item) in (0..).zip(output) {
                 let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
                 events.extend(self.settle(Some(index), item, kind));
+                if self.is_over() {
+                    return events;
+                }
             }
         }
+        let output = output.get(..output.len().min(ITEMS_MAX)).unwrap_or_default();
         for slot in &mut self.slots {
             slot.backfill(output);
         }

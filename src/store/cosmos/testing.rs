@@ -62,6 +62,6 @@ impl CosmosEmulator {
     /// The same account, empty but for what was made beforehand, told of every request.
     pub(crate) fn observed_by(self, observer: Arc<dyn RequestObserver>) -> Self {
         let core = Arc::into_inner(self.core).unwrap().with_request_observer(observer);
-        Self { core: Arc::new(core), endpoint: self.endpoint }
+        Self { core: Arc::new(core), ..self }
     }
 }

@@ -199,10 +199,13 @@ impl fmt::Debug for Answer {
 impl Answer {
     /// Takes a secret out of the body: some servers send back what they were sent.
     pub(super) fn hide(&mut self, secret: &str) {
-        if let Ok(text) = std::str::from_utf8(&self.body)
-            && text.contains(secret)
-        {
-            self.body = Bytes::from(text.replace(secret, "[token]"));
+        self.rewrite(|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
+    }
+
+    /// A body that is text may be another; `None` leaves it.
+    pub(super) fn rewrite(&mut self, change: impl FnOnce(&str) -> Option<String>) {
+        if let Some(changed) = std::str::from_utf8(&self.body).ok().and_then(change) {
+            self.body = Bytes::from(changed);
         }
     }
 

@@ -213,30 +213,59 @@ impl Given {
     }
 }
 
-/// Hides app settings in what a server sent back: some echo the request when they fail.
+/// Hides app settings in what a server sent back: some echo the request.
 #[derive(Clone, Default)]
-pub struct Redactor(Vec<Secret>);
+pub struct Redactor {
+    /// Longest first. Of an address also what follows its host, which is what a server knows of it.
+    all: Vec<Secret>,
+    /// Those that are no addresses.
+    keys: Vec<Secret>,
+}
 
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.0).finish()
+        f.debug_list().entries(&self.all).finish()
     }
 }
 
 impl Redactor {
     /// Values shorter than eight characters are left alone: they would match by accident.
     pub fn new<'s>(secrets: impl Iterator<Item = &'s Secret>) -> Self {
-        let mut secrets: Vec<Secret> =
-            secrets.filter(|secret| secret.value.len() >= 8).cloned().collect();
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.value.len()));
-        Self(secrets)
+        let mut redactor = Self::default();
+        for secret in secrets {
+            match secret.value.split_once("://") {
+                None => redactor.keys.push(secret.clone()),
+                Some((_, rest)) => {
+                    let path = rest.split_at_checked(rest.find(['/', '?']).unwrap_or(rest.len()));
+                    let value = path.map_or("", |(_, path)| path.trim_end_matches('/')).to_owned();
+                    redactor.all.push(Secret { name: secret.name.clone(), value });
+                }
+            }
+            redactor.all.push(secret.clone());
+        }
+        for secrets in [&mut redactor.all, &mut redactor.keys] {
+            secrets.retain(|secret| secret.value.len() >= 8);
+            secrets.sort_by_key(|secret| std::cmp::Reverse(secret.value.len()));
+        }
+        redactor
     }
 
+    /// For what says no: there an address is of no use.
     pub fn hide(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, secret| {
-            text.replace(&secret.value, &format!("[{}]", secret.name))
-        })
+        without(&self.all, text)
     }
+
+    /// For an answer, whose links may begin with an address of ours. `None`: nothing of ours is in it.
+    pub fn hide_keys(&self, text: &str) -> Option<String> {
+        let is_there = self.keys.iter().any(|secret| text.contains(&secret.value));
+        is_there.then(|| without(&self.keys, text))
+    }
+}
+
+fn without(secrets: &[Secret], text: &str) -> String {
+    secrets.iter().fold(text.to_owned(), |text, secret| {
+        text.replace(&secret.value, &format!("[{}]", secret.name))
+    })
 }
 
 #[cfg(test)]
@@ -263,6 +292,24 @@ mod tests {
         let wrong = parse("{ x} } ${1} ${GONE}").unwrap_err();
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert_eq!(wrong.last(), Some(&Flaw::MissingSetting("GONE".to_owned())));
+    }
+
+    #[test]
+    fn a_server_that_says_what_it_was_sent_says_nothing_of_ours() {
+        let secret =
+            |name: &str, value: &str| Secret { name: name.to_owned(), value: value.to_owned() };
+        let secrets = [
+            secret("HOOK", "https://x.example/services/T0/Zx81"),
+            secret("KEY", "s3cret-value"),
+            secret("SHORT", "a"),
+        ];
+        let redactor = Redactor::new(secrets.iter());
+        let told =
+            "POST /services/T0/Zx81/a with s3cret-value; see https://x.example/services/T0/Zx81";
+        assert_eq!(redactor.hide(told), "POST [HOOK]/a with [KEY]; see [HOOK]");
+        let links = redactor.hide_keys(told).unwrap();
+        assert!(links.contains("with [KEY]; see https://x.example/services"), "{links}");
+        assert_eq!(redactor.hide_keys("https://x.example/services/T0/Zx81/7"), None);
     }
 
     #[test]

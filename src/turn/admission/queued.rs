@@ -1,6 +1,9 @@
 //! Prompts from the queue `agent-prompts`, where nobody waits for an answer: what cannot be used is put aside, visibly.
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod fuzz;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -66,6 +69,7 @@ pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Resul
         Ok(answer) => return Ok(Queued::Accepted(answer)),
         Err(refusal) => refusal,
     };
+    let told = told(&refusal);
     let reason = match refusal {
         // They pass, or a deployment or an operator heals them; the message is the only copy.
         refusal @ (Refusal::Unavailable { .. }
@@ -89,12 +93,15 @@ pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Resul
     if let Some(metrics) = world.telemetry.metrics() {
         metrics.poison(PROMPTS);
     }
-    tracing::warn!(message.id = message_id, "a message of agent-prompts cannot be used: {reason}");
+    tracing::warn!(
+        message.id = message_id,
+        "a message of agent-prompts cannot be used: {told}; agent-prompts-poison has it, with the reason"
+    );
     Ok(Queued::Rejected { reason })
 }
 
 async fn accept(world: &World, text: &str, message_id: &str) -> Result<Answer, Refusal> {
-    let json = json_of(text)?;
+    let json = accepted_json(text)?;
     let mut message: Message = parse(&json)?;
     let owner = Owner {
         tenant: TenantId::new(plain(message.tenant_id.take(), "tenantId")?),
@@ -154,7 +161,7 @@ fn refuse_other_beginning(
 }
 
 /// Text that begins with `{` is JSON; anything else is base64 of JSON, as most clients of Storage queues send it.
-fn json_of(text: &str) -> Result<String, Refusal> {
+fn accepted_json(text: &str) -> Result<String, Refusal> {
     let text = text.trim();
     if text.starts_with('{') {
         return Ok(repair_surrogates(text).into_owned());
@@ -165,6 +172,21 @@ fn json_of(text: &str) -> Result<String, Refusal> {
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .map(|text| repair_surrogates(&text).into_owned())
         .ok_or_else(|| Refusal::invalid("", "the message is neither JSON nor base64 of JSON"))
+}
+
+/// Why, without a word of the message: for the log. Members of a message have names of ours, what is below them may not.
+fn told(refusal: &Refusal) -> String {
+    let Refusal::Invalid(faults) = refusal else { return refusal.to_string() };
+    let members: BTreeSet<&str> = faults
+        .iter()
+        .filter_map(|fault| fault.pointer.split('/').nth(1))
+        .filter(|member| !member.is_empty())
+        .collect();
+    if members.is_empty() {
+        return "it is not what a message is".to_owned();
+    }
+    let members: Vec<&str> = members.into_iter().collect();
+    format!("it is wrong at {}", members.join(", "))
 }
 
 fn parse(json: &str) -> Result<Message, Refusal> {
@@ -187,7 +209,7 @@ async fn put_aside(world: &World, original: &str, reason: &str) -> Result<(), Re
     let rejected = Rejected { reason, original, received_at: world.clock.now() };
     let mut text = RawJson::of(&rejected).text().to_owned();
     if text.len() > MESSAGE_BYTES_MAX {
-        // The wrapping no longer fits; the message itself is worth more than the reason, which is in the log.
+        // The wrapping no longer fits; the message itself is worth more than the reason, of which the log has a part.
         original.clone_into(&mut text);
     }
     world

@@ -263,10 +263,12 @@ async fn answer(State(stage): State<Arc<Stage>>, headers: HeaderMap, body: Bytes
                 }
             }))
         }
-        Some(Play::Answer(script)) => {
-            stream_of(&script.events(), if script.hangs { After::Hang } else { After::End })
-        }
+        Some(Play::Answer(script)) => stream_script(&script),
     }
+}
+
+pub(crate) fn stream_script(script: &Script) -> Response {
+    stream_of(&script.events(), if script.hangs { After::Hang } else { After::End })
 }
 
 #[derive(Clone, Copy)]

@@ -81,6 +81,10 @@ impl Dev {
         self.log.lock().unwrap().clone()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL: nothing is tidied up.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

@@ -216,6 +216,13 @@ fn tests_that_the_documents_name_exist() {
         }
     }
     assert!(count > 0, "docs/architecture.md names no test");
+    let path = regex::Regex::new(r"`(?:\w+::)+(\w+)`").unwrap();
+    let page = read("docs/threats.md");
+    let names: Vec<String> = path.captures_iter(&page).map(|name| name[1].to_owned()).collect();
+    assert!(names.len() > 20, "docs/threats.md names the tests that show it: {names:?}");
+    for name in names {
+        assert!(code.contains(&format!("fn {name}(")), "there is no test `{name}`");
+    }
 }
 
 #[test]

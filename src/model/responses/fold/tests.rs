@@ -326,3 +326,18 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn an_answer_of_endless_items_is_given_up() {
+    let mut events: Vec<Value> = (0..2_000).map(|index| added(index, message("m", "x"))).collect();
+    events.push(completed());
+    let (heard, folded) = fold(&events);
+    assert_eq!(heard.len(), ITEMS_MAX);
+    assert!(folded.message.error_message.unwrap().contains("more than 1024 items"));
+    assert!(!folded.fault.unwrap().is_lost, "it would have as many the next time");
+    let output: Vec<Value> = (0..2_000).map(|_| message("m", "x")).collect();
+    let whole = json!({ "type": "response.completed", "response": { "status": "completed", "output": output } });
+    let (_, folded) = fold(&[whole]);
+    assert_eq!(folded.message.stop_reason, StopReason::Error);
+    assert_eq!(folded.message.content.len(), ITEMS_MAX);
+}

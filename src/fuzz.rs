@@ -1,0 +1,177 @@
+//! Strangers' bytes: every parser that reads them is given its corpus, and what chance makes of it.
+//!
+//! A target is a function that panics where a promise is broken: that nothing stops the process, that what is produced is
+//! bounded by what was read, that what was understood comes back as it was, and that no error repeats a secret. The test
+//! command replays `tests/corpus/<target>` and tries some hundred changes of it, the same ones every time;
+//! `TURNWHEEL_FUZZ=600 cargo test --lib fuzz::` goes on for ten minutes with each target.
+
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Stands for a secret in the corpora: errors that leave the process never repeat it.
+pub(crate) const SECRET: &str = "s3cret";
+
+/// Changes that are tried of each corpus.
+const CHANGES: usize = 100;
+/// Bytes of a changed input.
+const INPUT_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a failing input that are shown.
+const SHOWN_BYTES_MAX: usize = 2_000;
+
+/// Feeds a target whose corpus is the folder `tests/corpus/<name>`.
+pub(crate) fn check(name: &str, target: fn(&[u8])) {
+    let corpus = corpus(name);
+    assert!(!corpus.is_empty(), "tests/corpus/{name} is empty: begin it with a good input");
+    for (file, input) in &corpus {
+        run(target, input, file);
+    }
+    let longer = seconds();
+    let salt = longer.map_or(0, |time| time.as_secs());
+    let seed =
+        name.bytes().fold(7 + salt, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let began = Instant::now();
+    let mut number = 0;
+    while number < CHANGES || longer.is_some_and(|time| began.elapsed() < time) {
+        let input = changed(&corpus, &mut dice);
+        run(target, &input, &format!("{name}, change {number}"));
+        number += 1;
+    }
+    if longer.is_some() {
+        #[expect(clippy::print_stdout, reason = "who asked for a long run is told how far it came")]
+        {
+            println!("{name}: {number} changes held");
+        }
+    }
+}
+
+/// How long a longer run takes for each target; another time tries other changes.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one variable by which a longer run is asked for"
+)]
+fn seconds() -> Option<Duration> {
+    let text = std::env::var("TURNWHEEL_FUZZ").ok()?;
+    let seconds =
+        text.parse().unwrap_or_else(|_| panic!("TURNWHEEL_FUZZ is `{text}`: write seconds"));
+    Some(Duration::from_secs(seconds))
+}
+
+fn run(target: fn(&[u8]), input: &[u8], name: &str) {
+    let shown = &input[..input.len().min(SHOWN_BYTES_MAX)];
+    assert!(
+        catch_unwind(|| target(input)).is_ok(),
+        "{name} breaks a promise. Keep it in the corpus under a name that tells it:\n{}",
+        shown.escape_ascii()
+    );
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+}
+
+/// In the order of names, so that a run is the same everywhere.
+fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = folder().join(name);
+    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|file| (file.display().to_string(), fs::read(file).unwrap())).collect()
+}
+
+/// What parsers stumble over.
+const WORDS: [&str; 28] = [
+    "\"",
+    "\\",
+    "\\u0000",
+    "\\ud83d",
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "null",
+    "true",
+    "-1",
+    "1e999",
+    "0.1",
+    "18446744073709551616",
+    "\n",
+    "\r\n",
+    "\n\n",
+    "\t",
+    "\u{feff}",
+    "\u{202e}",
+    "é",
+    "😀",
+    "../",
+    "*a",
+    "&a ",
+    "---\n",
+];
+
+fn changed(corpus: &[(String, Vec<u8>)], dice: &mut fastrand::Rng) -> Vec<u8> {
+    let pick = |dice: &mut fastrand::Rng| corpus[dice.usize(..corpus.len())].1.clone();
+    let mut input = pick(dice);
+    for _ in 0..dice.usize(1..=4) {
+        let from = dice.usize(..=input.len());
+        let to = dice.usize(from..=input.len().min(from + 64));
+        match dice.u8(..9) {
+            0 => input.truncate(from),
+            1 => drop(input.drain(from..to)),
+            2 => {
+                let word = WORDS[dice.usize(..WORDS.len())].repeat(dice.usize(1..=3));
+                drop(input.splice(from..to, word.into_bytes()));
+            }
+            3 => {
+                let word = WORDS[dice.usize(..WORDS.len())].repeat(dice.usize(1..=2_000));
+                drop(input.splice(from..from, word.into_bytes()));
+            }
+            4 => {
+                let part = input[from..to].repeat(dice.usize(1..=50));
+                drop(input.splice(from..from, part));
+            }
+            5 => {
+                let other = pick(dice);
+                let begin = dice.usize(..=other.len());
+                drop(input.splice(from.., other[begin..].iter().copied()));
+            }
+            6 => drop(input.splice(from..from, [dice.u8(..)])),
+            7 => drop(input.splice(from..to, dice.u64(..).to_string().into_bytes())),
+            _ => {
+                if let Some(byte) = input.get_mut(from) {
+                    *byte ^= 1 << dice.u8(..8);
+                }
+            }
+        }
+    }
+    input.truncate(INPUT_BYTES_MAX);
+    input
+}
+
+#[test]
+fn corpora_are_small_and_each_is_somebodys() {
+    let mut sources = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.ends_with("fuzz.rs") {
+                sources.push(fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let mut bytes = 0;
+    for target in fs::read_dir(folder()).unwrap() {
+        let name = target.unwrap().file_name().into_string().unwrap();
+        let call = format!("check(\"{name}\", {name})");
+        assert!(sources.iter().any(|source| source.contains(&call)), "nobody has `{call}`");
+        bytes += corpus(&name).iter().map(|(_, input)| input.len()).sum::<usize>();
+    }
+    assert!(bytes <= 200 * 1024, "the corpora have {bytes} bytes: keep what tells something");
+}

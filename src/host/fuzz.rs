@@ -1,0 +1,65 @@
+//! The Functions host's envelopes, and what our own host puts into them.
+
+use std::sync::LazyLock;
+
+use http::HeaderMap;
+
+use super::ScriptRoot;
+use super::envelope::of_message;
+use super::function::Function;
+use crate::clock::Timestamp;
+use crate::fuzz::{SECRET, check};
+use crate::http::functions::Invocation;
+use crate::ids::SeededIds;
+use crate::queue::Received;
+
+static TURN: LazyLock<Function> = LazyLock::new(|| {
+    let text = ScriptRoot::embedded().functions.remove("turn").unwrap();
+    Function::read("turn", "turn", &text).unwrap().unwrap()
+});
+
+fn envelope(input: &[u8]) {
+    let error = match Invocation::decode("turn".to_owned(), &HeaderMap::new(), input) {
+        Err(error) => error,
+        Ok(invocation) => {
+            invocation.timer();
+            match invocation.message() {
+                Err(error) => error,
+                Ok((text, _)) => {
+                    assert!(text.len() <= input.len());
+                    return;
+                }
+            }
+        }
+    };
+    assert!(!error.to_string().contains(SECRET), "{error}");
+}
+
+/// Any message comes out of its envelope as it went in, and cannot pass its own id off for the queue's.
+fn message_text(input: &[u8]) {
+    let text = String::from_utf8_lossy(input).into_owned();
+    let message = Received {
+        id: "the-queues".to_owned(),
+        pop_receipt: "r".to_owned(),
+        dequeue_count: 1,
+        text: text.clone(),
+        inserted_at: Timestamp(1_000),
+        expires_at: Timestamp(2_000),
+        next_visible_at: Timestamp(1_500),
+    };
+    let envelope = of_message(&TURN, &message, Timestamp(1_500), &SeededIds::new(7)).to_string();
+    let invocation = Invocation::decode("turn".to_owned(), &HeaderMap::new(), envelope.as_bytes());
+    let (read, meta) = invocation.unwrap().message().unwrap();
+    assert_eq!(read, text);
+    assert!(meta.message_id.is_none_or(|id| id == "the-queues"));
+}
+
+#[test]
+fn an_envelope() {
+    check("envelope", envelope);
+}
+
+#[test]
+fn a_message_in_an_envelope() {
+    check("message_text", message_text);
+}

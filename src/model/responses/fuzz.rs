@@ -1,0 +1,192 @@
+//! What a model's server may send: any bytes as a stream, an answer or an error.
+
+use std::convert::Infallible;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use tokio::runtime::{Builder, Runtime};
+
+use super::client::read_whole;
+use super::event::Event;
+use super::fault::{Fault, classify};
+use super::fold::{Fold, Folded};
+use super::names::Names;
+use super::stream::Events;
+use crate::agent::content::Block;
+use crate::agent::event::AnswerEvent;
+use crate::agent::message::{Message, ToolResultMessage, UserMessage};
+use crate::agent::raw::Extra;
+use crate::agent::settings::ThinkingLevel;
+use crate::clock::Timestamp;
+use crate::fuzz::check;
+use crate::model::catalogue::{Catalogue, Tariff};
+use crate::model::responses::body::request_body;
+use crate::model::responses::check::objection;
+use crate::model::{Listener, ModelRequest, Prices};
+
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_current_thread().enable_time().build().unwrap());
+
+type Frames = Vec<(Option<String>, String)>;
+
+#[derive(Debug)]
+struct Deaf;
+
+impl Listener for Deaf {
+    fn hear(&self, _: AnswerEvent) {}
+}
+
+fn fold() -> Fold {
+    let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.5 };
+    Fold::new("gpt-5-mini", Tariff { base, long: Some(base) }, Names::default())
+}
+
+/// What was read before the end, or before reading was given up.
+fn frames(input: &[u8], size: usize) -> (Frames, bool) {
+    let chunks: Vec<Result<Bytes, Infallible>> =
+        input.chunks(size.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
+    let mut events = Events::new(futures_util::stream::iter(chunks), Duration::from_mins(1));
+    let mut frames = Vec::new();
+    RUNTIME.block_on(async {
+        loop {
+            match events.next().await {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => return (frames, true),
+                Err(_) => return (frames, false),
+            }
+        }
+    })
+}
+
+/// Whatever came of it can be stored, counted, sent back to the model, and is not larger than what was read.
+fn holds(folded: &Folded, input: &[u8]) {
+    let message = &folded.message;
+    assert_eq!(message.is_failed(), folded.fault.is_some());
+    let text = serde_json::to_string(message).unwrap();
+    // A byte is six as an escape in text, and seven times that in a text within a text.
+    assert!(text.len() <= 44 * input.len() + 4_096, "{} of {}", text.len(), input.len());
+    assert_eq!(
+        serde_json::from_str::<Message>(&tagged(&text)).unwrap(),
+        Message::Assistant(message.clone())
+    );
+    let mut twice = message.usage;
+    twice += message.usage;
+    assert!(twice.input >= message.usage.input && twice.total_tokens >= message.usage.total_tokens);
+    if message.is_failed() {
+        return;
+    }
+    let question = Message::User(UserMessage {
+        content: "Look".into(),
+        timestamp: Timestamp(0),
+        extra: Extra::new(),
+    });
+    let answer = Message::Assistant(message.clone());
+    let results: Vec<Message> = message
+        .tool_calls()
+        .map(|call| {
+            Message::ToolResult(ToolResultMessage {
+                tool_call_id: call.id.clone(),
+                tool_name: call.name.clone(),
+                content: vec![Block::text("done")],
+                details: None,
+                structured_content: None,
+                is_error: false,
+                terminate: false,
+                timestamp: Timestamp(0),
+                workspace: std::collections::BTreeMap::new(),
+                extra: Extra::new(),
+            })
+        })
+        .collect();
+    let record = Catalogue::default().record("gpt-5-mini", "gpt-5-mini");
+    let messages: Vec<&Message> = [&question, &answer].into_iter().chain(&results).collect();
+    let request = ModelRequest {
+        model: &record,
+        system: None,
+        messages: &messages,
+        tools: &[],
+        thinking: ThinkingLevel::Off,
+        temperature: None,
+        max_output_tokens: None,
+        response_schema: None,
+        session_id: "",
+        traceparent: None,
+    };
+    let objection = objection(&request_body(&request, &Names::default()));
+    assert_eq!(objection, None, "the next request would be refused");
+}
+
+fn tagged(text: &str) -> String {
+    text.replacen('{', "{\"role\":\"assistant\",", 1)
+}
+
+fn model_stream(input: &[u8]) {
+    let (whole, ended) = frames(input, input.len());
+    let (cut, cut_ended) = frames(input, 1 + input.len() % 61);
+    assert_eq!(ended, cut_ended);
+    if ended {
+        assert_eq!(whole, cut, "the same events, however the bytes are cut");
+    }
+    let size: usize =
+        whole.iter().map(|(name, data)| name.as_ref().map_or(0, String::len) + data.len()).sum();
+    assert!(size <= input.len(), "{size} of {}", input.len());
+    let mut fold = fold();
+    let mut told = 0;
+    for (name, data) in &whole {
+        told += fold.push_frame(name.as_deref(), data).len();
+    }
+    assert!(told <= input.len(), "{told} events of {} bytes", input.len());
+    holds(&fold.finish(), input);
+}
+
+fn model_answer(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let mut fold = fold();
+    if let Err(fault) = read_whole(text, &mut fold, &Deaf) {
+        fold.fail(*fault);
+    }
+    holds(&fold.finish(), input);
+}
+
+/// The first line is the header that says when to come again.
+fn model_fault(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let (wait, body) = text.split_once('\n').unwrap_or(("", &text));
+    let mut headers = HeaderMap::new();
+    for name in ["retry-after", "retry-after-ms", "x-ratelimit-reset", "date"] {
+        if let Ok(value) = HeaderValue::from_str(wait) {
+            headers.insert(name, value);
+        }
+    }
+    for status in [400, 429, 500] {
+        let fault = Fault::of_http(status, body);
+        assert!(fault.text.len() < 20_000, "{} bytes", fault.text.len());
+        if let crate::model::Failure::Retryable { after: Some(after) } =
+            classify(&fault, &headers, Timestamp(1))
+        {
+            assert!(Timestamp(1).plus(after) >= Timestamp(1));
+        }
+    }
+    if let crate::model::responses::event::Frame::Event(event) = Event::read(None, body)
+        && let Some(fault) = Fault::of_error_event(event.body())
+    {
+        assert!(fault.text.len() < 20_000, "{} bytes", fault.text.len());
+    }
+}
+
+#[test]
+fn a_stream() {
+    check("model_stream", model_stream);
+}
+
+#[test]
+fn an_answer_in_one_piece() {
+    check("model_answer", model_answer);
+}
+
+#[test]
+fn an_error() {
+    check("model_fault", model_fault);
+}

@@ -1,0 +1,55 @@
+//! Answers that grow when they are unpacked: what is read is bounded by what comes out, not by what was sent.
+
+use std::io::Write as _;
+
+use axum::Router;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::StatusCode;
+use turnwheel::model::Failure;
+
+use super::{ask_with, config, failed};
+
+/// More than any bound of one event or one body.
+const MEGABYTES: usize = 24;
+
+/// `head`, then a letter again and again: some kilobytes when it is packed.
+fn packed(head: &str) -> Vec<u8> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(head.as_bytes()).unwrap();
+    let megabyte = vec![b'a'; 1024 * 1024];
+    for _ in 0..MEGABYTES {
+        packer.write_all(&megabyte).unwrap();
+    }
+    packer.finish().unwrap()
+}
+
+#[tokio::test]
+async fn an_answer_that_unpacks_without_end_is_given_up() {
+    for (status, kind, head) in [
+        (200, "text/event-stream", "data: "),
+        (200, "application/json", "{\"object\":\""),
+        (400, "application/json", "{\"error\":{\"message\":\""),
+    ] {
+        let bomb = packed(head);
+        assert!(bomb.len() < 1024 * 1024, "{} bytes", bomb.len());
+        let status = StatusCode::from_u16(status).unwrap();
+        let router = Router::new().fallback(move || {
+            let answer =
+                (status, [("content-type", kind), ("content-encoding", "gzip")], bomb.clone());
+            async move { answer }
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+        #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (answer, heard) = ask_with(&config(&url)).await;
+        server.abort();
+        let (text, failure) = failed(&answer);
+        assert!(text.len() < 4_096 && heard.json().is_empty(), "{} bytes", text.len());
+        if status == 200 {
+            assert!(text.contains("more than 8388608 bytes"), "{text}");
+            assert_eq!(failure, &Failure::Final, "it would be as large the next time");
+        }
+    }
+}

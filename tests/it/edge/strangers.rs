@@ -1,0 +1,227 @@
+//! Every route of the description, asked by people who own nothing of what it names; and bodies as deep as they come.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::rig::Rig;
+
+/// What a stranger may have learned of somebody's conversation.
+struct Scene {
+    rig: Rig,
+    /// Names and values of path parameters.
+    known: Vec<(&'static str, String)>,
+}
+
+/// A conversation that waits for a person, with an input that waits and a file; and a schedule.
+async fn scene() -> Scene {
+    let rig = Rig::new();
+    let prompt = rig.run("use pay with {\"amount\": 500} then say done").await;
+    let approval = rig.seen("/api/conversations/c").await["pendingApprovals"][0]["id"].clone();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let late = json!({"input": "later", "mode": "followUp"});
+    let input = rig.post("/api/conversations/c/prompts", &late).send().await.is(202).json();
+    let added = rig
+        .ask(Method::POST, "/api/conversations/c/artifacts?name=a.txt")
+        .header("content-type", "text/plain")
+        .body("0123456789");
+    let artifact = added.send().await.is(201).header("location").to_owned();
+    let order = json!({"id": "s", "input": "say hello", "at": "PT1H"});
+    rig.post("/api/schedules", &order).send().await.is(201);
+    rig.work().await;
+    let known = vec![
+        ("promptId", prompt),
+        ("approvalId", text(&approval)),
+        ("inputId", text(&input["inputId"])),
+        ("artifactId", artifact.rsplit('/').next().unwrap().to_owned()),
+    ];
+    Scene { rig, known }
+}
+
+impl Scene {
+    fn path(&self, template: &str) -> String {
+        let id = if template.starts_with("/api/schedules/") { "s" } else { "c" };
+        let known = self.known.iter().map(|(name, value)| (*name, value.as_str()));
+        let path = known.chain([("id", id)]).fold(template.to_owned(), |path, (name, value)| {
+            path.replace(&format!("{{{name}}}"), value)
+        });
+        assert!(!path.contains('{'), "{template}: say in `scene` what this parameter is");
+        path
+    }
+
+    /// All that its owner sees.
+    async fn seen(&self) -> Vec<Value> {
+        let mut seen = Vec::new();
+        for path in [
+            "/api/conversations/c",
+            "/api/conversations/c/entries",
+            "/api/conversations/c/inbox",
+            "/api/conversations/c/artifacts",
+            "/api/schedules/s",
+        ] {
+            seen.push(self.rig.seen(path).await);
+        }
+        seen
+    }
+}
+
+/// A body that the route takes.
+fn body(method: &Method, template: &str) -> Option<Value> {
+    let end = template.rsplit('/').next().unwrap_or_default();
+    Some(match (method.as_str(), end) {
+        ("GET" | "DELETE", _) => return None,
+        ("PATCH", "{id}") => json!({"name": "mine"}),
+        ("PATCH", "{inputId}") | ("POST", "prompts") => json!({"input": "mine"}),
+        ("POST", "messages") => json!({"customType": "x", "content": "mine"}),
+        ("POST", "artifacts") => json!("bytes"),
+        ("POST", "{approvalId}") => json!({"decision": "approve"}),
+        ("POST", "abort" | "continue" | "compact" | "clear") => json!({}),
+        _ => panic!("say what body {method} {template} takes"),
+    })
+}
+
+/// Methods and paths that name something of somebody.
+async fn routes() -> Vec<(Method, String)> {
+    let described = Rig::new().seen("/api/openapi.json").await;
+    let mut routes = Vec::new();
+    for (path, methods) in described["paths"].as_object().unwrap() {
+        // The token is the whole credential there.
+        if !path.contains('{') || path == "/api/approvals/{token}" {
+            continue;
+        }
+        for method in methods.as_object().unwrap().keys() {
+            if let Ok(method) = Method::from_bytes(method.to_uppercase().as_bytes()) {
+                routes.push((method, path.clone()));
+            }
+        }
+    }
+    routes
+}
+
+#[tokio::test]
+async fn no_route_tells_or_does_anything_for_who_does_not_own_it() {
+    let routes = routes().await;
+    assert!(routes.len() >= 24, "{routes:?}");
+    for (method, template) in routes {
+        let scene = scene().await;
+        let before = scene.seen().await;
+        let path = scene.path(&template);
+        let ask = |tenant: &'static str, user: &'static str, roles: &'static str| {
+            let asking = scene.rig.ask(method.clone(), &path).user(user, roles);
+            let asking = asking.header("turnwheel-tenant", tenant);
+            match body(&method, &template) {
+                Some(body) => asking.json(&body),
+                None => asking,
+            }
+        };
+        for (tenant, user, roles) in [
+            ("default", "eve", ""),
+            ("default", "eve", "Boss of others"),
+            ("other", "default", ""),
+            ("other", "default", "Turnwheel.Operator, Boss"),
+        ] {
+            let answer = ask(tenant, user, roles).send().await;
+            let told = format!("{method} {template} as {tenant}/{user} ({roles})");
+            let is_operator = roles.contains("Operator") && method != Method::GET;
+            let expected: &[u16] = if is_operator { &[403, 404] } else { &[404] };
+            assert!(expected.contains(&answer.status.as_u16()), "{told}: {}", answer.text);
+            for (_, value) in &scene.known {
+                let rest = answer.text.replace(&path, "");
+                assert!(!rest.contains(value.as_str()), "{told}: {}", answer.text);
+            }
+        }
+        scene.rig.work().await;
+        assert!(scene.rig.pay.made.lock().unwrap().is_empty(), "{method} {template}");
+        assert_eq!(scene.seen().await, before, "{method} {template}");
+        // Only its head: a stream of events does not end.
+        let own = ask("default", "default", "").response().await;
+        assert_ne!(own.status().as_u16(), 404, "{method} {template} is there for its owner");
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_somebody_elses_request_repeats_nothing_of_it() {
+    let rig = Rig::new();
+    let body = json!({"input": "say hello"});
+    let mine = rig.post("/api/prompts", &body).key("k").send().await.is(202);
+    let theirs = rig.post("/api/prompts", &body).key("k").user("eve", "").send().await.is(202);
+    assert_eq!(theirs.header("idempotency-replayed"), "");
+    assert_ne!(mine.json()["conversationId"], theirs.json()["conversationId"]);
+    let other = rig.post("/api/prompts", &json!({"input": "else"})).key("k").user("eve", "");
+    other.send().await.fails(422, "idempotency-key-reused");
+}
+
+/// As deep as a body may be that is still read: nothing that was accepted is too deep to be read again.
+#[tokio::test]
+async fn what_is_deep_is_refused_at_the_door_or_served_for_ever() {
+    let (mut accepted, mut refused) = (0, 0);
+    for depth in (110..=130).chain([1, 5_000, 100_000]) {
+        let rig = Rig::new();
+        let nested = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        let body = format!(
+            r#"{{"conversationId":"c","input":[{{"type":"text","text":"say hi","later":{nested}}}]}}"#
+        );
+        let json = |body: String| {
+            rig.ask(Method::POST, "/api/prompts")
+                .header("content-type", "application/json")
+                .body(body)
+        };
+        let answer = json(body).send().await;
+        if answer.status == 400 {
+            refused += 1;
+            continue;
+        }
+        answer.is(202);
+        accepted += 1;
+        rig.work().await;
+        let details = format!(r#"{{"customType":"x","content":"y","details":{nested}}}"#);
+        let message = rig
+            .ask(Method::POST, "/api/conversations/c/messages")
+            .header("content-type", "application/json")
+            .body(details);
+        assert!([202, 400].contains(&message.send().await.status.as_u16()));
+        rig.work().await;
+        for path in ["", "/messages", "/entries", "/prompts", "/events?follow=false"] {
+            rig.get(&format!("/api/conversations/c{path}")).send().await.is(200);
+        }
+        assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle", "{depth}");
+        rig.run("say more").await;
+        assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle", "{depth}");
+    }
+    assert!(accepted > 5 && refused > 5, "{accepted} accepted, {refused} refused");
+}
+
+#[tokio::test]
+async fn a_link_decides_once_and_dies_with_its_conversation() {
+    let rig = Rig::new();
+    rig.run("use pay with {\"amount\": 500} then say done").await;
+    let link = rig.link().await;
+    let yes = json!({"decision": "approve"});
+    for _ in 0..3 {
+        rig.post(&link, &yes).send().await.is(200);
+        rig.work().await;
+        assert_eq!(rig.pay.made.lock().unwrap().len(), 1, "however often it is sent");
+    }
+    rig.post(&link, &json!({"decision": "reject"})).send().await.fails(409, "already-decided");
+    rig.delete("/api/conversations/c").send().await.is(204);
+    rig.get(&link).send().await.fails(404, "not-found");
+    rig.post(&link, &yes).send().await.fails(404, "not-found");
+    // No other conversation takes its place while a link of the old one could be good.
+    let again = rig.post("/api/conversations", &json!({"id": "c"})).send().await;
+    again.fails(409, "conflict");
+}
+
+#[tokio::test]
+async fn a_link_outlives_a_change_of_keys_and_not_the_removal_of_its_own() {
+    let mut rig = Rig::new();
+    rig.run("use pay with {\"amount\": 500} then say done").await;
+    let link = rig.link().await;
+    let (old, new) = (vec![7; 32], vec![8; 32]);
+    for (keys, status) in [(vec![new.clone()], 404), (vec![new, old], 200)] {
+        let keys = turnwheel::http::token::SigningKeys::new(keys).unwrap();
+        let world = turnwheel::turn::World::clone(&rig.world);
+        let api =
+            turnwheel::http::Api::new(world, turnwheel::settings::links::Auth::Header, true, keys);
+        rig.router = turnwheel::http::router(std::sync::Arc::new(api));
+        rig.get(&link).send().await.is(status);
+    }
+}

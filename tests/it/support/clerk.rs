@@ -1,0 +1,91 @@
+//! A model that is a payments clerk: what it answers follows from what it reads, so that any number of workers may ask it in
+//! any order; and it counts how often it was asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::post;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::fake_model::{Call, Script, stream_script};
+
+/// Long enough that faults come while it speaks.
+const THINKS: Duration = Duration::from_millis(60);
+
+/// Serves until it is dropped.
+pub(crate) struct Clerk {
+    /// The base URL, up to and with `/openai/v1`.
+    pub(crate) url: String,
+    asked: Arc<AtomicUsize>,
+    server: JoinHandle<()>,
+}
+
+impl Clerk {
+    pub(crate) async fn start() -> Self {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let router = Router::new()
+            .route("/openai/v1/responses", post(answer))
+            .with_state(Arc::clone(&asked));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/openai/v1", listener.local_addr().unwrap());
+        #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, asked, server }
+    }
+
+    /// Answers that were paid for.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn answer(State(asked): State<Arc<AtomicUsize>>, Json(body): Json<Value>) -> Response {
+    asked.fetch_add(1, Ordering::SeqCst);
+    tokio::time::sleep(THINKS).await;
+    stream_script(&script(body["input"].as_array().map_or(&[], Vec::as_slice)))
+}
+
+/// Pays what was asked for and is not called yet, all of one message at once; otherwise it is done.
+fn script(input: &[Value]) -> Script {
+    let is_called = |id: &str| {
+        input.iter().any(|item| item["type"] == "function_call" && item["call_id"] == id)
+    };
+    let messages = input.iter().filter(|item| item["role"] == "user").enumerate();
+    for (number, message) in messages {
+        let calls: Vec<Call> = wanted(&message["content"])
+            .into_iter()
+            .enumerate()
+            .map(|(part, (amount, to))| Call {
+                id: format!("pay_{number}_{part}"),
+                name: "send_payment".to_owned(),
+                arguments: json!({"to": to, "amount": amount}),
+            })
+            .collect();
+        if calls.iter().any(|call| !is_called(&call.id)) {
+            return Script { calls, ..Script::default() };
+        }
+    }
+    Script::text("Done.")
+}
+
+/// `Pay 40 to Ada and 30 to Bob`: amounts and names.
+fn wanted(content: &Value) -> Vec<(u64, String)> {
+    let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default();
+    let Some(list) = text.strip_prefix("Pay ") else { return Vec::new() };
+    let one = |part: &str| {
+        let (amount, to) = part.split_once(" to ").expect("an amount and a name");
+        (amount.parse().expect("a number"), to.to_owned())
+    };
+    list.split(" and ").map(one).collect()
+}
