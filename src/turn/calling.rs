@@ -93,7 +93,7 @@ impl<'w> Hold<'w> {
             .agents
             .find(Some(&self.head.agent))
             .ok()
-            .and_then(|agent| active_tool(agent, &settings, &call.name))
+            .and_then(|agent| active_tool(&agent, &settings, &call.name))
         else {
             return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
