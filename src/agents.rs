@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
 
@@ -44,6 +44,8 @@ pub struct Agent {
     pub response_schema: Option<Value>,
     /// Hash of the file; each answer records it.
     pub revision: String,
+    /// Groups its calls for the provider's prompt cache; `None`: each conversation is a group.
+    pub session_id: Option<String>,
 }
 
 impl Agent {
@@ -67,6 +69,34 @@ pub struct Catalog {
     pub broken: BTreeMap<String, BrokenAgent>,
     /// `TURNWHEEL_DEFAULT_AGENT`.
     pub default_agent: Option<String>,
+}
+
+/// The catalog as it is now. One that takes its place counts from the next look on, also for who is in the middle of a turn.
+#[derive(Clone, Debug, Default)]
+pub struct Agents(Arc<RwLock<Arc<Catalog>>>);
+
+impl From<Catalog> for Agents {
+    fn from(catalog: Catalog) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(catalog))))
+    }
+}
+
+impl Agents {
+    pub fn now(&self) -> Arc<Catalog> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn replace(&self, catalog: Catalog) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
+    }
+
+    /// As [`Catalog::find`].
+    ///
+    /// # Errors
+    /// Tell the client: the text names what there is.
+    pub fn find(&self, name: Option<&str>) -> Result<Arc<Agent>, NoAgent> {
+        self.now().find(name).cloned()
+    }
 }
 
 /// Why no agent answers to a name.

@@ -69,6 +69,17 @@ pub struct LiveAnswer {
     /// Whether `agent_start` is new too, because the answer is a retry.
     #[serde(default)]
     pub begins_agent: bool,
+    /// Empty when a worker of an earlier version tells of it.
+    #[serde(default)]
+    pub author: Author,
+}
+
+/// Who writes an answer, as the message will say it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Author {
+    pub api: String,
+    pub provider: String,
+    pub model: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agents::Catalog;
+use crate::agents::Agents;
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
 use crate::extensions::Extension;
@@ -61,7 +61,7 @@ pub struct World {
     pub artifacts: Arc<dyn Artifacts>,
     pub live: Arc<dyn Live>,
     pub model: Arc<dyn Model>,
-    pub agents: Arc<Catalog>,
+    pub agents: Agents,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub entries: Arc<EntryMemory>,
     pub stops: Stops,

@@ -78,6 +78,7 @@ pub(super) fn read(
         instructions: instructions.trim().to_owned(),
         tools,
         response_schema,
+        session_id: None,
         revision: short_hash(text),
     })
 }

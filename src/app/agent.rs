@@ -1,8 +1,10 @@
 //! An agent in your own process: the same engine as the service, without HTTP in front of it.
 
+mod activity;
 mod builder;
 mod driver;
 mod event;
+mod moving;
 mod setters;
 mod setup;
 mod state;
@@ -12,7 +14,7 @@ mod subscription;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -20,7 +22,6 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::agent::content::Content;
 use crate::agent::settings::Settings;
 use crate::agent::view::PromptView;
-use crate::agents::Catalog;
 use crate::app::service::StartError;
 use crate::ids::{ConversationKey, PromptId};
 use crate::tools::RunTool;
@@ -40,6 +41,8 @@ pub use event::AgentEvent;
 pub use state::AgentState;
 pub use subscription::Subscription;
 
+use activity::{Activity, Claim};
+use moving::{Moving, held};
 use state::Seen;
 
 /// A model with tools, a memory of what was said, and a loop that goes on until there is nothing left to do.
@@ -108,46 +111,13 @@ impl From<Refusal> for AgentError {
 const BUSY_PROMPT: &str = "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion.";
 const BUSY_CONTINUE: &str = "Agent is already processing. Wait for completion before continuing.";
 
-/// What is going on, as far as subscribers have been told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Activity {
-    Idle,
-    Running,
-    /// A person is asked.
-    Waiting,
-}
-
-impl Activity {
-    /// What the event says of it, if anything.
-    fn after(event: &AgentEvent) -> Option<Self> {
-        match event {
-            AgentEvent::AgentSettled => Some(Self::Idle),
-            AgentEvent::Other { name, .. } => match name.as_str() {
-                "prompt.approval-requested" => Some(Self::Waiting),
-                "prompt.approval-settled" => Some(Self::Running),
-                _ => None,
-            },
-            AgentEvent::AgentStart
-            | AgentEvent::AgentEnd { .. }
-            | AgentEvent::TurnStart
-            | AgentEvent::TurnEnd { .. }
-            | AgentEvent::MessageStart { .. }
-            | AgentEvent::MessageUpdate { .. }
-            | AgentEvent::MessageReset { .. }
-            | AgentEvent::MessageEnd { .. }
-            | AgentEvent::ToolExecutionStart { .. }
-            | AgentEvent::ToolExecutionUpdate { .. }
-            | AgentEvent::ToolExecutionEnd { .. } => None,
-        }
-    }
-}
-
 /// What the next run is made with.
 #[derive(Clone)]
 struct Config {
     system_prompt: String,
     settings: Settings,
     tools: Vec<Arc<dyn RunTool>>,
+    session_id: Option<String>,
 }
 
 type Listener = Arc<dyn Fn(&AgentEvent) + Send + Sync>;
@@ -156,12 +126,10 @@ struct Inner {
     world: World,
     owner: Owner,
     config: Mutex<Config>,
-    catalog: RwLock<Arc<Catalog>>,
     /// The conversation that is followed.
     key: watch::Sender<ConversationKey>,
     seen: Mutex<Seen>,
-    /// Whether the messages were changed since the conversation began, so that the next run needs another.
-    is_rewritten: Mutex<bool>,
+    moving: tokio::sync::Mutex<Moving>,
     activity: watch::Sender<Activity>,
     listeners: Mutex<Vec<(u64, Listener)>>,
     /// What the agent was made in, when nobody named a folder.
@@ -216,8 +184,11 @@ impl Agent {
     }
 
     async fn queue(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
-        self.inner.begin_anew().await?;
-        self.inner.keep(setup::held(mode, Some(input))).await.map(|_| ())
+        let inner = &self.inner;
+        // Where messages were changed, it goes along when the next run begins: one under way must still hear it.
+        let _moving = inner.moving.lock().await;
+        inner.keep(held(mode, Some(input)), &inner.fresh()).await?;
+        Ok(())
     }
 
     /// Goes on from where the conversation stands: from an input or a result that nobody has answered, or from an answer
@@ -226,15 +197,16 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Busy`] while a prompt runs; [`AgentError::Refused`]: there is nothing to go on from.
     pub async fn continue_(&self) -> Result<PromptView, AgentError> {
-        self.occupy(BUSY_CONTINUE)?;
         let inner = &self.inner;
-        let began = async {
-            inner.begin_anew().await?;
-            let (world, key, name) = (inner.world(), inner.key.borrow().clone(), inner.fresh());
-            go_on(&world, &key, &name, &setup::sender()).await?;
-            Ok(PromptId::of(&name.input_id(&key)))
+        let claim = Claim::take(&inner.activity, BUSY_CONTINUE)?;
+        let id = {
+            let mut moving = inner.moving.lock().await;
+            inner.begin_anew(&mut moving).await?;
+            let (world, key, name) = (&inner.world, inner.key.borrow().clone(), inner.fresh());
+            go_on(world, &key, &name, &setup::sender()).await?;
+            PromptId::of(&name.input_id(&key))
         };
-        let id = self.or_idle(began.await)?;
+        claim.keep();
         self.wait().await;
         self.view(&id).await
     }
@@ -244,8 +216,8 @@ impl Agent {
     /// # Errors
     /// It was not kept.
     pub async fn abort(&self) -> Result<(), AgentError> {
-        let (world, key) = (self.inner.world(), self.inner.key.borrow().clone());
-        abort(&world, &key, AbortRequest::default(), &self.inner.fresh()).await?;
+        let (world, key) = (&self.inner.world, self.inner.key.borrow().clone());
+        abort(world, &key, AbortRequest::default(), &self.inner.fresh()).await?;
         Ok(())
     }
 
@@ -272,8 +244,10 @@ impl Agent {
     }
 
     async fn clear(&self, queue: Option<Mode>) -> Result<(), AgentError> {
-        let (world, key) = (self.inner.world(), self.inner.key.borrow().clone());
-        clear_all(&world, &key, queue).await?;
+        let mut moving = self.inner.moving.lock().await;
+        self.inner.bring_left(&mut moving).await?;
+        let (world, key) = (&self.inner.world, self.inner.key.borrow().clone());
+        clear_all(world, &key, queue).await?;
         Ok(())
     }
 
@@ -282,12 +256,9 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Busy`] while a prompt runs.
     pub async fn reset(&self) -> Result<(), AgentError> {
-        if *self.inner.activity.borrow() != Activity::Idle {
-            return Err(AgentError::Busy(BUSY_PROMPT));
-        }
+        let _claim = Claim::take(&self.inner.activity, BUSY_PROMPT)?;
         self.clear_all_queues().await?;
-        *lock(&self.inner.seen) = Seen::default();
-        *lock(&self.inner.is_rewritten) = true;
+        lock(&self.inner.seen).forget();
         Ok(())
     }
 
@@ -310,13 +281,8 @@ impl Agent {
     /// As of the events that subscribers have been told.
     pub fn state(&self) -> AgentState {
         let key = self.inner.key.borrow().clone();
-        let activity = *self.inner.activity.borrow();
-        let stream_message = match activity {
-            Activity::Running => {
-                self.inner.world.live.subscribe(&key).0.map(|so_far| so_far.content)
-            }
-            Activity::Idle | Activity::Waiting => None,
-        };
+        let is_streaming = self.inner.activity.borrow().is_at_work();
+        let so_far = is_streaming.then(|| self.inner.world.live.subscribe(&key).0).flatten();
         let config = lock(&self.inner.config).clone();
         let seen = lock(&self.inner.seen).clone();
         AgentState {
@@ -325,8 +291,8 @@ impl Agent {
             thinking_level: config.settings.thinking_level.unwrap_or_default(),
             tools: config.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
             messages: seen.messages,
-            is_streaming: activity == Activity::Running,
-            stream_message,
+            is_streaming,
+            stream_message: so_far.map(|so_far| so_far.content),
             pending_tool_calls: seen.pending_tool_calls,
             error: seen.error,
         }
@@ -337,9 +303,9 @@ impl Agent {
     /// # Errors
     /// The record was not read.
     pub async fn approvals(&self) -> Result<Vec<ApprovalView>, AgentError> {
-        let world = self.inner.world();
+        let world = &self.inner.world;
         let key = self.inner.key.borrow().clone();
-        let (view, _) = conversation::current_view(&world, &key).await?;
+        let (view, _) = conversation::current_view(world, &key).await?;
         Ok(view.pending_approvals)
     }
 
@@ -348,7 +314,7 @@ impl Agent {
     /// # Errors
     /// It is not asked any more, or this is no decision of it.
     pub async fn decide(&self, id: &str, said: Said) -> Result<(), AgentError> {
-        let world = self.inner.world();
+        let world = &self.inner.world;
         let key = self.inner.key.borrow().clone();
         let owner = &self.inner.owner;
         let who = Decider::Person {
@@ -356,67 +322,42 @@ impl Agent {
             user: owner.user.clone(),
             roles: Vec::new(),
         };
-        self.inner.activity.send_replace(Activity::Running);
-        if let Err(refusal) = decide(&world, &key, id, said, &who).await {
-            self.inner.activity.send_replace(Activity::Waiting);
-            return Err(refusal.into());
-        }
-        self.wait().await;
+        let settled = decide(world, &key, id, said, &who).await?;
+        let id = settled.body.and_then(|settled| settled.string_member("id")).unwrap_or_default();
+        let mut activity = self.inner.activity.subscribe();
+        let is_over = |activity: &Activity| !activity.is_open(&id) && !activity.is_at_work();
+        let _ = activity.wait_for(is_over).await;
         Ok(())
     }
 
     /// Keeps a prompt, and says that something runs.
     async fn accept(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
-        self.occupy(BUSY_PROMPT)?;
-        let kept = async {
-            let model = lock(&self.inner.config).settings.model.clone();
-            let named = model.as_deref().unwrap_or("normal");
-            self.inner.world.model.record(named).map_err(AgentError::NoModel)?;
-            self.inner.begin_anew().await?;
-            self.inner.keep(request).await
-        };
-        self.or_idle(kept.await)
-    }
-
-    /// From here something runs.
-    fn occupy(&self, said: &'static str) -> Result<(), AgentError> {
-        let is_mine = self.inner.activity.send_if_modified(|activity| {
-            let is_idle = *activity == Activity::Idle;
-            if is_idle {
-                *activity = Activity::Running;
-            }
-            is_idle
-        });
-        if is_mine { Ok(()) } else { Err(AgentError::Busy(said)) }
-    }
-
-    fn or_idle<T>(&self, begun: Result<T, AgentError>) -> Result<T, AgentError> {
-        if begun.is_err() {
-            self.inner.activity.send_replace(Activity::Idle);
-        }
-        begun
+        let inner = &self.inner;
+        let claim = Claim::take(&inner.activity, BUSY_PROMPT)?;
+        let model = lock(&inner.config).settings.model.clone();
+        let named = model.as_deref().unwrap_or("normal");
+        inner.world.model.record(named).map_err(AgentError::NoModel)?;
+        let mut moving = inner.moving.lock().await;
+        inner.begin_anew(&mut moving).await?;
+        let id = inner.keep(request, &inner.fresh()).await?;
+        claim.keep();
+        Ok(id)
     }
 
     async fn wait(&self) {
         let mut activity = self.inner.activity.subscribe();
-        let _ = activity.wait_for(|activity| *activity != Activity::Running).await;
+        let _ = activity.wait_for(|activity| !activity.is_at_work()).await;
     }
 
     async fn view(&self, id: &PromptId) -> Result<PromptView, AgentError> {
-        let world = self.inner.world();
+        let world = &self.inner.world;
         let key = self.inner.key.borrow().clone();
-        let (head, _) = load::head(&world, &key).await?;
-        Ok(prompts::prompt(&world, &head, id).await?)
+        let (head, _) = load::head(world, &key).await?;
+        Ok(prompts::prompt(world, &head, id).await?)
     }
 }
 
 impl Inner {
-    /// With the agent as it is set now.
-    fn world(&self) -> World {
-        let agents = Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner));
-        World { agents, ..self.world.clone() }
-    }
-
     /// A request that nobody repeats.
     fn fresh(&self) -> Idempotency {
         Idempotency {
@@ -434,8 +375,6 @@ impl Inner {
         for listener in listeners {
             listener(event);
         }
-        if let Some(activity) = Activity::after(event) {
-            self.activity.send_replace(activity);
-        }
+        self.activity.send_if_modified(|activity| activity.take_in(event));
     }
 }

@@ -184,7 +184,7 @@ impl App {
             artifacts: ports.artifacts,
             live: ports.live,
             model,
-            agents: Arc::new(loaded.catalog),
+            agents: loaded.catalog.into(),
             extensions: self.extensions,
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agents::Catalog;
+use crate::agents::Agents;
 use crate::app::ports::{self, Opening, Storage};
 use crate::app::service::{StartError, io};
 use crate::azure::credential::Credentials;
@@ -52,7 +52,7 @@ pub(super) async fn rebuild(
         live: ports.live,
         // It takes no turn: nobody asks a model, and there are no agents.
         model: Arc::new(ScriptedModel),
-        agents: Arc::new(Catalog::default()),
+        agents: Agents::default(),
         extensions: Vec::new(),
         entries: Arc::new(EntryMemory::default()),
         stops: Stops::default(),

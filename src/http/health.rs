@@ -111,7 +111,7 @@ pub(crate) struct AgentView {
     responses((status = 200, body = crate::http::openapi::Agents))
 )]
 pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Response, Problem> {
-    let catalog = &api.world.agents;
+    let catalog = api.world.agents.now();
     let mut items: Vec<AgentView> =
         catalog.agents.values().map(|agent| agent_view(&api, agent)).collect();
     items.extend(catalog.broken.values().map(|broken| AgentView {

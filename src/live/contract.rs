@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 
-use super::{Live, LiveAnswer, LiveEvent, LiveReader, ToolUpdate};
+use super::{Author, Live, LiveAnswer, LiveEvent, LiveReader, ToolUpdate};
 use crate::agent::content::{Block, joined_text};
 use crate::agent::event::{AnswerEvent, TypedToolCall};
 use crate::agent::raw::{Extra, RawJson};
@@ -24,6 +24,7 @@ pub(crate) fn start(message: &str) -> LiveEvent {
         turn: 1,
         begins_turn: true,
         begins_agent: false,
+        author: Author::default(),
     })
 }
 

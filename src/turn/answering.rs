@@ -14,7 +14,7 @@ use crate::agent::usage::Usage;
 use crate::agents::Agent;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EntryId, PromptId};
-use crate::live::LiveAnswer;
+use crate::live::{Author, LiveAnswer};
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::turn::delivery::TurnError;
 use crate::turn::faults::{self, NO_MODEL};
@@ -54,7 +54,7 @@ impl Hold<'_> {
     async fn ask_model(&mut self) -> Result<(Answer, String), TurnError> {
         let world = self.world;
         let agent = match world.agents.find(Some(&self.head.agent)) {
-            Ok(agent) => std::sync::Arc::clone(agent),
+            Ok(agent) => agent,
             Err(reason) => return Ok((failed(NO_MODEL, reason.to_string()), String::new())),
         };
         let settings = self.settings();
@@ -79,13 +79,18 @@ impl Hold<'_> {
             turn: self.head.turn + u64::from(begins_turn),
             begins_turn,
             begins_agent: run.as_ref().is_some_and(|run| run.is_between_tries),
+            author: Author {
+                api: record.api.clone(),
+                provider: record.provider.clone(),
+                model: record.id.clone(),
+            },
         };
         let key = self.key.clone();
         let telling = Telling::begin(&*world.live, &key, live_answer);
         let traceparent = run.and_then(|run| run.traceparent);
         let asking = Asking::begin(self, &record, self.attempt());
         let traceparent = asking.span.traceparent().or(traceparent);
-        let session = format!("{}-{}", self.key.conversation_id, self.head.incarnation);
+        let session = self.session();
         let tools = offers(&agent, &settings);
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
         let request = request_of(&record, &agent, &settings, &tools, &messages);
@@ -99,6 +104,13 @@ impl Hold<'_> {
             telling.reset();
         }
         Ok((answer?, agent.revision.clone()))
+    }
+
+    /// What groups calls for the provider's prompt cache.
+    pub(super) fn session(&self) -> String {
+        let agent = self.world.agents.find(Some(&self.head.agent)).ok();
+        let of_conversation = || format!("{}-{}", self.key.conversation_id, self.head.incarnation);
+        agent.and_then(|agent| agent.session_id.clone()).unwrap_or_else(of_conversation)
     }
 
     /// What the core is told of a failure, with the chance that it has none of by itself.

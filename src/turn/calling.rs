@@ -93,7 +93,7 @@ impl<'w> Hold<'w> {
             .agents
             .find(Some(&self.head.agent))
             .ok()
-            .and_then(|agent| active_tool(agent, &settings, &call.name))
+            .and_then(|agent| active_tool(&agent, &settings, &call.name))
         else {
             return failed(&format!("Tool \"{}\" no longer available", call.name));
         };
@@ -208,7 +208,7 @@ impl<'w> Hold<'w> {
     /// Whether the model can read on in what was cut.
     fn read_on(&self, settings: &Settings) -> ReadOn {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok();
-        match agent.and_then(|agent| active_tool(agent, settings, "read")) {
+        match agent.and_then(|agent| active_tool(&agent, settings, "read")) {
             Some(_) => ReadOn::WithRead,
             None => ReadOn::WithNothing,
         }

@@ -82,7 +82,7 @@ impl Hold<'_> {
         let tool = agent.as_ref().ok().and_then(|agent| active_tool(agent, &settings, &call.name));
         let approved = draft.calls().get(index).and_then(|call| call.approved.as_ref());
         let Some(tool) = tool else {
-            let agent = agent.ok().map(|agent| &**agent);
+            let agent = agent.as_deref().ok();
             return Some(refused(no_tool(&call.name, agent, &settings, approved.is_some())));
         };
         let arguments = match validate::validate(tool.definition(), &call.arguments) {
@@ -146,7 +146,7 @@ impl Hold<'_> {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok()?;
         let is_before = |other: &ToolCall| {
             let changes_files = || {
-                active_tool(agent, &settings, &other.name)
+                active_tool(&agent, &settings, &other.name)
                     .is_some_and(|other| other.changes_workspace())
             };
             let is_same = || {

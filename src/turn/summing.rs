@@ -78,7 +78,7 @@ impl Hold<'_> {
     /// Of what the model is sent beside the messages.
     fn frame_tokens(&self, count: Count<'_>) -> u64 {
         let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
-        let offers = offers(agent, &self.settings());
+        let offers = offers(&agent, &self.settings());
         let tools = offers.iter().map(|offer| {
             count(&offer.name) + count(&offer.description) + count(&offer.parameters.to_string())
         });

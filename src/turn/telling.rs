@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
     use crate::ids::{ConversationId, PromptId, TenantId, UserId};
-    use crate::live::EmbeddedLive;
+    use crate::live::{Author, EmbeddedLive};
 
     #[test]
     fn a_cut_answer_ends_what_it_had_begun_and_is_what_was_told() {
@@ -124,6 +124,7 @@ mod tests {
             turn: 1,
             begins_turn: false,
             begins_agent: false,
+            author: Author::default(),
         };
         let telling = Telling::begin(&live, &key, answer);
         let start = |content_index| AnswerEvent::TextStart { content_index };

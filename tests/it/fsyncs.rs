@@ -72,6 +72,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         instructions: String::new(),
         tools: vec![code_tool(Echo(Arc::new(Mutex::default()))).unwrap()],
         response_schema: None,
+        session_id: None,
         revision: "r".to_owned(),
     };
     let agents = Catalog {
@@ -86,7 +87,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
         live: Arc::new(EmbeddedLive::default()),
         model: Arc::new(Rounds),
-        agents: Arc::new(agents),
+        agents: agents.into(),
         extensions: Vec::new(),
         entries: Arc::new(EntryMemory::default()),
         stops: Stops::default(),

@@ -107,7 +107,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Groups calls for the provider's prompt cache: the first conversation's id, of `A-Z a-z 0-9 _ . -`.
+    /// Groups calls for the provider's prompt cache; absent: each record is a group.
     #[must_use]
     pub fn session_id(mut self, id: impl Into<String>) -> Self {
         self.session_id = Some(id.into());

@@ -11,6 +11,8 @@ use crate::turn::{Nudge, sweep};
 
 /// How long a bell may be silent before it is looked for what is owed.
 const SWEEP_EVERY: Duration = Duration::from_mins(1);
+/// How long after a record that did not answer it is asked once more.
+const ONCE_MORE_AFTER: Duration = Duration::from_secs(1);
 /// A bell that was heard is hidden for longer than a turn takes.
 const HIDE: Duration = Duration::from_mins(10);
 
@@ -30,7 +32,7 @@ pub(super) async fn turn(inner: Arc<Inner>) {
                 }
             };
             if tokio::time::timeout(SWEEP_EVERY, arrived).await.is_err()
-                && let Err(error) = sweep::sweep(&inner.world(), sweep::GRACE).await
+                && let Err(error) = sweep::sweep(&inner.world, sweep::GRACE).await
             {
                 tracing::warn!(error = %error, "what is owed was not looked for; it is in a minute");
             }
@@ -38,7 +40,7 @@ pub(super) async fn turn(inner: Arc<Inner>) {
         };
         let _ = inner.world.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
         let Ok(nudge) = serde_json::from_str::<Nudge>(&message.text) else { continue };
-        if let Err(error) = Box::pin(handle(&inner.world(), &nudge)).await {
+        if let Err(error) = Box::pin(handle(&inner.world, &nudge)).await {
             tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "a turn did not come to its end; it is tried again");
         }
     }
@@ -47,9 +49,9 @@ pub(super) async fn turn(inner: Arc<Inner>) {
 /// Tells the events of the conversation that is followed, behind the one of that number.
 pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
     let mut followed = inner.key.subscribe();
+    let mut key = followed.borrow_and_update().clone();
     loop {
-        let key = followed.borrow_and_update().clone();
-        let mut feed = Feed::new(inner.world(), key, after, Until::Closed);
+        let mut feed = Feed::new(inner.world.clone(), key.clone(), after, Until::Dropped);
         loop {
             let frame = tokio::select! {
                 biased;
@@ -58,13 +60,15 @@ pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
                     if changed.is_err() {
                         return;
                     }
-                    after = 0;
                     break;
                 }
             };
             match frame {
-                // A feed ends after a while; the next goes on behind it.
-                None => break,
+                // The record did not answer; the next goes on behind it.
+                None => {
+                    tokio::time::sleep(ONCE_MORE_AFTER).await;
+                    break;
+                }
                 Some(Frame::Event { id, name, data }) => {
                     after = id.unwrap_or(after);
                     inner.hear(&AgentEvent::of(&name, &data));
@@ -72,6 +76,10 @@ pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
                 Some(Frame::IdOnly(id)) => after = id,
                 Some(Frame::Retry | Frame::Comment) => {}
             }
+        }
+        let now = followed.borrow_and_update().clone();
+        if now != key {
+            (key, after) = (now, 0);
         }
     }
 }

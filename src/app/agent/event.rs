@@ -8,8 +8,8 @@ use crate::agent::event::AnswerEvent;
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 
-/// One thing that happened, with the sources' names and members.
-/// Serializes as the HTTP API tells it.
+/// One thing that happened. Serializes with the sources' names and members; what the HTTP API adds to each event (`promptId`,
+/// `turn`, `at`) is not in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 #[non_exhaustive]
@@ -18,6 +18,8 @@ pub enum AgentEvent {
     /// The messages that are new in this run. Another run may follow at once: see [`AgentEvent::AgentSettled`].
     AgentEnd {
         messages: Vec<Message>,
+        /// Whether the answer failed and is tried once more.
+        will_retry: bool,
     },
     /// The true end: nothing runs and nothing waits to run.
     AgentSettled,
@@ -83,7 +85,10 @@ impl AgentEvent {
         let value = |member: &str| data.get(member).cloned();
         Some(match name {
             "agent_start" => Self::AgentStart,
-            "agent_end" => Self::AgentEnd { messages: messages(data.get("messages")?) },
+            "agent_end" => Self::AgentEnd {
+                messages: messages(data.get("messages")?),
+                will_retry: data.get("willRetry")?.as_bool()?,
+            },
             "agent_settled" => Self::AgentSettled,
             "turn_start" => Self::TurnStart,
             "turn_end" => Self::TurnEnd {

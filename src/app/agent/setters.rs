@@ -1,10 +1,11 @@
 //! What an agent is set to, and what it is to remember.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, ThinkingLevel};
 use crate::app::agent::{Agent, AgentError, Config, lock, setup};
+use crate::tools::RunTool;
 use crate::tools::code::{Tool, code_tool};
 
 impl Agent {
@@ -39,7 +40,25 @@ impl Agent {
         lock(&self.inner.config).settings.follow_up_mode.unwrap_or_default()
     }
 
-    /// Instead of the tools so far. See [`Agent::add_tool`] for the others.
+    /// Groups calls for the provider's prompt cache, from the next answer on; `None`: each record is a group.
+    pub fn set_session_id(&self, id: Option<String>) {
+        self.change(|config| config.session_id = id);
+    }
+
+    /// Instead of the tools so far, from the next answer on; [`code_tool`] makes them.
+    ///
+    /// # Errors
+    /// Two have one name; nothing was changed.
+    pub fn set_tools(&self, tools: Vec<Arc<dyn RunTool>>) -> Result<(), AgentError> {
+        let twice = setup::twice(&tools);
+        if !twice.is_empty() {
+            return Err(AgentError::Mistakes(twice));
+        }
+        self.change(|config| config.tools = tools);
+        Ok(())
+    }
+
+    /// Offered no more from the next answer on.
     pub fn clear_tools(&self) {
         self.change(|config| config.tools.clear());
     }
@@ -73,12 +92,12 @@ impl Agent {
     fn change(&self, change: impl FnOnce(&mut Config)) {
         let mut config = lock(&self.inner.config);
         change(&mut config);
-        let catalog = setup::catalog(&config);
-        *self.inner.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
+        self.inner.world.agents.replace(setup::catalog(&config));
     }
 
     fn rewrite(&self, change: impl FnOnce(&mut Vec<Message>)) {
-        change(&mut lock(&self.inner.seen).messages);
-        *lock(&self.inner.is_rewritten) = true;
+        let mut seen = lock(&self.inner.seen);
+        change(&mut seen.messages);
+        seen.changes += 1;
     }
 }

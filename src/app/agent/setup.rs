@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::agent::content::Content;
 use crate::agent::entry::Source;
-use crate::agent::inbox::{InboxBody, WhenIdle};
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
-use crate::agents::{self, Catalog};
+use crate::agent::settings::{LoopKind, Settings as Wanted};
+use crate::agents::{self, Agents, Catalog};
 use crate::app::agent::driver;
 use crate::app::agent::state::Seen;
 use crate::app::agent::{Activity, Agent, AgentBuilder, AgentError, Config, Inner, lock};
@@ -23,23 +22,22 @@ use crate::artifacts::EmbeddedArtifacts;
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock, SystemClock};
 use crate::extensions::Extension;
-use crate::ids::{ConversationKey, Ids, PromptId, SystemIds, TenantId, UserId, WorkerId};
+use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
 use crate::settings::{self, Settings};
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
-use crate::tools::sha256_hex;
+use crate::tools::{RunTool, sha256_hex};
 use crate::turn::admission::Owner;
-use crate::turn::admission::conversation::{NewConversation, create_conversation};
-use crate::turn::admission::prompt::{Mode, PromptRequest, Sender, WhenBusy, accept_prompt};
-use crate::turn::admission::waiting::clear_all;
+use crate::turn::admission::conversation::settings_faults;
+use crate::turn::admission::prompt::{Sender, WhenBusy};
 use crate::turn::views::load;
 use crate::turn::{EntryMemory, Limits, NoProbe, Stops, World, record, recount};
 
 /// The only agent there is.
-const NAME: &str = "agent";
+pub(super) const NAME: &str = "agent";
 
 /// The one agent, as it is set now.
 pub(super) fn catalog(config: &Config) -> Catalog {
@@ -54,6 +52,7 @@ pub(super) fn catalog(config: &Config) -> Catalog {
         instructions: config.system_prompt.clone(),
         tools: config.tools.clone(),
         response_schema: None,
+        session_id: config.session_id.clone(),
         revision: sha256_hex(written.as_bytes()),
     };
     Catalog {
@@ -63,18 +62,33 @@ pub(super) fn catalog(config: &Config) -> Catalog {
     }
 }
 
-/// What waits for the next run, when none is under way.
-pub(super) fn held(mode: Mode, input: Option<Content>) -> PromptRequest {
-    PromptRequest {
-        input,
-        mode: Some(mode),
-        when_idle: Some(WhenIdle::Hold),
-        ..PromptRequest::default()
-    }
-}
-
 pub(super) fn sender() -> Sender {
     Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse }
+}
+
+/// Without a limit of rounds, where nobody sets one.
+fn agents_loop(settings: Wanted) -> Wanted {
+    let loop_kind = settings.loop_kind.or(Some(LoopKind::Agent));
+    Wanted { loop_kind, ..settings }
+}
+
+/// What is wrong with the tools and settings, each a sentence.
+fn mistakes(world: &World, config: &Config) -> Vec<String> {
+    let mut mistakes = twice(&config.tools);
+    let Ok(agent) = world.agents.find(None) else { return mistakes };
+    let faults = settings_faults(world, &agent, &config.settings);
+    mistakes.extend(faults.into_iter().map(|fault| fault.detail));
+    mistakes
+}
+
+/// Names that more than one tool has.
+pub(super) fn twice(tools: &[Arc<dyn RunTool>]) -> Vec<String> {
+    let names: Vec<&str> = tools.iter().map(|tool| tool.definition().name.as_str()).collect();
+    let is_twice = |(place, name): &(usize, &&str)| names.iter().take(*place).any(|it| it == *name);
+    let twice = names.iter().enumerate().filter(is_twice);
+    twice
+        .map(|(_, name)| format!("two tools are called `{name}`: name one of them otherwise"))
+        .collect()
 }
 
 fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
@@ -83,10 +97,10 @@ fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
 }
 
 /// The engine over a folder.
-async fn world(
+pub(super) async fn world(
     data: &Path,
     model: Arc<dyn Model>,
-    agents: Arc<Catalog>,
+    agents: Agents,
     extensions: Vec<Arc<dyn Extension>>,
 ) -> Result<World, AgentError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
@@ -134,31 +148,34 @@ impl Agent {
         let data = builder.data.or(own).unwrap_or_default();
         let config = Config {
             system_prompt: builder.system_prompt,
-            settings: builder.settings,
+            settings: agents_loop(builder.settings),
             tools: builder.tools,
+            session_id: builder.session_id,
         };
-        let catalog = Arc::new(catalog(&config));
-        let world = world(&data, models, Arc::clone(&catalog), builder.extensions).await?;
+        let agents = Agents::from(catalog(&config));
+        let world = world(&data, models, agents, builder.extensions).await?;
+        let mistakes = mistakes(&world, &config);
+        if !mistakes.is_empty() {
+            return Err(AgentError::Mistakes(mistakes));
+        }
         let owner = Owner { tenant: TenantId::new("default"), user: UserId::new("default") };
         let found = newest(&world, &owner).await?;
-        let id = builder.session_id.unwrap_or_else(|| world.ids.fresh());
         let is_new = found.is_none() || !builder.messages.is_empty();
-        let key = found.unwrap_or_else(|| owner.key(&id));
+        let key = found.unwrap_or_else(|| owner.key(""));
         let inner = Arc::new(Inner {
             owner,
             config: Mutex::new(config),
-            catalog: RwLock::new(catalog),
             key: watch::Sender::new(key),
             seen: Mutex::new(Seen::default()),
-            is_rewritten: Mutex::new(false),
-            activity: watch::Sender::new(Activity::Idle),
+            moving: tokio::sync::Mutex::default(),
+            activity: watch::Sender::new(Activity::default()),
             listeners: Mutex::default(),
             _folder: folder,
             world,
         });
         let after = if is_new {
             lock(&inner.seen).messages = builder.messages;
-            inner.begin(&id).await?;
+            inner.begin(None).await?;
             0
         } else {
             inner.remember().await?
@@ -194,72 +211,22 @@ async fn newest(world: &World, owner: &Owner) -> Result<Option<ConversationKey>,
 }
 
 impl Inner {
-    /// A conversation with the messages as they are now, which is followed from here.
-    async fn begin(&self, id: &str) -> Result<(), AgentError> {
-        let messages = lock(&self.seen).messages.iter().map(RawJson::of).collect();
-        let request = NewConversation {
-            id: Some(id.to_owned()),
-            agent: Some(NAME.to_owned()),
-            messages: Some(messages),
-            ..NewConversation::default()
-        };
-        create_conversation(&self.world(), &self.owner, request, &self.fresh()).await?;
-        self.key.send_replace(self.owner.key(id));
-        Ok(())
-    }
-
-    /// Another conversation, when the messages were changed since the last began. What waits goes with it.
-    pub(super) async fn begin_anew(&self) -> Result<(), AgentError> {
-        if !std::mem::take(&mut *lock(&self.is_rewritten)) {
-            return Ok(());
-        }
-        let before = self.key.borrow().clone();
-        let id = self.world.ids.fresh();
-        if let Err(error) = self.begin(&id).await {
-            *lock(&self.is_rewritten) = true;
-            return Err(error);
-        }
-        for item in load::inbox(&self.world, &before).await? {
-            let (mode, waiting) = match item.body {
-                InboxBody::Steer(waiting) => (Mode::Steer, waiting),
-                InboxBody::FollowUp(waiting) => (Mode::FollowUp, waiting),
-                InboxBody::Prompt(_)
-                | InboxBody::Decision(_)
-                | InboxBody::Abort(_)
-                | InboxBody::Continue(_)
-                | InboxBody::Custom(_)
-                | InboxBody::LateResult(_)
-                | InboxBody::Command(_) => continue,
-            };
-            self.keep(held(mode, waiting.input)).await?;
-        }
-        clear_all(&self.world, &before, None).await?;
-        Ok(())
-    }
-
-    /// Keeps a request in the conversation that is followed.
-    pub(super) async fn keep(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
-        let world = self.world();
-        let key = self.key.borrow().clone();
-        let name = self.fresh();
-        accept_prompt(&world, &key, request, &name, &sender()).await?;
-        Ok(PromptId::of(&name.input_id(&key)))
-    }
-
-    /// What a folder holds from before: its messages; and behind which event to listen.
+    /// What a folder holds from before: its messages, what runs, and behind which event to listen. What a crash has left
+    /// behind is finished.
     async fn remember(&self) -> Result<u64, AgentError> {
         let key = self.key.borrow().clone();
         let (head, _) = load::head(&self.world, &key).await?;
+        let mut moving = self.left_by(&head.metadata);
+        self.bring_left(&mut moving).await?;
+        *self.moving.lock().await = moving;
+        let (inbox, head) = load::inbox_then_head(&self.world, &key).await?;
         let entries = load::all_entries(&self.world, &head).await?;
         let path = crate::agent::path::path(&entries, head.leaf_id.as_ref());
         let messages: Vec<Message> =
             path.iter().filter_map(|entry| entry.body.message().cloned()).collect();
         lock(&self.seen).messages = messages;
-        if head.prompt.is_some() {
-            let activity =
-                if head.requests.is_empty() { Activity::Running } else { Activity::Waiting };
-            self.activity.send_replace(activity);
-        }
+        let is_to_come = load::to_come(&head, &inbox).next().is_some();
+        self.activity.send_replace(Activity::of(&head, is_to_come));
         Ok(head.event_seq)
     }
 }

@@ -32,9 +32,15 @@ pub(super) struct Seen {
     pub(super) messages: Vec<Message>,
     pub(super) pending_tool_calls: BTreeSet<String>,
     pub(super) error: Option<String>,
+    /// How often the messages were changed by other than events: the next run may need another conversation.
+    pub(super) changes: u64,
 }
 
 impl Seen {
+    pub(super) fn forget(&mut self) {
+        *self = Self { changes: self.changes + 1, ..Self::default() };
+    }
+
     pub(super) fn take_in(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::AgentStart => self.error = None,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::agent::content::Block;
 use crate::agent::event::AnswerEvent;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::request::Effect;
@@ -18,12 +20,18 @@ use crate::model::{Answer, Failure, Listener as Hearing, Model, ModelRecord, Mod
 use crate::tools::ToolResult;
 use crate::tools::code::{Approval, CallContext, Tool, ToolError};
 
+mod deciding;
+mod moving;
+mod running;
+mod telling;
+
 /// Plays its answers one after the other and notes what it was sent.
 #[derive(Debug)]
 struct Played {
     script: Vec<Value>,
     requests: Mutex<Vec<Vec<String>>>,
     systems: Mutex<Vec<String>>,
+    sessions: Mutex<Vec<String>>,
     /// Answers wait for a permit each.
     gate: Semaphore,
 }
@@ -34,6 +42,7 @@ impl Played {
             script: script.to_vec(),
             requests: Mutex::default(),
             systems: Mutex::default(),
+            sessions: Mutex::default(),
             gate: Semaphore::new(Semaphore::MAX_PERMITS),
         })
     }
@@ -57,18 +66,28 @@ impl Model for Played {
             let mut requests = lock(&self.requests);
             requests.push(request.messages.iter().map(|message| said(message)).collect());
             lock(&self.systems).push(request.system.unwrap_or_default().to_owned());
+            lock(&self.sessions).push(request.session_id.to_owned());
             requests.len() - 1
         };
-        self.gate.acquire().await.unwrap().forget();
         let play = self.script.get(number).cloned().unwrap_or(json!("nothing is left to say"));
+        if let Some(delta) = play["begins"].as_str() {
+            listener.hear(AnswerEvent::TextStart { content_index: 0 });
+            listener.hear(AnswerEvent::TextDelta { content_index: 0, delta: delta.to_owned() });
+        }
+        self.gate.acquire().await.unwrap().forget();
         let (content, stop) = match &play {
             Value::String(text) => (json!([{"type": "text", "text": text}]), "stop"),
             Value::Array(calls) => (Value::Array(calls.clone()), "toolUse"),
+            Value::Object(play) if !play.contains_key("error") => {
+                (json!([{"type": "text", "text": play["begins"]}]), "stop")
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
                 (json!([]), "error")
             }
         };
-        listener.hear(AnswerEvent::TextStart { content_index: 0 });
+        if play["begins"].is_null() {
+            listener.hear(AnswerEvent::TextStart { content_index: 0 });
+        }
         let message: AssistantMessage = serde_json::from_str(
             &json!({"content": content, "api": "a", "provider": "p", "model": "m", "timestamp": 0,
                 "stopReason": stop, "errorMessage": play["error"].as_str()})
@@ -76,7 +95,9 @@ impl Model for Played {
         )
         .unwrap();
         let has_failed = message.stop_reason == StopReason::Error;
-        Answer { message, failure: has_failed.then_some(Failure::Final), reply: Reply::default() }
+        let passes = play["passes"].as_bool().unwrap_or_default();
+        let failure = if passes { Failure::Retryable { after: None } } else { Failure::Final };
+        Answer { message, failure: has_failed.then_some(failure), reply: Reply::default() }
     }
 
     fn record(&self, model: &str) -> Result<ModelRecord, String> {
@@ -88,7 +109,11 @@ impl Model for Played {
 }
 
 fn call(name: &str, arguments: &Value) -> Value {
-    json!({"type": "toolCall", "id": format!("c_{name}"), "name": name, "arguments": arguments})
+    numbered(name, "c", arguments)
+}
+
+fn numbered(name: &str, number: impl fmt::Display, arguments: &Value) -> Value {
+    json!({"type": "toolCall", "id": format!("{number}_{name}"), "name": name, "arguments": arguments})
 }
 
 #[derive(Default)]
@@ -115,7 +140,7 @@ impl Tool for Echo {
     }
 
     fn approval(&self, args: &Spoken) -> Option<Approval> {
-        (args.value == "secret").then(|| Approval::because("It is a secret."))
+        args.value.starts_with("secret").then(|| Approval::because("It is a secret."))
     }
 
     async fn call(&self, args: Spoken, _cx: CallContext) -> Result<ToolResult, ToolError> {
@@ -132,6 +157,24 @@ async fn agent_of(model: &Arc<Played>) -> Agent {
         .start()
         .await
         .unwrap()
+}
+
+/// As soon as the folder is free: an agent that was dropped leaves it when its tasks have ended.
+async fn made_on(folder: &std::path::Path, model: &Arc<Played>) -> Agent {
+    let made = async {
+        loop {
+            let builder = Agent::builder()
+                .models(Arc::clone(model) as Arc<dyn Model>)
+                .tool(Echo::default())
+                .data(folder);
+            match builder.start().await {
+                Ok(agent) => break agent,
+                Err(AgentError::Start(_)) => tokio::task::yield_now().await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    soon(made).await
 }
 
 /// A prompt that runs while the test goes on.
@@ -153,6 +196,21 @@ fn names(agent: &Agent) -> (Arc<Mutex<Vec<String>>>, Subscription) {
         lock(&kept).push(event["type"].as_str().unwrap_or("?").to_owned());
     });
     (told, subscription)
+}
+
+/// Once it is so; it is soon, or never.
+async fn until(is_so: impl Fn() -> bool) {
+    let comes = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(comes).await;
+}
+
+/// Nothing here takes that long.
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("it comes to an end")
 }
 
 fn messages(state: &AgentState) -> Vec<String> {
@@ -297,20 +355,10 @@ async fn a_failed_answer_is_no_error_of_the_call_but_the_states() {
 async fn an_agent_that_is_made_again_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let model = Played::new(&[json!("1"), json!("2")]);
-    let made = || {
-        Agent::builder().models(Arc::clone(&model) as Arc<dyn Model>).data(folder.path()).start()
-    };
-    let agent = made().await.unwrap();
+    let agent = made_on(folder.path(), &model).await;
     agent.prompt("a").await.unwrap();
     drop(agent);
-    // The folder is free when the tasks have ended.
-    let agent = loop {
-        match made().await {
-            Ok(agent) => break agent,
-            Err(AgentError::Start(_)) => tokio::task::yield_now().await,
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let agent = made_on(folder.path(), &model).await;
     assert_eq!(messages(&agent.state()), ["user:a", "assistant:1"]);
     agent.prompt("b").await.unwrap();
     assert_eq!(model.requests()[1], ["user:a", "assistant:1", "user:b"]);

@@ -9,12 +9,16 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::agent::event::Event;
+use crate::agent::message::{AssistantMessage, Message, StopReason};
+use crate::agent::raw::{Extra, RawJson};
+use crate::agent::usage::Usage;
+use crate::clock::Timestamp;
 use crate::http::events::fill::Filler;
 use crate::http::events::frame::Frame;
 use crate::http::events::is_settled;
 use crate::http::events::told::Told;
 use crate::ids::{ConversationKey, PromptId};
-use crate::live::{Attention, Interest, LiveAnswer, LiveEvent, LiveReader, Snapshot};
+use crate::live::{Attention, Author, Interest, LiveAnswer, LiveEvent, LiveReader, Snapshot};
 use crate::store::{Freshness, Kind, Partition, Selection, StoreError, events_id};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
@@ -40,6 +44,8 @@ pub enum Until {
     Settled,
     /// When the reader goes, or the time is over.
     Closed,
+    /// When the reader goes: one of this process, whose stream nothing else ends.
+    Dropped,
 }
 
 pub struct Feed {
@@ -61,7 +67,7 @@ pub struct Feed {
     /// What was under way when the reader came, until the past has been told.
     snapshot: Option<Snapshot>,
     told: Told,
-    began_at: Instant,
+    ends_at: Option<Instant>,
     last_frame_at: Instant,
     look_at: Instant,
     head_seen_at: Instant,
@@ -87,7 +93,9 @@ impl Feed {
         let (snapshot, reader) = world.live.subscribe(&key);
         let attention = match until {
             Until::Past(_) => None,
-            Until::Settled | Until::Closed => Some(world.live.attend(&key, Interest::All)),
+            Until::Settled | Until::Closed | Until::Dropped => {
+                Some(world.live.attend(&key, Interest::All))
+            }
         };
         Self {
             partition: Partition::Conversation(key.clone()),
@@ -103,7 +111,7 @@ impl Feed {
             _attention: attention,
             snapshot,
             told: Told::default(),
-            began_at: now,
+            ends_at: (until != Until::Dropped).then(|| now + ENDS_AFTER),
             last_frame_at: now,
             look_at: now,
             head_seen_at: now,
@@ -142,7 +150,7 @@ impl Feed {
                 return Ok(());
             }
         }
-        if now >= self.began_at + ENDS_AFTER {
+        if self.ends_at.is_some_and(|ends_at| now >= ends_at) {
             self.is_over = true;
             return Ok(());
         }
@@ -150,8 +158,8 @@ impl Feed {
             self.frames.push_back(Frame::Comment);
             return Ok(());
         }
-        let wake_at =
-            self.look_at.min(self.last_frame_at + COMMENT_EVERY).min(self.began_at + ENDS_AFTER);
+        let comment_at = self.last_frame_at + COMMENT_EVERY;
+        let wake_at = self.look_at.min(comment_at).min(self.ends_at.unwrap_or(comment_at));
         if let Ok(event) = tokio::time::timeout_at(wake_at, self.reader.next()).await {
             self.hear(event);
         }
@@ -250,7 +258,7 @@ impl Feed {
         }
         match self.until {
             Until::Past(_) => self.is_over = true,
-            Until::Settled | Until::Closed => {
+            Until::Settled | Until::Closed | Until::Dropped => {
                 let is_due = Instant::now() >= self.head_seen_at + LOOK_AT_HEAD_EVERY;
                 let wants_end = self.until == Until::Settled && self.after > 0;
                 if is_due || wants_end || std::mem::take(&mut self.wants_head) {
@@ -330,13 +338,9 @@ impl Feed {
         }
         let is_first = self.told.starts.insert(answer.message_id.clone());
         if is_first || self.told.resets.contains_key(&answer.message_id) {
-            let message =
-                json!({"role": "assistant", "content": [], "timestamp": self.world.clock.now()});
-            self.push(
-                "message_start",
-                at,
-                json!({"messageId": answer.message_id, "message": message}),
-            );
+            let message = nothing_yet(&answer.author, self.world.clock.now());
+            let data = json!({"messageId": answer.message_id, "message": message});
+            self.push("message_start", at, data);
         }
         self.told.current = Some(answer.clone());
     }
@@ -364,4 +368,20 @@ impl Feed {
         }
         self.frames.push_back(Frame::Event { id: None, name: name.to_owned(), data });
     }
+}
+
+/// The answer as it begins: a whole message, in which nothing is said yet.
+fn nothing_yet(author: &Author, timestamp: Timestamp) -> Value {
+    let message = AssistantMessage {
+        content: Vec::new(),
+        api: author.api.clone(),
+        provider: author.provider.clone(),
+        model: author.model.clone(),
+        usage: Usage::default(),
+        stop_reason: StopReason::Stop,
+        error_message: None,
+        timestamp,
+        extra: Extra::new(),
+    };
+    RawJson::of(&Message::Assistant(message)).value()
 }

@@ -61,6 +61,25 @@ pub struct NewConversation {
 pub async fn create_conversation(
     world: &World,
     owner: &Owner,
+    request: NewConversation,
+    idempotency: &Idempotency,
+) -> Result<Answer, Refusal> {
+    let count = request.messages.as_ref().map_or(0, Vec::len);
+    if count > MESSAGES_MAX {
+        let detail =
+            format!("a conversation may begin with {MESSAGES_MAX} messages, these are {count}");
+        return Err(Refusal::invalid("/messages", detail));
+    }
+    create_of_any_length(world, owner, request, idempotency).await
+}
+
+/// The same, with any number of messages: for a caller of this process.
+///
+/// # Errors
+/// As [`Refusal`] says.
+pub(crate) async fn create_of_any_length(
+    world: &World,
+    owner: &Owner,
     mut request: NewConversation,
     idempotency: &Idempotency,
 ) -> Result<Answer, Refusal> {
@@ -178,7 +197,7 @@ pub(crate) fn new_head(
     beginning: Beginning,
 ) -> Result<Head, Refusal> {
     let agent = agent_named(world, beginning.agent.as_deref())?;
-    let mut faults = settings_faults(world, agent, &beginning.settings);
+    let mut faults = settings_faults(world, &agent, &beginning.settings);
     faults.extend(metadata_faults(&beginning.metadata));
     if !faults.is_empty() {
         return Err(Refusal::Invalid(faults));
@@ -234,10 +253,7 @@ pub(crate) fn new_head(
     })
 }
 
-pub(crate) fn agent_named<'a>(
-    world: &'a World,
-    name: Option<&str>,
-) -> Result<&'a Arc<Agent>, Refusal> {
+pub(crate) fn agent_named(world: &World, name: Option<&str>) -> Result<Arc<Agent>, Refusal> {
     world.agents.find(name).map_err(|missing| match missing {
         NoAgent::Unknown { .. } | NoAgent::Ambiguous { .. } => {
             Refusal::invalid("/agent", missing.to_string())
@@ -307,15 +323,6 @@ pub(crate) fn metadata_faults(metadata: &BTreeMap<String, String>) -> Vec<Fault>
 
 /// The given messages as a path, which the head then leads to.
 fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, Refusal> {
-    if messages.len() > MESSAGES_MAX {
-        return Err(Refusal::invalid(
-            "/messages",
-            format!(
-                "a conversation may begin with {MESSAGES_MAX} messages, these are {}",
-                messages.len()
-            ),
-        ));
-    }
     let mut faults = Vec::new();
     let mut entries = Vec::with_capacity(messages.len());
     for (position, raw) in messages.into_iter().enumerate() {

@@ -167,7 +167,7 @@ fn apply_settings(
         })?
     };
     let agent = agent_named(world, Some(&head.agent))?;
-    let faults = settings_faults(world, agent, &settings);
+    let faults = settings_faults(world, &agent, &settings);
     if !faults.is_empty() {
         return Err(Refusal::Invalid(faults));
     }

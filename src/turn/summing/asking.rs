@@ -136,7 +136,7 @@ impl Hold<'_> {
         let asking = Asking::begin(self, record, self.attempt());
         let of_prompt = self.head.prompt.as_ref().and_then(|run| run.traceparent.clone());
         let traceparent = asking.span.traceparent().or(of_prompt);
-        let session = format!("{}-{}", self.key.conversation_id, self.head.incarnation);
+        let session = self.session();
         let message = Message::User(UserMessage {
             content: Content::Text(question.text),
             timestamp: Timestamp(0),

@@ -31,7 +31,7 @@ use crate::agent::inbox::InboxItem;
 use crate::agent::phase::Phase;
 use crate::agent::request::RequestKind;
 use crate::agent::settings::{Settings, ToolExecution};
-use crate::agents::Catalog;
+use crate::agents::Agents;
 use crate::artifacts::MemoryArtifacts;
 use crate::clock::Clock as _;
 use crate::ids::{ConversationKey, Ids, SeededIds, TenantId, UserId, WorkerId};
@@ -66,7 +66,7 @@ pub(super) struct Bench {
     pub(super) other_model: Option<Arc<dyn Model>>,
     pub(super) clock: RuntimeClock,
     ids: Arc<dyn Ids>,
-    agents: Arc<Catalog>,
+    agents: Agents,
     pub(super) dice: fastrand::Rng,
     /// Chance of a crash at each boundary.
     pub(super) crash_in_a_hundred: u8,
@@ -107,7 +107,7 @@ impl Bench {
             shared: store.clone(),
             store,
             queue: Arc::new(MemoryQueue::new(Arc::new(clock), seed, QueueFaults::default())),
-            agents: Arc::new(agent::catalog(&done)),
+            agents: agent::catalog(&done).into(),
             done,
             model: Arc::default(),
             other_model: None,

@@ -85,10 +85,11 @@ async fn each_call_tells_its_own_progress_and_none_after_its_end() {
         instructions: String::new(),
         tools: vec![chatty.clone()],
         response_schema: None,
+        session_id: None,
         revision: "r".to_owned(),
     };
     let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
-    world.agents = Arc::new(Catalog { agents, ..Catalog::default() });
+    world.agents = Catalog { agents, ..Catalog::default() }.into();
     bench.ask(&world).await;
     let (_, mut reader) = world.live.subscribe(&Bench::key());
     handle(&world, &Bench::nudge()).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, HookProbe, call, text};
-use crate::agents::Catalog;
+use crate::agents::Agents;
 use crate::queue::{self, Queue as _};
 use crate::store::memory::Faults;
 use crate::telemetry::fault::FaultDomain;
@@ -191,7 +191,7 @@ async fn an_agent_that_is_not_there_is_the_apps_fault() {
     let mut bench = told(1, &recorder);
     ask(&mut bench, &recorder).await;
     let mut world = bench.worker(Arc::new(NoProbe));
-    world.agents = Arc::new(Catalog::default());
+    world.agents = Agents::default();
     handle(&world, &Bench::nudge()).await.unwrap();
     assert_eq!(fault(&recorder, "invoke_agent clerk"), pair("app", "agent_unavailable"));
 }

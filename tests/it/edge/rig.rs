@@ -208,6 +208,7 @@ impl Rig {
             instructions: "Pay what you are asked to.".to_owned(),
             tools: vec![Arc::clone(&pay) as Arc<dyn RunTool>],
             response_schema: None,
+            session_id: None,
             revision: "r1".to_owned(),
         };
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
@@ -219,10 +220,11 @@ impl Rig {
             artifacts: Arc::new(MemoryArtifacts::new(7, 0)),
             live: Arc::new(EmbeddedLive::default()),
             model: Arc::new(ScriptedModel),
-            agents: Arc::new(Catalog {
+            agents: Catalog {
                 agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
                 ..Catalog::default()
-            }),
+            }
+            .into(),
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
+use turnwheel::http::events::{Feed, Until};
 
 use super::rig::Rig;
 
@@ -153,7 +154,7 @@ async fn what_was_told_live_is_not_told_again() {
 async fn who_joins_in_the_middle_gets_the_answer_so_far() {
     use turnwheel::agent::event::AnswerEvent;
     use turnwheel::ids::{EntryId, PromptId};
-    use turnwheel::live::{LiveAnswer, LiveEvent};
+    use turnwheel::live::{Author, LiveAnswer, LiveEvent};
 
     let rig = Rig::new();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
@@ -165,6 +166,7 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
         turn: 1,
         begins_turn: true,
         begins_agent: false,
+        author: Author::default(),
     };
     let delta = |text: &str| LiveEvent::Delta {
         message_id: message_id.clone(),
@@ -193,6 +195,66 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
     assert_eq!(told[2].data["content"][0]["text"], "Hel");
     assert_eq!(told[3].data["assistantMessageEvent"]["delta"], "lo");
     assert_eq!(told[3].data["promptId"], "pr_1");
+}
+
+/// Who was cut off in the middle of an answer says the last number, which does not tell what came without one: that comes
+/// again under the same names, and the answer so far takes the place of what was told of it.
+#[tokio::test]
+async fn who_comes_back_in_the_middle_of_an_answer_is_told_where_it_stands() {
+    use turnwheel::agent::event::AnswerEvent;
+    use turnwheel::ids::{EntryId, PromptId};
+    use turnwheel::live::{Author, LiveAnswer, LiveEvent};
+
+    for begins_turn in [true, false] {
+        let rig = Rig::new();
+        rig.run("say hello").await;
+        let (key, message_id) = (Rig::key(), EntryId::new("0a0b0c0d"));
+        let delta = |text: &str| LiveEvent::Delta {
+            message_id: message_id.clone(),
+            event: AnswerEvent::TextEnd { content_index: 0, content: text.to_owned() },
+        };
+        let last = frames(&rig.get(PAST).send().await.is(200).text).len().to_string();
+        let until = async |word: &str| {
+            let reader = rig
+                .get("/api/conversations/c/events")
+                .header("last-event-id", &last)
+                .response()
+                .await;
+            let mut body = reader.into_body().into_data_stream();
+            let mut text = String::new();
+            while !text.contains(word) {
+                text.push_str(&utf8(&body.next().await.unwrap().unwrap()));
+            }
+            frames(&text)
+        };
+        rig.world.live.publish(
+            &key,
+            LiveEvent::AnswerStarted(LiveAnswer {
+                epoch: 1,
+                message_id: message_id.clone(),
+                prompt_id: PromptId::new("pr_2"),
+                turn: 2,
+                begins_turn,
+                begins_agent: false,
+                author: Author { model: "m".to_owned(), ..Author::default() },
+            }),
+        );
+        rig.world.live.publish(&key, delta("Hel"));
+        let before = until("message_snapshot").await;
+        rig.world.live.publish(&key, delta("Hello"));
+        let again = until("message_snapshot").await;
+        // A turn that a numbered event has begun is not begun again.
+        let begun = if begins_turn { vec!["turn_start"] } else { Vec::new() };
+        let expected = [begun, vec!["message_start", "message_snapshot"]].concat();
+        for told in [&before, &again] {
+            assert_eq!(told.iter().map(|frame| &*frame.name).collect::<Vec<_>>(), expected);
+            assert!(told.iter().all(|frame| frame.id.is_none() && frame.data["turn"] == 2));
+            let start = told.iter().find(|frame| frame.name == "message_start").unwrap();
+            assert_eq!(start.data["messageId"], "0a0b0c0d");
+            assert_eq!(start.data["message"]["model"], "m");
+        }
+        assert_eq!(again.last().unwrap().data["content"][0]["text"], "Hello");
+    }
 }
 
 fn utf8(bytes: &Bytes) -> String {
@@ -226,6 +288,16 @@ async fn a_silent_stream_says_that_it_is_there_and_ends_after_200_seconds() {
         })
         .collect();
     assert_eq!(comments, (15..200).step_by(15).collect::<Vec<u64>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_the_process_itself_is_not_sent_away() {
+    let rig = Rig::new();
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
+    let mut feed = Feed::new((*rig.world).clone(), Rig::key(), 0, Until::Dropped);
+    let ends = async { while feed.next().await.is_some() {} };
+    let hour = std::time::Duration::from_hours(1);
+    assert!(tokio::time::timeout(hour, ends).await.is_err(), "it ended");
 }
 
 #[tokio::test]

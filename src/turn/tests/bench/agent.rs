@@ -146,6 +146,7 @@ pub(super) fn catalog(done: &Done) -> Catalog {
         instructions: "Be good.".to_owned(),
         tools,
         response_schema: Some(json!({"type": "object"})),
+        session_id: None,
         revision: "r".to_owned(),
     };
     Catalog {

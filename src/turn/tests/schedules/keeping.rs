@@ -9,7 +9,7 @@ use super::{
 };
 use crate::agent::head::State;
 use crate::agent::schedule::Mode;
-use crate::agents::Catalog;
+use crate::agents::Agents;
 use crate::turn::NoProbe;
 use crate::turn::admission::delete::{TOMBSTONE, delete_conversation};
 use crate::turn::delivery::{Handled, handle};
@@ -73,7 +73,7 @@ async fn an_agent_that_is_missing_for_a_while_is_waited_for() {
     let made = ordered(&world, order("PT1M", "")).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     let mut without = bench.worker(Arc::new(NoProbe));
-    without.agents = Arc::new(Catalog::default());
+    without.agents = Agents::default();
     assert_eq!(handle(&without, &bell(&made)).await.unwrap(), Handled::Worked);
     let waits = schedule(&world).await;
     assert!(waits.last_problem.unwrap().detail.contains("there is no agent `clerk`"));
