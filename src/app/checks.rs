@@ -15,7 +15,7 @@ use crate::settings::Settings;
 /// A service that is there answers sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
-pub(super) fn agent_checks(mistakes: &[String]) -> Vec<Check> {
+pub(super) fn agent_checks(settings: &Settings, mistakes: &[String]) -> Vec<Check> {
     if mistakes.is_empty() {
         let mut checks = vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
         if !settings.brakes.is_off() {

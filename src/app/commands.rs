@@ -430,7 +430,10 @@ fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
         let store = checks::store_check(settings, &credentials, (Path::new(DATA), is_offline));
         checks.extend(checks::block_on_value(store));
         let agents = agents(app, settings);
-        checks.extend(checks::agent_checks(agents.as_ref().err().map_or(&[], Vec::as_slice)));
+        checks.extend(checks::agent_checks(
+            settings,
+            agents.as_ref().err().map_or(&[], Vec::as_slice),
+        ));
         checks.push(checks::model_check(settings, &credentials, is_offline));
         checks.extend(
             agents

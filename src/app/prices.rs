@@ -78,6 +78,7 @@ mod tests {
             tools: Vec::new(),
             response_schema: None,
             revision: String::new(),
+            session_id: None,
         };
         let agents = [("clerk".to_owned(), Arc::new(clerk))].into();
         Catalog { agents, ..Catalog::default() }

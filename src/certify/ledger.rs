@@ -63,6 +63,7 @@ pub(super) fn counted(
         tools: tools.collect(),
         response_schema: agent.response_schema.clone(),
         revision: agent.revision.clone(),
+        session_id: agent.session_id.clone(),
     }
 }
 

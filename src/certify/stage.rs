@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::agent::notice::Notice;
-use crate::agents::{Agent, Catalog};
+use crate::agents::{Agent, Agents, Catalog};
 use crate::artifacts::MemoryArtifacts;
 use crate::certify::conversation::Conversation;
 use crate::certify::ledger::{Ledger, counted};
@@ -121,7 +121,7 @@ pub(super) struct Stage {
     pub(super) crier: Arc<Crier>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) model: Arc<Player>,
-    pub(super) agents: Arc<Catalog>,
+    pub(super) agents: Agents,
 }
 
 impl Stage {
@@ -147,7 +147,7 @@ impl Stage {
             crier: Arc::default(),
             ledger,
             model: Arc::new(Player::of(conversation)),
-            agents: Arc::new(agents),
+            agents: agents.into(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Stage {
             artifacts: Arc::clone(&self.artifacts) as _,
             live: Arc::new(MemoryLive::new(0, 0)),
             model: Arc::clone(&self.model) as _,
-            agents: Arc::clone(&self.agents),
+            agents: self.agents.clone(),
             extensions: order.extensions.clone(),
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),
@@ -170,6 +170,7 @@ impl Stage {
             worker: WorkerId::new(self.ids.fresh()),
             limits: Limits::default(),
             money: Arc::new(Money::default()),
+            brakes: Arc::default(),
             telemetry: Telemetry::default(),
         })
     }

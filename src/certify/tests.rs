@@ -65,6 +65,7 @@ fn order(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> Order {
         tools: tools.map(tool).to_vec(),
         response_schema: None,
         revision: "r".to_owned(),
+        session_id: None,
     };
     let conversation = Conversation::of(&agent, std::path::Path::new("nowhere")).unwrap();
     Order {

@@ -68,7 +68,7 @@ impl Hold<'_> {
     /// Of what a first call is sent beside the messages; what came later knows it from the last answer.
     fn frame_bytes(&self, settings: &Settings) -> usize {
         let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
-        let offers = offers(agent, settings);
+        let offers = offers(&agent, settings);
         let tools = offers.iter().map(|offer| {
             offer.name.len() + offer.description.len() + offer.parameters.to_string().len()
         });
