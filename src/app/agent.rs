@@ -162,7 +162,8 @@ impl Agent {
             mode: Some(Mode::Prompt),
             ..PromptRequest::default()
         };
-        let id = self.accept(request).await?;
+        // On the heap: the caller's own future stays small.
+        let id = Box::pin(self.accept(request)).await?;
         self.wait().await;
         self.view(&id).await
     }

@@ -149,8 +149,8 @@ async fn ask_dev<T: DeserializeOwned>(
         return serde_json::from_slice(&body).map_err(io(ASKING));
     }
     let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let detail = problem["detail"].as_str().unwrap_or("it did not say why").to_owned();
-    Err(io(ASKING)(detail))
+    let detail = problem.get("detail").and_then(Value::as_str).unwrap_or("it did not say why");
+    Err(io(ASKING)(detail.to_owned()))
 }
 
 /// For a person: the sentence, who has it, and what would let it go on.

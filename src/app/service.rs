@@ -115,6 +115,21 @@ struct Handler {
     router: Router,
 }
 
+/// Functions and API over one world.
+fn router(world: &Arc<World>, settings: &Settings, keys: SigningKeys) -> Router {
+    let auth = settings.auth.unwrap_or(Auth::Keys);
+    let api = Api::new(World::clone(world), auth, settings.is_sign_in_on, keys);
+    let functions = Arc::new(Handlers { world: Arc::clone(world) });
+    crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)))
+}
+
+fn tell_brakes(brakes: &Brakes) {
+    if !brakes.is_off() {
+        let on = brakes.all().join(", ");
+        tracing::warn!("paused by TURNWHEEL_PAUSED: {on}; what is owed is kept and not started");
+    }
+}
+
 /// Where the handler is to answer, and its address.
 async fn listen(port: u16) -> Result<(TcpListener, String), StartError> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
@@ -146,12 +161,7 @@ impl App {
         }
         let credentials = Credentials::default();
         let (loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
-        if !settings.brakes.is_off() {
-            let on = settings.brakes.all().join(", ");
-            tracing::warn!(
-                "paused by TURNWHEEL_PAUSED: {on}; what is owed is kept and not started"
-            );
-        }
+        tell_brakes(&settings.brakes);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
         let worker = WorkerId::new(ids.fresh());
@@ -198,11 +208,7 @@ impl App {
             brakes: Arc::new(settings.brakes.clone()),
             telemetry: options.telemetry,
         });
-        let auth = settings.auth.unwrap_or(Auth::Keys);
-        let api = Api::new(World::clone(&world), auth, settings.is_sign_in_on, keys);
-        let functions = Arc::new(Handlers { world: Arc::clone(&world) });
-        let router = crate::http::functions::functions_router(functions)
-            .merge(crate::http::router(Arc::new(api)));
+        let router = router(&world, settings, keys);
         Ok(Running {
             host,
             handler: Handler { listener, router },

@@ -1,6 +1,7 @@
 //! The plug is pulled at every named boundary of a prompt with a tool, an approval and an answer; nothing is lost, and no
 //! payment is made twice.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -215,5 +216,7 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
     recoveries.sort();
     // What is promised of it is held where nothing else runs: `turn::tests::soon`.
     let (half, most) = (recoveries[halted / 2], recoveries[halted * 99 / 100]);
-    println!("{halted} kills, recovery p50 {half:?}, p99 {most:?}, a new process included");
+    let told =
+        format!("{halted} kills, recovery p50 {half:?}, p99 {most:?}, a new process included");
+    writeln!(std::io::stderr(), "{told}").unwrap();
 }

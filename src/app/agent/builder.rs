@@ -127,6 +127,6 @@ impl AgentBuilder {
     /// # Errors
     /// A tool is written wrongly, a setting is wrong, or the folder cannot be used: each says what to do.
     pub async fn start(self) -> Result<Agent, AgentError> {
-        Agent::start(self).await
+        Box::pin(Agent::start(self)).await
     }
 }

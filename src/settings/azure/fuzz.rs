@@ -10,7 +10,7 @@ fn connection_string(input: &[u8]) {
         // An account's name is no secret; the key and the signature are.
         Ok(account) => match &account.access {
             StorageAccess::SharedKey { account: _, key } => {
-                assert_eq!(format!("{key:?}"), "[secret]")
+                assert_eq!(format!("{key:?}"), "[secret]");
             }
             StorageAccess::Sas(signature) => assert_eq!(format!("{signature:?}"), "[secret]"),
             StorageAccess::Identity(_) => panic!("no text asks for an identity"),

@@ -25,9 +25,9 @@ async fn every_event_of_the_sources_is_one_of_ours() {
     }
     let begins: Vec<&AssistantMessage> = told
         .iter()
-        .filter_map(|event| match event {
-            AgentEvent::MessageStart { message, .. } => message.as_assistant(),
-            _ => None,
+        .filter_map(|event| {
+            let AgentEvent::MessageStart { message, .. } = event else { return None };
+            message.as_assistant()
         })
         .collect();
     assert_eq!(begins.len(), 2, "{told:#?}");
@@ -119,9 +119,9 @@ async fn a_call_of_the_model_that_fails_in_passing_is_made_once_more() {
     assert_eq!(prompt.state, crate::agent::entry::PromptState::Completed);
     let ends: Vec<bool> = lock(&told)
         .iter()
-        .filter_map(|event| match event {
-            AgentEvent::AgentEnd { will_retry, .. } => Some(*will_retry),
-            _ => None,
+        .filter_map(|event| {
+            let AgentEvent::AgentEnd { will_retry, .. } = event else { return None };
+            Some(*will_retry)
         })
         .collect();
     assert_eq!(ends, [true, false]);

@@ -89,14 +89,15 @@ pub(super) fn of<'a>(facts: &'a Facts, claim: Option<&ClaimView>) -> Cause<'a> {
             Cause::TakeOver { step, stopped: claim.until }
         }
     };
-    match under_way(facts) {
+    let step = under_way(facts);
+    if step == Step::Rest {
         // Nothing is being done: whoever has it looks, and what it waits for is something else.
-        Step::Rest => match unheld(facts) {
-            Cause::Nudge(_) => held(Step::Rest),
-            cause => cause,
-        },
-        step => held(step),
+        let cause = unheld(facts);
+        if !matches!(cause, Cause::Nudge(_)) {
+            return cause;
+        }
     }
+    held(step)
 }
 
 /// The same where nobody has it.

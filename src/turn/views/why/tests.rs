@@ -33,7 +33,8 @@ fn facts(members: Value) -> Facts {
 
 fn with(mut facts: Facts, accepted: u64, body: Value) -> Facts {
     let id = format!("in_{}", facts.inbox.len());
-    let item = json!({"inputId": id, "acceptedAt": at(accepted), "body": body});
+    let mut item = json!({"inputId": id, "acceptedAt": at(accepted)});
+    item["body"] = body;
     facts.inbox.push(serde_json::from_str(&item.to_string()).unwrap());
     facts
 }
@@ -48,14 +49,18 @@ fn run() -> Value {
 
 /// A prompt that runs, with that phase and these members.
 fn running(phase: Value, members: Value) -> Facts {
-    let mut whole = json!({"prompt": run(), "phase": phase, "due": at(0)});
+    let mut whole = json!({"prompt": run(), "due": at(0)});
+    whole["phase"] = phase;
     let Value::Object(members) = members else { panic!("{members}") };
     whole.as_object_mut().unwrap().extend(members);
     facts(whole)
 }
 
 fn calls(first: Value, second: Value) -> Value {
-    json!({"owed": "calls", "answer": 5, "calls": [{"status": first}, {"status": second}]})
+    let mut calls = json!({"owed": "calls", "answer": 5, "calls": [{}, {}]});
+    calls["calls"][0]["status"] = first;
+    calls["calls"][1]["status"] = second;
+    calls
 }
 
 fn started() -> Value {
@@ -98,10 +103,9 @@ fn paused(on: &str) -> Facts {
 }
 
 fn waiting_on(on: Value) -> Facts {
-    running(
-        calls(json!({"is": "waiting", "on": on}), json!({"is": "done", "result": 6})),
-        json!({}),
-    )
+    let mut waiting = json!({"is": "waiting"});
+    waiting["on"] = on;
+    running(calls(waiting, json!({"is": "done", "result": 6})), json!({}))
 }
 
 fn late(mut facts: Facts) -> Facts {
