@@ -56,7 +56,8 @@ fn files(end: &str) -> Vec<String> {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_left = ["target", "node_modules", "dist"].contains(&name.as_str())
+            // The corpora are what strangers send, sense or not.
+            let is_left = ["target", "node_modules", "dist", "corpus"].contains(&name.as_str())
                 || (name.starts_with('.') && name != ".ci");
             if path.is_dir() && !is_left {
                 open.push(path);
