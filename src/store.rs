@@ -10,6 +10,8 @@ pub mod embedded;
 mod held;
 pub mod memory;
 pub(crate) mod place;
+#[cfg(test)]
+pub(crate) mod watched;
 
 use std::fmt;
 use std::time::Duration;

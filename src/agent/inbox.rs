@@ -40,6 +40,21 @@ pub enum Queue {
 }
 
 impl InboxItem {
+    /// What a person says, or a program in the same way.
+    pub fn prompt(&self) -> Option<&PromptInput> {
+        match &self.body {
+            InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
+                Some(prompt)
+            }
+            InboxBody::Custom(_)
+            | InboxBody::Decision(_)
+            | InboxBody::Abort(_)
+            | InboxBody::Continue(_)
+            | InboxBody::LateResult(_)
+            | InboxBody::Command(_) => None,
+        }
+    }
+
     /// `None`: nothing is said by it.
     pub fn queue(&self) -> Option<Queue> {
         match &self.body {
@@ -254,4 +269,28 @@ pub struct Receipt {
     pub unknown_calls: Vec<String>,
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+impl Receipt {
+    /// That says no more than what became of it.
+    pub fn new(
+        input_id: InputId,
+        accepted_at: Timestamp,
+        admission: Admission,
+        outcome: Outcome,
+    ) -> Self {
+        Self {
+            input_id,
+            accepted_at,
+            admission,
+            outcome,
+            turn: 0,
+            prompt_id: None,
+            decision: None,
+            skipped_calls: Vec::new(),
+            ran_calls: Vec::new(),
+            unknown_calls: Vec::new(),
+            extra: Extra::new(),
+        }
+    }
 }

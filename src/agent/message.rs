@@ -93,6 +93,21 @@ pub struct AssistantMessage {
 }
 
 impl AssistantMessage {
+    /// Of something that is no model of a provider, and costs nothing.
+    pub fn of_ours(author: &str, content: Vec<Block>, stop_reason: StopReason) -> Self {
+        Self {
+            content,
+            api: author.to_owned(),
+            provider: author.to_owned(),
+            model: author.to_owned(),
+            usage: Usage::default(),
+            stop_reason,
+            error_message: None,
+            timestamp: Timestamp(0),
+            extra: Extra::new(),
+        }
+    }
+
     /// The tool calls in source order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &crate::agent::content::ToolCall> {
         self.content.iter().filter_map(|block| match block {

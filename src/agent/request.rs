@@ -47,6 +47,22 @@ pub enum Verdict {
     Aborted,
 }
 
+impl Verdict {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Reject => "reject",
+            Self::Happened => "happened",
+            Self::DidNotHappen => "did_not_happen",
+            Self::Again => "again",
+            Self::Answer => "answer",
+            Self::Expired => "expired",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
 /// What is asked. Open ones stand in the head, so they are small: arguments stay in the answer's entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -230,7 +230,7 @@ mod tests {
             owner: OwnerView { tenant_id: TenantId::new("t"), user_id: UserId::new("ada") },
             agent: "clerk".to_owned(),
             state: State::Running,
-            why: "A worker asks the model since 2026-11-21T20:19:09.669Z.".to_owned(),
+            why: "A worker has been asking the model since 2026-11-21T20:19:09.669Z.".to_owned(),
             since: at,
             waits_for: WaitsFor::Model,
             due: Some(at),
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_person_reads_the_sentence_first() {
         insta::assert_snapshot!(told(&view()), @r"
-        A worker asks the model since 2026-11-21T20:19:09.669Z.
+        A worker has been asking the model since 2026-11-21T20:19:09.669Z.
           claim: w1 until 2026-11-21T20:19:09.669Z, epoch 3
           due:   2026-11-21T20:19:09.669Z
           - wait
@@ -251,7 +251,7 @@ mod tests {
         report.unreadable.push("t/bob/c2".to_owned());
         insta::assert_snapshot!(listed(&report, true), @r"
         t/ada/c1 (clerk)
-          A worker asks the model since 2026-11-21T20:19:09.669Z.
+          A worker has been asking the model since 2026-11-21T20:19:09.669Z.
         t/bob/c2
           Its record cannot be read: a person has to look at the store.
         Overdue too: 2 notices, 0 schedules. `turnwheel rebuild-queue` rings for them.

@@ -8,9 +8,7 @@ use async_trait::async_trait;
 use crate::agent::content::{Block, ToolCall};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::usage::Usage;
 use crate::certify::conversation::{Conversation, Said};
-use crate::clock::Timestamp;
 use crate::model::scripted::ScriptedModel;
 use crate::model::{Answer, Listener, Model, ModelRecord, ModelRequest, Reply};
 
@@ -83,16 +81,6 @@ fn recorded(said: Said, at: usize) -> Answer {
             extra: Extra::new(),
         }));
     }
-    let message = AssistantMessage {
-        content,
-        api: NAME.to_owned(),
-        provider: NAME.to_owned(),
-        model: NAME.to_owned(),
-        usage: Usage::default(),
-        stop_reason,
-        error_message: None,
-        timestamp: Timestamp(0),
-        extra: Extra::new(),
-    };
+    let message = AssistantMessage::of_ours(NAME, content, stop_reason);
     Answer { message, failure: None, reply: Reply::default() }
 }

@@ -11,7 +11,6 @@ use http::{HeaderValue, StatusCode};
 use sha2::Digest as _;
 
 use crate::agent::request::{Decision, Verdict};
-use crate::turn::admission::decide::verdict_name;
 use crate::turn::views::approvals::Approval;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
@@ -195,7 +194,7 @@ fn form(body: &mut String, approval: &Approval) {
         let _ = write!(
             body,
             "<button type=\"submit\" name=\"decision\" value=\"{}\">{}</button>",
-            verdict_name(*verdict),
+            verdict.name(),
             offered(*verdict)
         );
     }

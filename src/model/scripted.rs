@@ -294,17 +294,7 @@ fn usage(request: &ModelRequest<'_>, content: &[Block]) -> Usage {
 }
 
 fn message(content: Vec<Block>, stop_reason: StopReason) -> AssistantMessage {
-    AssistantMessage {
-        content,
-        api: NAME.to_owned(),
-        provider: NAME.to_owned(),
-        model: NAME.to_owned(),
-        usage: Usage::default(),
-        stop_reason,
-        error_message: None,
-        timestamp: Timestamp(0),
-        extra: Extra::new(),
-    }
+    AssistantMessage::of_ours(NAME, content, stop_reason)
 }
 
 fn failed(fault: &Fault) -> Answer {

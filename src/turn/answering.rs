@@ -7,12 +7,9 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
-use crate::agent::raw::Extra;
 use crate::agent::settings::Settings;
 use crate::agent::step::{Answered, Input, Setback};
-use crate::agent::usage::Usage;
 use crate::agents::Agent;
-use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{Author, LiveAnswer};
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
@@ -204,15 +201,9 @@ pub(super) fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
 fn failed(model: &str, reason: String) -> Answer {
     Answer {
         message: AssistantMessage {
-            content: Vec::new(),
-            api: "turnwheel".to_owned(),
-            provider: "turnwheel".to_owned(),
             model: model.to_owned(),
-            usage: Usage::default(),
-            stop_reason: StopReason::Error,
             error_message: Some(reason),
-            timestamp: Timestamp(0),
-            extra: Extra::new(),
+            ..AssistantMessage::of_ours("turnwheel", Vec::new(), StopReason::Error)
         },
         failure: Some(Failure::Final),
         reply: Reply::default(),

@@ -28,29 +28,37 @@ pub(super) async fn decide_expired(
     let mut is_any = false;
     for request in head.requests.iter().filter(expired) {
         is_any = true;
-        decide(world, &head.key(), request, (Verdict::Expired, "expiry"), now).await?;
+        let decision = decision(request, (Verdict::Expired, "expiry"), now);
+        decide(world, &head.key(), decision).await?;
     }
     Ok(is_any)
 }
 
-/// Decides in nobody's name, unless somebody was quicker.
-pub(super) async fn decide(
-    world: &World,
-    key: &ConversationKey,
+/// A decision in nobody's name.
+pub(super) fn decision(
     request: &Request,
     (verdict, decided_by): (Verdict, &str),
     now: Timestamp,
-) -> Result<(), StoreError> {
-    let decision = Decision {
+) -> Decision {
+    Decision {
         request_id: request.id.clone(),
         verdict,
         reason: None,
         value: None,
         decided_by: decided_by.to_owned(),
         decided_at: now,
-    };
+    }
+}
+
+/// Accepts it, unless somebody was quicker.
+pub(super) async fn decide(
+    world: &World,
+    key: &ConversationKey,
+    decision: Decision,
+) -> Result<(), StoreError> {
+    let now = decision.decided_at;
     let item = InboxItem {
-        input_id: decision_id(&request.id),
+        input_id: decision_id(&decision.request_id),
         accepted_at: now,
         admission: Admission::default(),
         traceparent: None,

@@ -7,17 +7,16 @@ use std::time::Duration;
 use crate::agent::brake::Behind;
 use crate::agent::budget::Level;
 use crate::agent::head::Head;
-use crate::agent::inbox::{Admission, InboxBody, InboxItem};
 use crate::agent::phase::Phase;
 use crate::agent::request::{Decision, RequestKind, Verdict};
 use crate::agent::step::{Asks, Input, Paying, own_shortage};
 use crate::clock::Timestamp;
-use crate::store::{Partition, StoreError, Write};
+use crate::store::StoreError;
+use crate::turn::World;
 use crate::turn::books::{self, Entered};
 use crate::turn::delivery::TurnError;
-use crate::turn::expiry::decision_id;
+use crate::turn::expiry;
 use crate::turn::hold::Hold;
-use crate::turn::{World, record};
 
 /// How long a person has to say whether it may cost more.
 const BUDGET_EXPIRES: Duration = Duration::from_hours(7 * 24);
@@ -210,25 +209,10 @@ pub(super) async fn decide_freed(
     if !is_free {
         return Ok(false);
     }
-    let decision = Decision {
-        request_id: request.id.clone(),
-        verdict: Verdict::Approve,
-        reason: Some("There is room in the budget by now.".to_owned()),
-        value: None,
-        decided_by: "budget".to_owned(),
-        decided_at: now,
-    };
-    let item = InboxItem {
-        input_id: decision_id(&request.id),
-        accepted_at: now,
-        admission: Admission::default(),
-        traceparent: None,
-        body: InboxBody::Decision(decision),
-    };
-    let write = Write::Create(record::inbox_document(&item, Some(now)));
-    match world.store.write(&Partition::Conversation(hold.key.clone()), vec![write]).await {
-        // A person was quicker, or another visit.
-        Ok(_) | Err(StoreError::Conflict) => Ok(true),
-        Err(error) => Err(error),
-    }
+    let reason = Some("There is room in the budget by now.".to_owned());
+    let decision =
+        Decision { reason, ..expiry::decision(request, (Verdict::Approve, "budget"), now) };
+    // A person may be quicker, or another visit: that counts, then.
+    expiry::decide(world, &hold.key, decision).await?;
+    Ok(true)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::agent::content::ToolCall;
 use crate::agent::head::Head;
-use crate::agent::inbox::{InboxBody, InboxItem};
+use crate::agent::inbox::InboxItem;
 use crate::agent::message::{AssistantMessage, StopReason};
 use crate::ids::ConversationKey;
 use crate::model::{Answer, ModelRecord, ModelRequest};
@@ -54,17 +54,7 @@ impl<'w> Visit<'w> {
         self.is_told = true;
         let run = head.prompt.as_ref();
         let mut beginning = self.span();
-        let of_prompt = landing.iter().find_map(|item| match &item.body {
-            InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-                Some(prompt)
-            }
-            InboxBody::Custom(_)
-            | InboxBody::Decision(_)
-            | InboxBody::Abort(_)
-            | InboxBody::Continue(_)
-            | InboxBody::LateResult(_)
-            | InboxBody::Command(_) => None,
-        });
+        let of_prompt = landing.iter().find_map(|item| item.prompt());
         let parent = match run {
             Some(run) => run.traceparent.as_deref(),
             None => of_prompt

@@ -110,8 +110,8 @@ impl Hold<'_> {
         }
         let now = self.world.clock.now();
         for request in &self.head.requests {
-            let by = (Verdict::Aborted, "abort");
-            expiry::decide(self.world, &self.key, request, by, now).await?;
+            let decision = expiry::decision(request, (Verdict::Aborted, "abort"), now);
+            expiry::decide(self.world, &self.key, decision).await?;
         }
         inbox::look(self.world, &self.key).await
     }

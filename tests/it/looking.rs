@@ -69,7 +69,7 @@ async fn the_same_sentence_by_api_and_by_command() {
     let data = folder.path();
     let mut dev = Dev::start(data, &[]);
     ask(&dev, "big", "Pay 250 to Ada").await;
-    let by_api = stands(&dev, "big", "A person is asked since ").await;
+    let by_api = stands(&dev, "big", "It waits for a person, who was asked at ").await;
     let sentence = by_api["why"].as_str().unwrap();
     let request = by_api["unblock"][0].as_str().unwrap();
     assert!(request.starts_with("POST /api/conversations/big/approvals/rq_big_"), "{request}");
@@ -106,7 +106,7 @@ async fn a_brake_holds_over_starts_and_lets_go_when_it_is_taken_out() {
     let since = view["since"].as_str().unwrap().to_owned();
     dev.kill();
     let dev = Dev::start(data, &[]);
-    let view = stands(&dev, "c", "Nothing is owed: the last prompt is completed").await;
+    let view = stands(&dev, "c", "Nothing is owed: the last prompt was completed").await;
     assert!(view["since"].as_str().unwrap() > since.as_str(), "{view}");
     let prompts = get(&dev, "/api/conversations/c/prompts").await;
     assert_eq!(prompts["items"][0]["state"], "completed", "{prompts}");

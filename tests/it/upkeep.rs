@@ -106,7 +106,7 @@ async fn a_rebuilt_queue_rings_for_what_a_dead_worker_left() {
     settings.pop();
     let id = accepted["conversationId"].as_str().unwrap();
     let told = turnwheel(&["why", id], &settings);
-    assert!(told.starts_with("A worker asks the model since "), "{told}");
+    assert!(told.starts_with("A worker has been asking the model since "), "{told}");
     assert!(turnwheel(&["ls"], &settings).contains(id), "whatever others in the account do");
     let mut arguments = vec!["rebuild-queue"];
     arguments.extend(storage);

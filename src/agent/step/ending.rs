@@ -10,12 +10,10 @@ use crate::agent::entry::{
 use crate::agent::event::{AgentEnd, Empty, EventBody, OutputRef, TurnEnd};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
-use crate::agent::raw::Extra;
 use crate::agent::request::{Effect, RequestKind};
 use crate::agent::step::{
     CallResult, calls, compacting, paying, results, retrying, stopping, taking_in,
 };
-use crate::agent::usage::Usage;
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
     draft.tell(EventBody::TurnEnd(TurnEnd { message, tool_results }));
@@ -75,16 +73,11 @@ pub(super) fn is_used_up(draft: &Draft) -> bool {
 
 /// What the service itself says in the model's place.
 pub(super) fn own_words(text: String, draft: &Draft) -> AssistantMessage {
+    let content = vec![Block::text(text)];
     AssistantMessage {
-        content: vec![Block::text(text)],
-        api: "turnwheel".to_owned(),
-        provider: "turnwheel".to_owned(),
         model: "none".to_owned(),
-        usage: Usage::default(),
-        stop_reason: StopReason::Stop,
-        error_message: None,
         timestamp: draft.now,
-        extra: Extra::new(),
+        ..AssistantMessage::of_ours("turnwheel", content, StopReason::Stop)
     }
 }
 

@@ -7,25 +7,17 @@ use crate::agent::event::{Empty, EventBody, RequestRef};
 use crate::agent::head::{PROMPTS_KEPT, PromptSpan, Run};
 use crate::agent::inbox::{InboxBody, InboxItem, LateResult, Outcome, PromptInput, Receipt};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::{CallResult, calls, paying, taking_in};
 use crate::ids::EffectId;
 
 /// The receipt of what lands now.
 pub(super) fn receipt(draft: &Draft, item: &InboxItem) -> Receipt {
+    let (input_id, admission) = (item.input_id.clone(), item.admission.clone());
     Receipt {
-        input_id: item.input_id.clone(),
-        accepted_at: item.accepted_at,
-        admission: item.admission.clone(),
-        outcome: Outcome::Landed,
         turn: draft.head.turn,
-        prompt_id: None,
-        decision: None,
-        skipped_calls: Vec::new(),
-        ran_calls: Vec::new(),
-        unknown_calls: Vec::new(),
-        extra: Extra::new(),
+        ..Receipt::new(input_id, item.accepted_at, admission, Outcome::Landed)
     }
 }
 

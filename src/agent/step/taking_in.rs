@@ -101,17 +101,7 @@ fn begin_when_idle(draft: &mut Draft) {
 }
 
 fn is_a_persons(item: &InboxItem) -> bool {
-    match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            matches!(prompt.source, Source::User | Source::Queue)
-        }
-        InboxBody::Custom(_)
-        | InboxBody::Continue(_)
-        | InboxBody::Decision(_)
-        | InboxBody::Abort(_)
-        | InboxBody::LateResult(_)
-        | InboxBody::Command(_) => false,
-    }
+    item.prompt().is_some_and(|prompt| matches!(prompt.source, Source::User | Source::Queue))
 }
 
 /// Decisions, and results that came late.
@@ -268,22 +258,13 @@ pub(super) fn open_turn(draft: &mut Draft) {
 
 /// What the item says, as the record has it.
 pub(super) fn say(draft: &mut Draft, item: &InboxItem) {
-    match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            let Some(content) = prompt.input.clone() else { return };
-            let message =
-                Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
-            draft.speak(MessageEntry::plain(message));
-        }
-        InboxBody::Custom(custom) => {
-            let entry = draft.append(EntryBody::CustomMessage(custom.message.clone()));
-            draft.tell_message(&entry);
-        }
-        InboxBody::Decision(_)
-        | InboxBody::Abort(_)
-        | InboxBody::Continue(_)
-        | InboxBody::LateResult(_)
-        | InboxBody::Command(_) => {}
+    if let InboxBody::Custom(custom) = &item.body {
+        let entry = draft.append(EntryBody::CustomMessage(custom.message.clone()));
+        draft.tell_message(&entry);
+    } else if let Some(content) = item.prompt().and_then(|prompt| prompt.input.clone()) {
+        let message =
+            Message::User(UserMessage { content, timestamp: draft.now, extra: Extra::new() });
+        draft.speak(MessageEntry::plain(message));
     }
 }
 
@@ -293,26 +274,17 @@ pub(super) fn is_steer(item: &InboxItem) -> bool {
 
 /// The prompt that the item begins.
 fn prompt_of(item: &InboxItem) -> Option<Cow<'_, PromptInput>> {
-    match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            Some(Cow::Borrowed(prompt))
-        }
-        InboxBody::Custom(custom) => Some(Cow::Owned(PromptInput {
-            prompt_id: custom.prompt_id.clone(),
-            user: custom.user.clone(),
-            when_idle: WhenIdle::Start,
-            input: None,
-            visible: custom.message.display,
-            model: None,
-            source: Source::Plugin,
-            traceparent: item.traceparent.clone(),
-        })),
-        InboxBody::Decision(_)
-        | InboxBody::Abort(_)
-        | InboxBody::Continue(_)
-        | InboxBody::LateResult(_)
-        | InboxBody::Command(_) => None,
-    }
+    let InboxBody::Custom(custom) = &item.body else { return item.prompt().map(Cow::Borrowed) };
+    Some(Cow::Owned(PromptInput {
+        prompt_id: custom.prompt_id.clone(),
+        user: custom.user.clone(),
+        when_idle: WhenIdle::Start,
+        input: None,
+        visible: custom.message.display,
+        model: None,
+        source: Source::Plugin,
+        traceparent: item.traceparent.clone(),
+    }))
 }
 
 pub(super) fn waits(draft: &Draft, is_meant: impl Fn(&InboxItem) -> bool) -> bool {

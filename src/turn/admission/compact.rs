@@ -7,12 +7,10 @@ use crate::agent::inbox::InboxItem;
 use crate::agent::raw::RawJson;
 use crate::agent::step::CompactInput;
 use crate::ids::{ConversationKey, InputId};
-use crate::store::Write;
 use crate::telemetry::trace;
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
 use crate::turn::admission::place::busy_with;
-use crate::turn::admission::stop::{ring, stop_document};
-use crate::turn::admission::write::{Written, write_surely};
+use crate::turn::admission::stop::{ring, with_stop};
 use crate::turn::admission::{Answer, Refusal};
 use crate::turn::views::load;
 use crate::turn::{World, record};
@@ -64,21 +62,10 @@ pub async fn compact(
         traceparent: trace::traceparent(),
         body: CompactInput { instructions }.body(),
     };
-    let wish = || Write::Create(record::inbox_document(&item, Some(item.accepted_at)));
-    let stop = running.map(|prompt_id| Write::Create(stop_document(world, &prompt_id)));
-    world.probe.reached("admission.accept").await;
-    let writes = std::iter::once(wish()).chain(stop).collect();
-    if let Written::Lost = write_surely(world, key, writes).await? {
-        if let Some(found) = earlier(world, key, input_id.as_str()).await? {
-            return repeated(world, key, &found, idempotency).await;
-        }
-        // Somebody stops the same prompt: that one stop is enough.
-        if let Written::Lost = write_surely(world, key, vec![wish()]).await? {
-            let found = earlier(world, key, input_id.as_str()).await?;
-            return repeated(world, key, &found.ok_or_else(Refusal::contended)?, idempotency).await;
-        }
+    let document = record::inbox_document(&item, Some(item.accepted_at));
+    if let Some(found) = with_stop(world, key, (&document, &input_id), running.as_ref()).await? {
+        return repeated(world, key, &found, idempotency).await;
     }
-    world.probe.reached("admission.accepted").await;
     ring(world, key).await;
     Ok(answer)
 }

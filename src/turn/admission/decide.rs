@@ -204,26 +204,12 @@ fn settled(approval: &Approval, decision: &Decision, is_replayed: bool) -> Answe
 
 fn verdict(kind: RequestKind, text: &str) -> Result<Verdict, Refusal> {
     let offered = kind.decisions();
-    let found = offered.iter().find(|verdict| verdict_name(**verdict) == text);
+    let found = offered.iter().find(|verdict| verdict.name() == text);
     found.copied().ok_or_else(|| {
         let names: Vec<String> =
-            offered.iter().map(|verdict| format!("`{}`", verdict_name(*verdict))).collect();
+            offered.iter().map(|verdict| format!("`{}`", verdict.name())).collect();
         Refusal::invalid("/decision", format!("`decision` is one of: {}", names.join(", ")))
     })
-}
-
-/// As JSON has it.
-pub fn verdict_name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Approve => "approve",
-        Verdict::Reject => "reject",
-        Verdict::Happened => "happened",
-        Verdict::DidNotHappen => "did_not_happen",
-        Verdict::Again => "again",
-        Verdict::Answer => "answer",
-        Verdict::Expired => "expired",
-        Verdict::Aborted => "aborted",
-    }
 }
 
 /// Whether reason and value are what the verdict needs.

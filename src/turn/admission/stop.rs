@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::inbox::{AbortInput, Admission, InboxBody, InboxItem, Outcome, Receipt};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::ids::{ConversationKey, InputId, PromptId};
-use crate::store::Write;
+use crate::store::{Document, Write};
 use crate::telemetry::trace;
 use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
 use crate::turn::admission::place::busy_with;
@@ -61,28 +61,40 @@ pub async fn abort(
     // Who sends the same request again hears the same, whatever runs by then.
     let admission = idempotency.admission(&answer);
     let receipt = receipt(world, input_id.clone(), admission, prompt_id.clone());
-    let mut writes = vec![Write::Create(record::receipt_document(&receipt))];
-    if let Some(prompt_id) = &prompt_id {
-        writes.push(Write::Create(stop_document(world, prompt_id)));
+    let document = record::receipt_document(&receipt);
+    if let Some(found) = with_stop(world, key, (&document, &input_id), prompt_id.as_ref()).await? {
+        return repeated(world, key, &found, idempotency).await;
     }
-    world.probe.reached("admission.accept").await;
-    if let Written::Lost = write_surely(world, key, writes).await? {
-        if let Some(found) = earlier(world, key, input_id.as_str()).await? {
-            let replayed = repeated(world, key, &found, idempotency).await?;
-            return Ok(replayed);
-        }
-        // Somebody stops the same prompt: that one stop is enough.
-        let writes = vec![Write::Create(record::receipt_document(&receipt))];
-        if let Written::Lost = write_surely(world, key, writes).await? {
-            let found = earlier(world, key, input_id.as_str()).await?;
-            found.ok_or_else(Refusal::contended)?;
-        }
-    }
-    world.probe.reached("admission.accepted").await;
     if prompt_id.is_some() {
         ring(world, key).await;
     }
     Ok(answer)
+}
+
+/// Keeps what a request is, and a stop for that prompt; an earlier one with the same key, if there is one.
+pub(super) async fn with_stop(
+    world: &World,
+    key: &ConversationKey,
+    (document, input_id): (&Document, &InputId),
+    prompt_id: Option<&PromptId>,
+) -> Result<Option<Earlier>, Refusal> {
+    let own = || Write::Create(document.clone());
+    let stop = prompt_id.map(|prompt_id| Write::Create(stop_document(world, prompt_id)));
+    world.probe.reached("admission.accept").await;
+    let writes = std::iter::once(own()).chain(stop).collect();
+    if let Written::Lost = write_surely(world, key, writes).await? {
+        let found = earlier(world, key, input_id.as_str()).await?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        // Somebody stops the same prompt: that one stop is enough.
+        if let Written::Lost = write_surely(world, key, vec![own()]).await? {
+            let found = earlier(world, key, input_id.as_str()).await?;
+            return found.ok_or_else(Refusal::contended).map(Some);
+        }
+    }
+    world.probe.reached("admission.accepted").await;
+    Ok(None)
 }
 
 /// Whoever performs something here stops at once; a prompt at rest is ended by the delivery that is rung for.
@@ -122,22 +134,11 @@ fn receipt(
     admission: Admission,
     prompt_id: Option<PromptId>,
 ) -> Receipt {
-    Receipt {
-        input_id,
-        accepted_at: world.clock.now(),
-        admission,
-        outcome: if prompt_id.is_some() { Outcome::Landed } else { Outcome::Ignored },
-        turn: 0,
-        prompt_id,
-        decision: None,
-        skipped_calls: Vec::new(),
-        ran_calls: Vec::new(),
-        unknown_calls: Vec::new(),
-        extra: Extra::new(),
-    }
+    let outcome = if prompt_id.is_some() { Outcome::Landed } else { Outcome::Ignored };
+    Receipt { prompt_id, ..Receipt::new(input_id, world.clock.now(), admission, outcome) }
 }
 
-pub(super) fn stop_document(world: &World, prompt_id: &PromptId) -> crate::store::Document {
+fn stop_document(world: &World, prompt_id: &PromptId) -> Document {
     let now = world.clock.now();
     let item = InboxItem {
         input_id: stop_id(prompt_id),

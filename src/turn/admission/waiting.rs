@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::agent::content::Content;
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, Outcome, PromptInput, Queue, Receipt, WhenIdle};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::RawJson;
 use crate::ids::ConversationKey;
 use crate::store::Write;
 use crate::turn::admission::idempotency::{Idempotency, earlier};
@@ -225,19 +225,8 @@ async fn take_back(world: &World, key: &ConversationKey, id: &str) -> Result<Tak
             Found::Waiting(item, stored) => (item, stored),
             Found::Settled(receipt) => return Ok(TakenBack::Before(receipt)),
         };
-        let receipt = Receipt {
-            input_id: item.input_id.clone(),
-            accepted_at: item.accepted_at,
-            admission: item.admission.clone(),
-            outcome: Outcome::Cleared,
-            turn: 0,
-            prompt_id: None,
-            decision: None,
-            skipped_calls: Vec::new(),
-            ran_calls: Vec::new(),
-            unknown_calls: Vec::new(),
-            extra: Extra::new(),
-        };
+        let (input_id, admission) = (item.input_id.clone(), item.admission.clone());
+        let receipt = Receipt::new(input_id, item.accepted_at, admission, Outcome::Cleared);
         let document = record::receipt_document(&receipt);
         world.probe.reached("admission.clear").await;
         let writes = vec![Write::Replace(document, Some(stored.etag))];

@@ -99,20 +99,9 @@ pub(crate) fn receipt_document(
     answer: &Answer,
     now: Timestamp,
 ) -> Document {
-    let receipt = Receipt {
-        input_id: idempotency.input_id(key),
-        accepted_at: now,
-        admission: idempotency.admission(&kept(answer)),
-        outcome: Outcome::Landed,
-        turn: 0,
-        prompt_id: None,
-        decision: None,
-        skipped_calls: Vec::new(),
-        ran_calls: Vec::new(),
-        unknown_calls: Vec::new(),
-        extra: crate::agent::raw::Extra::new(),
-    };
-    record::receipt_document(&receipt)
+    let admission = idempotency.admission(&kept(answer));
+    let input_id = idempotency.input_id(key);
+    record::receipt_document(&Receipt::new(input_id, now, admission, Outcome::Landed))
 }
 
 /// Bytes that a write adds to its batch.

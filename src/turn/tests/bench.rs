@@ -5,6 +5,7 @@ mod chat;
 mod counting;
 mod probes;
 mod steady;
+mod trouble;
 mod windowed;
 
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,7 @@ pub(super) use self::counting::Counting;
 use self::probes::CrashProbe;
 pub(super) use self::probes::{HookProbe, PauseProbe, RuntimeClock};
 pub(super) use self::steady::Steady;
+pub(super) use self::trouble::{bad_queue, bad_store, die};
 pub(super) use self::windowed::Windowed;
 use crate::agent::content::Content;
 use crate::agent::entry::{Entry, Source};

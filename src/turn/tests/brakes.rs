@@ -78,7 +78,10 @@ async fn a_paused_agent_is_asked_nothing_and_goes_on_when_it_is_let_go() {
         assert_eq!((head.claims, head.claim.is_none(), head.min_reader), (0, true, 3));
         let (waits_for, why) = waits_for(&bench).await;
         assert_eq!(waits_for, WaitsFor::Paused);
-        assert!(why.contains("paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:"), "{why}");
+        assert!(
+            why.contains("paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:"),
+            "{why}"
+        );
         bench.brakes = Arc::default();
         let before = bench.clock.now();
         pass(&mut bench, 2).await;

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use self::shut::Shut;
-use super::bench::{Bench, PauseProbe, Script, call, owner, text};
+use super::bench::{Bench, PauseProbe, Script, bad_store, call, die, owner, text};
 use crate::agent::budget::Books;
 use crate::agent::entry::{EntryBody, PromptState, PromptStop};
 use crate::agent::head::{Head, State};
@@ -24,6 +24,7 @@ use crate::queue::{self, Queue as _};
 use crate::settings::budgets::{Bound, Bounds, Budgets};
 use crate::settings::rates::{Rate, RateLimits};
 use crate::store::memory::Faults;
+use crate::store::watched::Watched;
 use crate::store::{Freshness, Partition};
 use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::admission::delete::delete_conversation;
@@ -202,21 +203,7 @@ async fn a_crash_at_any_boundary_of_the_books_loses_nothing_and_counts_nothing_t
         bench.ask(&client).await;
         let pause = Arc::new(PauseProbe::new(boundary));
         let victim = bench.worker(pause.clone());
-        let nudge = Bench::nudge();
-        let mut was_reached = false;
-        for _ in 0..3 {
-            tokio::select! {
-                biased;
-                () = pause.reached.notified() => {
-                    was_reached = true;
-                    break;
-                }
-                handled = handle(&victim, &nudge) => {
-                    handled.unwrap();
-                }
-            }
-        }
-        assert!(was_reached, "{boundary}");
+        die(victim, &pause).await;
         bench.run().await;
         pass(&mut bench, 15).await;
         let head = bench.head().await.unwrap();
@@ -263,17 +250,7 @@ async fn bad_days_leave_books_that_agree() {
         let mut bench = Bench::new(seed);
         *bench.model.usage.lock().unwrap() = Usage { total_tokens: 7, ..Usage::default() };
         bench.money = everything_is_bounded();
-        bench.store.set_faults(Faults {
-            conflict: 0.03,
-            conflict_after: 0.03,
-            unavailable_before: 0.03,
-            unavailable_after: 0.03,
-            unavailable_late: 0.02,
-            unavailable_reads: 0.02,
-            stale_reads: 0.2,
-            short_pages: 0.2,
-            step_aside: 0.2,
-        });
+        bench.store.set_faults(bad_store());
         bench.crash_in_a_hundred = 4;
         bench.conversations = ["c", "d", "e"].map(|id| owner().key(id)).to_vec();
         let world = bench.worker(Arc::new(NoProbe));
@@ -383,7 +360,7 @@ async fn a_model_call_over_its_rate_waits_and_holds_nobody() {
 #[tokio::test(start_paused = true)]
 async fn no_call_is_made_while_the_books_do_not_answer_and_none_is_lost() {
     let mut bench = stage(says_hello);
-    let shut = Arc::new(Shut { inner: bench.store.clone(), is_shut: AtomicBool::new(true) });
+    let shut = Arc::new(Watched { inner: bench.store.clone(), watch: Shut(AtomicBool::new(true)) });
     bench.shared = shut.clone();
     bench.money = everything_is_bounded();
     let world = bench.worker(Arc::new(NoProbe));
@@ -392,7 +369,7 @@ async fn no_call_is_made_while_the_books_do_not_answer_and_none_is_lost() {
     let head = bench.head().await.unwrap();
     assert_eq!((*bench.model.answers.lock().unwrap(), head.claims), (0, 0), "it waits");
     assert!(head.held.is_some() && head.due.is_some());
-    shut.is_shut.store(false, Ordering::SeqCst);
+    shut.watch.0.store(false, Ordering::SeqCst);
     pass(&mut bench, 14).await;
     let head = bench.head().await.unwrap();
     assert_eq!(head.prompts[0].stop_reason, Some(PromptStop::End));

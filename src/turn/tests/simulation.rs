@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bench::Bench;
+use super::bench::{Bench, bad_queue, bad_store};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::message::Message;
-use crate::queue::Faults as QueueFaults;
 use crate::settings::brakes::parse;
 use crate::store::memory as stores;
 use crate::turn::NoProbe;
@@ -56,25 +55,8 @@ async fn brake_now_and_then(bench: &mut Bench) {
 async fn bad_day(seed: u64, at_once: u32, is_braked: bool) -> Bench {
     let mut bench = Bench::new(seed);
     bench.run_calls_at_once(at_once);
-    bench.store.set_faults(stores::Faults {
-        conflict: 0.03,
-        conflict_after: 0.03,
-        unavailable_before: 0.03,
-        unavailable_after: 0.03,
-        unavailable_late: 0.02,
-        unavailable_reads: 0.02,
-        stale_reads: 0.2,
-        short_pages: 0.2,
-        step_aside: 0.2,
-    });
-    bench.queue.set_faults(QueueFaults {
-        lose: 20,
-        double: 20,
-        delay: 20,
-        delay_max: Duration::from_secs(100),
-        reorder: 20,
-        unavailable: 5,
-    });
+    bench.store.set_faults(bad_store());
+    bench.queue.set_faults(bad_queue());
     bench.crash_in_a_hundred = 4;
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bench::{Bench, Counting, PauseProbe, call, idempotency, text};
+use super::bench::{Bench, Counting, PauseProbe, bad_queue, bad_store, call, idempotency, text};
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::agent::inbox::{Outcome, Receipt};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::ids::EffectId;
-use crate::queue::{self, Faults as QueueFaults};
+use crate::queue;
 use crate::store::memory as stores;
 use crate::store::{Freshness, Partition};
 use crate::turn::admission::Refusal;
@@ -374,25 +374,8 @@ async fn a_stop_on_a_bad_day_is_true_as_well() {
     let mut landed = 0;
     for seed in 1..=60 {
         let mut bench = Bench::with(seed, looks_and_pays);
-        bench.store.set_faults(stores::Faults {
-            conflict: 0.03,
-            conflict_after: 0.03,
-            unavailable_before: 0.03,
-            unavailable_after: 0.03,
-            unavailable_late: 0.02,
-            unavailable_reads: 0.02,
-            stale_reads: 0.2,
-            short_pages: 0.2,
-            step_aside: 0.2,
-        });
-        bench.queue.set_faults(QueueFaults {
-            lose: 20,
-            double: 20,
-            delay: 20,
-            delay_max: Duration::from_secs(100),
-            reorder: 20,
-            unavailable: 5,
-        });
+        bench.store.set_faults(bad_store());
+        bench.queue.set_faults(bad_queue());
         bench.crash_in_a_hundred = 4;
         let world = bench.worker(Arc::new(NoProbe));
         bench.ask(&world).await;

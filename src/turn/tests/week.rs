@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::bench::{Bench, Steady, call, owner, text, three_rounds};
+use super::bench::{Bench, Steady, bad_queue, bad_store, call, owner, text, three_rounds};
 use super::checks;
 use crate::agent::entry::{EntryBody, PromptState};
 use crate::queue::Faults as QueueFaults;
@@ -53,17 +53,18 @@ fn week(results: usize, said: &str) -> Vec<Value> {
 
 fn store_faults(troubles: &Troubles) -> Faults {
     let of = |trouble: &str, chance: f64| if troubles.contains(&trouble) { chance } else { 0.0 };
+    let bad = bad_store();
     Faults {
-        conflict: of("conflicts", 0.03),
-        conflict_after: of("conflicts", 0.03),
-        unavailable_before: of("lost answers of the store", 0.03),
-        unavailable_after: of("lost answers of the store", 0.03),
-        unavailable_late: of("late batches", 0.02),
-        unavailable_reads: of("reads that fail", 0.02),
-        stale_reads: of("stale reads and short pages", 0.2),
-        short_pages: of("stale reads and short pages", 0.2),
+        conflict: of("conflicts", bad.conflict),
+        conflict_after: of("conflicts", bad.conflict_after),
+        unavailable_before: of("lost answers of the store", bad.unavailable_before),
+        unavailable_after: of("lost answers of the store", bad.unavailable_after),
+        unavailable_late: of("late batches", bad.unavailable_late),
+        unavailable_reads: of("reads that fail", bad.unavailable_reads),
+        stale_reads: of("stale reads and short pages", bad.stale_reads),
+        short_pages: of("stale reads and short pages", bad.short_pages),
         // Nothing goes wrong by it: it only moves races about.
-        step_aside: 0.2,
+        step_aside: bad.step_aside,
     }
 }
 
@@ -71,14 +72,7 @@ fn queue_faults(troubles: &Troubles) -> QueueFaults {
     if !troubles.contains(&"messages lost, doubled, late and reordered") {
         return QueueFaults::default();
     }
-    QueueFaults {
-        lose: 20,
-        double: 20,
-        delay: 20,
-        delay_max: Duration::from_secs(100),
-        reorder: 20,
-        unavailable: 5,
-    }
+    bad_queue()
 }
 
 fn prepare(bench: &mut Bench, troubles: &Troubles) {

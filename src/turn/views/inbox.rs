@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::inbox::{
-    CustomInput, DeliverAs, InboxBody, InboxItem, Outcome, PromptInput, Receipt, WhenIdle,
+    CustomInput, DeliverAs, InboxBody, InboxItem, Outcome, Receipt, WhenIdle,
 };
 use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso};
@@ -154,20 +154,6 @@ pub(crate) fn is_said(item: &InboxItem) -> bool {
     item.queue().is_some()
 }
 
-fn said(item: &InboxItem) -> Option<&PromptInput> {
-    match &item.body {
-        InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
-            Some(prompt)
-        }
-        InboxBody::Custom(_)
-        | InboxBody::Decision(_)
-        | InboxBody::Abort(_)
-        | InboxBody::Continue(_)
-        | InboxBody::LateResult(_)
-        | InboxBody::Command(_) => None,
-    }
-}
-
 fn custom(item: &InboxItem) -> Option<&CustomInput> {
     if let InboxBody::Custom(custom) = &item.body { Some(custom) } else { None }
 }
@@ -180,7 +166,7 @@ pub(crate) fn etag_of(item: &InboxItem) -> String {
 }
 
 pub(crate) fn queued(item: &InboxItem) -> InputView {
-    let (prompt, custom) = (said(item), custom(item));
+    let (prompt, custom) = (item.prompt(), custom(item));
     let content = custom.map(|custom| &custom.message.content);
     InputView {
         input_id: item.input_id.clone(),

@@ -18,7 +18,7 @@ async fn owners_ask_about_their_own_and_operators_about_all_of_their_tenant() {
     );
     assert_eq!(
         view["why"],
-        "A person is asked since 2023-11-14T22:13:20.000Z whether `pay` may run."
+        "It waits for a person, who was asked at 2023-11-14T22:13:20.000Z whether `pay` may run."
     );
     assert_eq!(view["since"], "2023-11-14T22:13:20.000Z");
     let text = view.to_string();

@@ -3,21 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
-
-use crate::clock::Timestamp;
-use crate::ids::{ConversationKey, WorkerId};
 use crate::store::memory::MemoryStore;
-use crate::store::{
-    ClaimRequest, Claimed, ConversationStore, ETag, Freshness, HeadQuery, Owed, Page, Partition,
-    Selection, StoreError, Stored, Write,
-};
+use crate::store::watched::{Asked, Watch, Watched};
+use crate::store::{StoreError, Write};
 
-#[derive(Debug)]
-pub(super) struct CountingStore {
-    inner: Arc<MemoryStore>,
-    counts: Mutex<Counts>,
-}
+pub(super) type CountingStore = Watched<Mutex<Counts>>;
 
 /// Requests by what they are: `read head`, `select live`, `write watch`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,11 +25,11 @@ impl Counts {
 
 impl CountingStore {
     pub(super) fn new(inner: Arc<MemoryStore>) -> Self {
-        Self { inner, counts: Mutex::default() }
+        Self { inner, watch: Mutex::default() }
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.counts.lock().unwrap().clone()
+        self.watch.lock().unwrap().clone()
     }
 
     /// What was asked since those were counted.
@@ -51,69 +41,24 @@ impl CountingStore {
         now.0.retain(|_, count| *count > 0);
         now
     }
+}
 
-    fn count(&self, what: String) {
-        *self.counts.lock().unwrap().0.entry(what).or_default() += 1;
+impl Watch for Mutex<Counts> {
+    fn asked(&self, asked: &Asked<'_>) -> Result<(), StoreError> {
+        let what = match asked {
+            Asked::Write(_, writes) => format!("write {}", first_kind(writes)),
+            Asked::Read(_, id) => format!("read {id}"),
+            Asked::Select(selection) => format!("select {}", selection.kind.as_str()),
+            Asked::Claim | Asked::Due | Asked::Heads => return Ok(()),
+        };
+        *self.lock().unwrap().0.entry(what).or_default() += 1;
+        Ok(())
     }
 }
 
-#[async_trait]
-impl ConversationStore for CountingStore {
-    async fn write(
-        &self,
-        partition: &Partition,
-        writes: Vec<Write>,
-    ) -> Result<Vec<ETag>, StoreError> {
-        let kind = match writes.first() {
-            Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.as_str(),
-            Some(Write::Delete(..)) | None => "nothing",
-        };
-        self.count(format!("write {kind}"));
-        self.inner.write(partition, writes).await
-    }
-
-    async fn read(
-        &self,
-        partition: &Partition,
-        id: &str,
-        freshness: Freshness,
-    ) -> Result<Option<Stored>, StoreError> {
-        self.count(format!("read {id}"));
-        self.inner.read(partition, id, freshness).await
-    }
-
-    async fn select(
-        &self,
-        partition: &Partition,
-        selection: &Selection,
-        freshness: Freshness,
-    ) -> Result<Vec<Stored>, StoreError> {
-        self.count(format!("select {}", selection.kind.as_str()));
-        self.inner.select(partition, selection, freshness).await
-    }
-
-    async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        self.inner.claim(request).await
-    }
-
-    async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError> {
-        self.inner.renew(request).await
-    }
-
-    async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.inner.release(key, worker).await;
-    }
-
-    async fn due(
-        &self,
-        at: Timestamp,
-        limit: usize,
-        continuation: Option<&str>,
-    ) -> Result<Page<Owed>, StoreError> {
-        self.inner.due(at, limit, continuation).await
-    }
-
-    async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        self.inner.heads(query).await
+fn first_kind(writes: &[Write]) -> &str {
+    match writes.first() {
+        Some(Write::Create(document) | Write::Replace(document, _)) => document.kind.as_str(),
+        Some(Write::Delete(..)) | None => "nothing",
     }
 }

@@ -1,5 +1,6 @@
 //! Summaries and money: each call that is made for one is held, counted once, and holds nothing afterwards.
 
+use super::super::bench::die;
 use super::super::money::{account, check_books, everything_is_bounded, pass, users_have};
 use super::*;
 use crate::agent::usage::Tally;
@@ -30,21 +31,7 @@ async fn what_summaries_took_reaches_the_books_once_and_nothing_stays_held() {
 async fn crash(mut bench: Bench, model: &Windowed, boundary: &'static str) {
     let pause = Arc::new(PauseProbe::new(boundary));
     let victim = bench.worker(pause.clone());
-    let nudge = Bench::nudge();
-    let mut was_reached = false;
-    for _ in 0..3 {
-        tokio::select! {
-            biased;
-            () = pause.reached.notified() => {
-                was_reached = true;
-                break;
-            }
-            handled = handle(&victim, &nudge) => {
-                handled.unwrap();
-            }
-        }
-    }
-    assert!(was_reached, "{boundary}");
+    die(victim, &pause).await;
     let held = bench.head().await.unwrap().held;
     tokio::time::sleep(Duration::from_secs(66)).await;
     bench.run().await;

@@ -173,41 +173,41 @@ fn every_way_to_stand_still_has_a_sentence_of_its_own() {
     }
     insta::assert_snapshot!(text, @r"
     nothing: Nothing is owed: nothing was asked since it began at 2027-01-15T08:00:00.000Z.
-    nothing: Nothing is owed: the last prompt is completed since 2027-01-15T08:00:00.000Z.
-    next_prompt: Nothing runs; 1 input is held for the next prompt since 2027-01-15T08:00:30.000Z.
-    nudge: 2 inputs are accepted since 2027-01-15T08:00:30.000Z: no worker has come yet.
-    nudge: 1 input is accepted since 2027-01-15T08:00:30.000Z: no worker has come yet. That is overdue.
-    newer_version: It waits for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
-    newer_version: It waits for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
-    nudge: An answer of the model is owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
-    model: A worker asks the model, try 2, since 2027-01-15T08:00:00.000Z.
-    model: A worker asks the model since 2027-01-15T08:00:00.000Z.
-    model: A worker asks the model since 2027-01-15T08:00:00.000Z.
+    nothing: Nothing is owed: the last prompt was completed at 2027-01-15T08:00:00.000Z.
+    next_prompt: Nothing runs; 1 input has been held for the next prompt since 2027-01-15T08:00:30.000Z.
+    nudge: 2 inputs have been accepted since 2027-01-15T08:00:30.000Z: no worker has come yet.
+    nudge: 1 input has been accepted since 2027-01-15T08:00:30.000Z: no worker has come yet. That is overdue.
+    newer_version: It has waited for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
+    newer_version: It has waited for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
+    nudge: An answer of the model has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    model: A worker has been asking the model, try 2, since 2027-01-15T08:00:00.000Z.
+    model: A worker has been asking the model since 2027-01-15T08:00:00.000Z.
+    model: A worker has been asking the model since 2027-01-15T08:00:00.000Z.
     take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the model's answer is owed, another one has to take over. That is overdue.
     retry: The model's answer failed at 2027-01-15T08:00:00.000Z; try 2 is made at 2027-01-15T08:01:04.000Z.
     retry: The summary failed at 2027-01-15T08:00:00.000Z; try 3 is made at 2027-01-15T08:01:04.000Z.
-    nudge: A summary of the conversation is owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
-    summary: A worker sums the conversation up since 2027-01-15T08:00:00.000Z.
+    nudge: A summary of the conversation has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    summary: A worker has been summing the conversation up since 2027-01-15T08:00:00.000Z.
     back_off: 3 workers tried since 2027-01-15T08:00:00.000Z and none came to the end: the model's answer is owed; the next tries at 2027-01-15T08:01:08.000Z, and after 5 the prompt fails.
     back_off: 3 workers tried since 2027-01-15T08:00:00.000Z and none came to the end: the result of `look`, `pay` is owed; the next tries at 2027-01-15T08:01:08.000Z, and after 5 the prompt fails.
-    nudge: The result of `look`, `pay` is owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
-    tools: A worker runs `look` since 2027-01-15T08:00:00.000Z.
+    nudge: The result of `look`, `pay` has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    tools: A worker has been running `look` since 2027-01-15T08:00:00.000Z.
     take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the result of `look` is owed, another one has to take over. That is overdue.
-    worker: A worker takes in what came since 2027-01-15T08:00:00.000Z.
-    approval: A person is asked since 2027-01-15T08:00:10.000Z whether `pay` may run.
-    outcome: A person is asked since 2027-01-15T08:00:10.000Z what became of `pay`, whose answer was lost.
-    answer: A person is asked something by an extension since 2027-01-15T08:00:10.000Z.
-    nudge: What it waited for is there since 2027-01-15T08:00:20.000Z: no worker has come yet.
-    budget: The budget of this prompt is used up: 1200 of 1000 tokens, and a person is asked since 2027-01-15T08:00:10.000Z whether it may cost more.
-    nudge: A stop is asked for since 2027-01-15T08:00:20.000Z: no worker has come yet.
-    rate: Its owner's model calls come faster than TURNWHEEL_RATE_LIMITS lets them since 2027-01-15T08:00:00.000Z; the next is made at 2027-01-15T08:01:30.000Z.
-    budget_in_use: Model calls under way may use up what is left of a budget since 2027-01-15T08:00:00.000Z; it looks again at 2027-01-15T08:01:30.000Z.
+    worker: A worker has been taking in what came since 2027-01-15T08:00:00.000Z.
+    approval: It waits for a person, who was asked at 2027-01-15T08:00:10.000Z whether `pay` may run.
+    outcome: It waits for a person, who was asked at 2027-01-15T08:00:10.000Z what became of `pay`, whose answer was lost.
+    answer: It waits for a person, who was asked something by an extension at 2027-01-15T08:00:10.000Z.
+    nudge: What it waited for has been there since 2027-01-15T08:00:20.000Z: no worker has come yet.
+    budget: The budget of this prompt is used up: 1200 of 1000 tokens, and it waits for a person, who was asked at 2027-01-15T08:00:10.000Z whether it may cost more.
+    nudge: A stop has been asked for since 2027-01-15T08:00:20.000Z: no worker has come yet.
+    rate: Its owner's model calls have come faster than TURNWHEEL_RATE_LIMITS lets them since 2027-01-15T08:00:00.000Z; the next is made at 2027-01-15T08:01:30.000Z.
+    budget_in_use: Since 2027-01-15T08:00:00.000Z model calls under way may use up what is left of a budget; it looks again at 2027-01-15T08:01:30.000Z.
     books: The tenant's books have not answered since 2027-01-15T08:00:00.000Z, and without them no model call is made; it looks again at 2027-01-15T08:01:30.000Z.
-    paused: The agent `clerk` is paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:20.000Z; what is owed is kept.
-    paused: The tool `pay` is paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:20.000Z; what is owed is kept.
-    paused: Everything is paused by TURNWHEEL_PAUSED since 2027-01-15T08:00:20.000Z; what is owed is kept.
-    conversation: A call waits for the conversation other since 2027-01-15T08:00:00.000Z.
-    callback: A call waits for an answer from outside since 2027-01-15T08:00:00.000Z.
+    paused: The agent `clerk` is paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:20.000Z, and what is owed is kept.
+    paused: The tool `pay` is paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:20.000Z, and what is owed is kept.
+    paused: Everything is paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:20.000Z, and what is owed is kept.
+    conversation: A call has waited for the conversation other since 2027-01-15T08:00:00.000Z.
+    callback: A call has waited for an answer from outside since 2027-01-15T08:00:00.000Z.
     ");
     let names: BTreeSet<String> =
         views.iter().map(|view| json!(view.waits_for).to_string()).collect();

@@ -4,7 +4,7 @@
 use crate::agent::brake::Behind;
 use crate::agent::budget::Shortage;
 use crate::agent::entry::PromptState;
-use crate::agent::request::{Request, RequestKind, Verdict};
+use crate::agent::request::{Request, RequestKind};
 use crate::agent::step::CLAIMS_MAX;
 use crate::turn::views::why::Facts;
 use crate::turn::views::why::cause::{Cause, Step};
@@ -18,12 +18,12 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             format!("Nothing is owed: nothing was asked since it began at {since}.")
         }
         Cause::Nothing { last: Some(state) } => {
-            format!("Nothing is owed: the last prompt is {} since {since}.", end(*state))
+            format!("Nothing is owed: the last prompt {} at {since}.", end(*state))
         }
         Cause::Held { inputs, .. } => {
             format!(
                 "Nothing runs; {} held for the next prompt since {since}.",
-                counted(*inputs, "input is", "inputs are")
+                counted(*inputs, "input has been", "inputs have been")
             )
         }
         Cause::Nudge(step) => format!("{} since {since}: no worker has come yet.", owed(step)),
@@ -46,10 +46,10 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             let until = put_off.until;
             match put_off.behind {
                 Behind::Rate => format!(
-                    "Its owner's model calls come faster than TURNWHEEL_RATE_LIMITS lets them since {since}; the next is made at {until}."
+                    "Its owner's model calls have come faster than TURNWHEEL_RATE_LIMITS lets them since {since}; the next is made at {until}."
                 ),
                 Behind::BudgetInUse => format!(
-                    "Model calls under way may use up what is left of a budget since {since}; it looks again at {until}."
+                    "Since {since} model calls under way may use up what is left of a budget; it looks again at {until}."
                 ),
                 Behind::Books => format!(
                     "The tenant's books have not answered since {since}, and without them no model call is made; it looks again at {until}."
@@ -57,15 +57,20 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             }
         }
         Cause::Paused(brake) => {
-            format!("{} by {SETTING} since {since}; what is owed is kept.", braked(&brake.on))
+            format!(
+                "{} by {SETTING}: it has waited since {since}, and what is owed is kept.",
+                braked(&brake.on)
+            )
         }
         Cause::NewerVersion => {
             format!(
-                "It waits for a newer version of Turnwheel since {since}: what it owes is unknown to this one."
+                "It has waited for a newer version of Turnwheel since {since}: what it owes is unknown to this one."
             )
         }
-        Cause::Conversation(id) => format!("A call waits for the conversation {id} since {since}."),
-        Cause::Callback => format!("A call waits for an answer from outside since {since}."),
+        Cause::Conversation(id) => {
+            format!("A call has waited for the conversation {id} since {since}.")
+        }
+        Cause::Callback => format!("A call has waited for an answer from outside since {since}."),
     };
     if cause.is_overdue(facts) { format!("{text} That is overdue.") } else { text }
 }
@@ -126,7 +131,7 @@ pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
 
 fn decide(request: &Request, facts: &Facts) -> Vec<String> {
     let id = &facts.head.conversation_id;
-    let decisions: Vec<&str> = request.kind.decisions().iter().map(|it| name(*it)).collect();
+    let decisions: Vec<&str> = request.kind.decisions().iter().map(|it| it.name()).collect();
     let mut ways = vec![format!(
         "POST /api/conversations/{id}/approvals/{} with {}, by {}",
         request.id,
@@ -142,33 +147,28 @@ fn decide(request: &Request, facts: &Facts) -> Vec<String> {
     ways
 }
 
-fn name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Approve => "approve",
-        Verdict::Reject => "reject",
-        Verdict::Happened => "happened",
-        Verdict::DidNotHappen => "did_not_happen",
-        Verdict::Again => "again",
-        Verdict::Answer => "answer",
-        Verdict::Expired => "expired",
-        Verdict::Aborted => "aborted",
-    }
-}
-
 fn asked(request: &Request, others: usize) -> String {
     let tool = request.tool.as_deref().unwrap_or("a call");
     let at = request.requested_at;
     let text = match request.kind {
-        RequestKind::Tool => format!("A person is asked since {at} whether `{tool}` may run"),
-        RequestKind::Outcome => {
-            format!("A person is asked since {at} what became of `{tool}`, whose answer was lost")
+        RequestKind::Tool => {
+            format!("It waits for a person, who was asked at {at} whether `{tool}` may run")
         }
-        RequestKind::Question => format!("A person is asked something by an extension since {at}"),
+        RequestKind::Outcome => {
+            format!(
+                "It waits for a person, who was asked at {at} what became of `{tool}`, whose answer was lost"
+            )
+        }
+        RequestKind::Question => {
+            format!("It waits for a person, who was asked something by an extension at {at}")
+        }
         RequestKind::Budget => {
             let used_up = request.budget.as_ref().map(Shortage::reason);
             let used_up = used_up.unwrap_or_else(|| "A budget is used up.".to_owned());
             let used_up = used_up.trim_end_matches('.').to_owned();
-            format!("{used_up}, and a person is asked since {at} whether it may cost more")
+            format!(
+                "{used_up}, and it waits for a person, who was asked at {at} whether it may cost more"
+            )
         }
     };
     if others == 0 {
@@ -180,10 +180,10 @@ fn asked(request: &Request, others: usize) -> String {
 fn end(state: PromptState) -> &'static str {
     match state {
         // The head calls no ended prompt so.
-        PromptState::Running | PromptState::WaitingForApproval => "over",
-        PromptState::Completed => "completed",
+        PromptState::Running | PromptState::WaitingForApproval => "ended",
+        PromptState::Completed => "was completed",
         PromptState::Failed => "failed",
-        PromptState::Aborted => "aborted",
+        PromptState::Aborted => "was aborted",
     }
 }
 
@@ -200,27 +200,29 @@ fn listed(tools: &[String]) -> String {
 fn owed(step: &Step) -> String {
     match step {
         Step::TakeIn { inputs, .. } => {
-            format!("{} accepted", counted(*inputs, "input is", "inputs are"))
+            format!("{} accepted", counted(*inputs, "input has been", "inputs have been"))
         }
-        Step::Stop { .. } => "A stop is asked for".to_owned(),
-        Step::GoOn { .. } => "What it waited for is there".to_owned(),
-        Step::Answer { attempt: 1 } => "An answer of the model is owed".to_owned(),
-        Step::Answer { attempt } => format!("Try {attempt} of an answer of the model is owed"),
-        Step::Calls(tools) => format!("The result of {} is owed", listed(tools)),
-        Step::Summary => "A summary of the conversation is owed".to_owned(),
-        Step::Rest => "A look is owed".to_owned(),
+        Step::Stop { .. } => "A stop has been asked for".to_owned(),
+        Step::GoOn { .. } => "What it waited for has been there".to_owned(),
+        Step::Answer { attempt: 1 } => "An answer of the model has been owed".to_owned(),
+        Step::Answer { attempt } => {
+            format!("Try {attempt} of an answer of the model has been owed")
+        }
+        Step::Calls(tools) => format!("The result of {} has been owed", listed(tools)),
+        Step::Summary => "A summary of the conversation has been owed".to_owned(),
+        Step::Rest => "A look has been owed".to_owned(),
     }
 }
 
 /// After "A worker".
 fn doing(step: &Step) -> String {
     match step {
-        Step::Answer { attempt: 1 } => "asks the model".to_owned(),
-        Step::Answer { attempt } => format!("asks the model, try {attempt},"),
-        Step::Calls(tools) => format!("runs {}", listed(tools)),
-        Step::Summary => "sums the conversation up".to_owned(),
+        Step::Answer { attempt: 1 } => "has been asking the model".to_owned(),
+        Step::Answer { attempt } => format!("has been asking the model, try {attempt},"),
+        Step::Calls(tools) => format!("has been running {}", listed(tools)),
+        Step::Summary => "has been summing the conversation up".to_owned(),
         Step::TakeIn { .. } | Step::Stop { .. } | Step::GoOn { .. } | Step::Rest => {
-            "takes in what came".to_owned()
+            "has been taking in what came".to_owned()
         }
     }
 }

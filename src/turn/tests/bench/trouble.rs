@@ -1,0 +1,52 @@
+//! The trouble of a bad day, and a worker that dies where it is told to.
+
+use std::time::Duration;
+
+use super::{Bench, PauseProbe};
+use crate::queue::Faults as QueueFaults;
+use crate::store::memory::Faults;
+use crate::turn::World;
+use crate::turn::delivery::handle;
+
+/// Deliveries in which a boundary has to come.
+const DELIVERIES: u32 = 3;
+
+pub(in crate::turn::tests) fn bad_store() -> Faults {
+    Faults {
+        conflict: 0.03,
+        conflict_after: 0.03,
+        unavailable_before: 0.03,
+        unavailable_after: 0.03,
+        unavailable_late: 0.02,
+        unavailable_reads: 0.02,
+        stale_reads: 0.2,
+        short_pages: 0.2,
+        step_aside: 0.2,
+    }
+}
+
+pub(in crate::turn::tests) fn bad_queue() -> QueueFaults {
+    QueueFaults {
+        lose: 20,
+        double: 20,
+        delay: 20,
+        delay_max: Duration::from_secs(100),
+        reorder: 20,
+        unavailable: 5,
+    }
+}
+
+/// It takes nudges until it stands where it pauses, and is gone then.
+pub(in crate::turn::tests) async fn die(victim: World, pause: &PauseProbe) {
+    let nudge = Bench::nudge();
+    for _ in 0..DELIVERIES {
+        tokio::select! {
+            biased;
+            () = pause.reached.notified() => return,
+            handled = handle(&victim, &nudge) => {
+                handled.unwrap();
+            }
+        }
+    }
+    panic!("{pause:?} was not reached");
+}
