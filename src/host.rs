@@ -1,7 +1,7 @@
 //! The local development host: drives the handler over loopback as the Functions host does.
 //!
-//! Stricter where Azure would hang or corrupt silently. It knows the handler only by its address: nothing here calls
-//! what the handler is made of.
+//! Stricter where Azure would hang or corrupt silently. It knows the handler only by its address, or as what answers HTTP
+//! requests in this process: nothing here calls what the handler is made of.
 
 mod admin;
 mod config;
@@ -29,6 +29,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::serve::ListenerExt;
 use http::uri::Authority;
 use tokio::net::TcpListener;
@@ -119,7 +120,7 @@ struct Shared {
 
 /// Listens already; answers and works once [`RunningHost::run`] does.
 pub struct RunningHost {
-    shared: Arc<Shared>,
+    shared: Shared,
     listener: TcpListener,
     address: SocketAddr,
     manual: mpsc::Receiver<Manual>,
@@ -156,7 +157,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         Trigger::Queue { queue } => Some(queue.clone()),
         Trigger::Http { .. } | Trigger::Timer { .. } => None,
     });
-    let shared = Arc::new(Shared {
+    let shared = Shared {
         woken: queues.map(|queue| (queue, watch::Sender::new(0))).collect(),
         config,
         functions,
@@ -169,7 +170,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         lease: options.lease,
         manual: sender,
         stop: CancellationToken::new(),
-    });
+    };
     Ok(RunningHost { shared, listener, address, manual: receiver, grace: options.grace })
 }
 
@@ -178,18 +179,26 @@ impl RunningHost {
         self.address
     }
 
+    /// The handler is in this process: requests go to it without a connection.
+    #[must_use]
+    pub fn beside(mut self, handler: Router) -> Self {
+        self.shared.handler = self.shared.handler.here(handler);
+        self
+    }
+
     /// Works until `stop`, then takes nothing new and waits for what runs, at most [`HostOptions::grace`].
     ///
     /// # Errors
     /// The handler never answered, or a part of the host died: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), HostError> {
+        let Self { shared, listener, manual, grace, address: _ } = self;
+        let shared = Arc::new(shared);
         // However this ends, streams to readers end too.
-        let ended = self.shared.stop.clone().drop_guard();
+        let ended = shared.stop.clone().drop_guard();
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            is_ready = ready(&self.shared.handler) => if !is_ready { return Err(HostError::HandlerSilent) },
+            is_ready = ready(&shared.handler) => if !is_ready { return Err(HostError::HandlerSilent) },
         }
-        let Self { shared, listener, manual, grace, address: _ } = self;
         let mut tasks = JoinSet::new();
         for function in shared.functions.clone() {
             let host = Arc::clone(&shared);

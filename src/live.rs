@@ -36,6 +36,9 @@ pub enum LiveEvent {
     /// Something was committed: the newest event has this number.
     Committed {
         event_seq: u64,
+        /// The prompt that certainly goes on and asks nobody; `None`: who wants to know looks at the store.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        busy_with: Option<PromptId>,
     },
     /// The conversation was deleted.
     #[serde(skip)]

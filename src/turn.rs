@@ -30,6 +30,7 @@ pub mod stopping;
 mod summing;
 pub mod sweep;
 mod telling;
+mod tried;
 pub mod views;
 
 use std::fmt;

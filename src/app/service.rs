@@ -196,7 +196,7 @@ impl App {
             model,
             agents: loaded.catalog.into(),
             extensions: self.extensions,
-            entries: Arc::new(EntryMemory::default()),
+            entries: Arc::new(entries(ports.embedded.is_some())),
             stops: Stops::default(),
             herald: herald(settings, &clock, links)?,
             clock,
@@ -210,7 +210,7 @@ impl App {
         });
         let router = router(&world, settings, keys);
         Ok(Running {
-            host,
+            host: host.map(|host| host.beside(router.clone())),
             handler: Handler { listener, router },
             world,
             is_alone: ports.embedded.is_some(),
@@ -278,6 +278,14 @@ impl Running {
 fn limits(is_alone: bool) -> Limits {
     let limits = Limits::default();
     if is_alone { Limits { settle_after: Duration::from_secs(1), ..limits } } else { limits }
+}
+
+/// Bytes of entries that are worth their memory where reading them again is a look into a file: what some hundred
+/// conversations at work hold.
+const ENTRY_BYTES_ALONE: u64 = 4 * 1024 * 1024;
+
+fn entries(is_alone: bool) -> EntryMemory {
+    if is_alone { EntryMemory::of_bytes(ENTRY_BYTES_ALONE) } else { EntryMemory::default() }
 }
 
 /// The host that drives the handler on this machine.

@@ -2,15 +2,17 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -19,6 +21,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
+use tower::ServiceExt as _;
 
 use super::output::Outputs;
 
@@ -85,9 +88,17 @@ pub enum InvocationError {
 /// Speaks to the handler. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handler {
-    client: Client<HttpConnector, Body>,
+    way: Way,
     authority: Authority,
     errors: Arc<Mutex<VecDeque<String>>>,
+}
+
+/// How a request gets to the handler.
+#[derive(Clone)]
+enum Way {
+    Connection(Client<HttpConnector, Body>),
+    /// In this process the request is handed over as it is, without a connection to oneself.
+    Here(Router),
 }
 
 impl fmt::Debug for Handler {
@@ -105,7 +116,12 @@ impl Handler {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .build(connector);
-        Self { client, authority, errors: Arc::default() }
+        Self { way: Way::Connection(client), authority, errors: Arc::default() }
+    }
+
+    /// The same handler, which runs in this process.
+    pub(crate) fn here(self, router: Router) -> Self {
+        Self { way: Way::Here(router), ..self }
     }
 
     /// Sends a request as it is, to the handler.
@@ -114,17 +130,29 @@ impl Handler {
         mut request: Request<Body>,
         path: PathAndQuery,
     ) -> Result<Response<Body>, InvocationError> {
-        let uri = Uri::builder()
-            .scheme(Scheme::HTTP)
-            .authority(self.authority.clone())
-            .path_and_query(path)
-            .build()
-            .map_err(|error| InvocationError::Unreachable(error.into()))?;
-        *request.uri_mut() = uri;
-        let answer = self.client.request(request).await;
-        answer
-            .map(|answer| answer.map(Body::new))
-            .map_err(|error| InvocationError::Unreachable(error.into()))
+        match &self.way {
+            Way::Connection(client) => {
+                let uri = Uri::builder()
+                    .scheme(Scheme::HTTP)
+                    .authority(self.authority.clone())
+                    .path_and_query(path)
+                    .build()
+                    .map_err(|error| InvocationError::Unreachable(error.into()))?;
+                *request.uri_mut() = uri;
+                let answer = client.request(request).await;
+                answer
+                    .map(|answer| answer.map(Body::new))
+                    .map_err(|error| InvocationError::Unreachable(error.into()))
+            }
+            Way::Here(router) => {
+                *request.uri_mut() = Uri::from(path);
+                let answer = AssertUnwindSafe(router.clone().oneshot(request)).catch_unwind();
+                let Ok(answer) = Box::pin(answer).await else {
+                    return Err(InvocationError::Unreachable("it panicked".into()));
+                };
+                Ok(answer.unwrap_or_else(|never| match never {}))
+            }
+        }
     }
 
     /// Whether anything answers at all: any status is ready.

@@ -28,7 +28,9 @@ pub(crate) async fn prompt(
     let (head, _) = load::head(world, key).await?;
     let mut view = prompts::prompt(world, &head, id).await?;
     while view.state == PromptState::Running && Instant::now() < ends_at {
-        commit(world, &mut *reader, ends_at).await;
+        if commit(world, &mut *reader, ends_at).await.as_ref() == Some(id) {
+            continue;
+        }
         let (head, _) = load::head(world, key).await?;
         if may_have_ended(&head, id) {
             view = prompts::prompt(world, &head, id).await?;
@@ -51,17 +53,25 @@ pub(crate) async fn conversation(
         if view.state != State::Running || Instant::now() >= ends_at {
             return Ok((view, head));
         }
-        commit(world, &mut *reader, ends_at).await;
+        let goes_on = |told: Option<PromptId>| told.is_some() && Instant::now() < ends_at;
+        while goes_on(commit(world, &mut *reader, ends_at).await) {}
     }
 }
 
-/// Until something was committed, or it is time to look. Deltas say nothing about the end.
-async fn commit(world: &World, reader: &mut dyn LiveReader, ends_at: Instant) {
+/// Until something was committed, or it is time to look; the prompt that goes on for certain. Deltas say nothing about the
+/// end.
+async fn commit(world: &World, reader: &mut dyn LiveReader, ends_at: Instant) -> Option<PromptId> {
     let look_at = ends_at.min(Instant::now() + world.live.look_every());
-    let _ = tokio::time::timeout_at(look_at, async {
-        while !matches!(reader.next().await, LiveEvent::Committed { .. } | LiveEvent::Gone) {}
-    })
-    .await;
+    let told = tokio::time::timeout_at(look_at, async {
+        loop {
+            match reader.next().await {
+                LiveEvent::Committed { busy_with, .. } => return busy_with,
+                LiveEvent::Gone => return None,
+                _ => {}
+            }
+        }
+    });
+    told.await.unwrap_or_default()
 }
 
 /// Whether it is worth reading the entries: a look while it certainly runs reads the head alone.

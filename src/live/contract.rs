@@ -45,7 +45,7 @@ pub(crate) fn reset(message: &str) -> LiveEvent {
 }
 
 pub(crate) fn committed(event_seq: u64) -> LiveEvent {
-    LiveEvent::Committed { event_seq }
+    LiveEvent::Committed { event_seq, busy_with: None }
 }
 
 /// All that waits for the reader.

@@ -163,7 +163,7 @@ impl Conversation {
     /// Whether readers are told: a delta without its beginning would be read as a beginning.
     fn take_in(&mut self, event: &LiveEvent) -> bool {
         match event {
-            LiveEvent::Committed { event_seq } => {
+            LiveEvent::Committed { event_seq, .. } => {
                 self.event_seq = self.event_seq.max(*event_seq);
                 if let Some(answer) = &mut self.answer {
                     answer.is_doubtful = true;

@@ -66,11 +66,11 @@ mod tests {
         for number in 0..200 {
             live.publish(&key("c"), text("m1", &number.to_string()));
         }
-        live.publish(&key("c"), LiveEvent::Committed { event_seq: 1 });
+        live.publish(&key("c"), LiveEvent::Committed { event_seq: 1, busy_with: None });
         let mut events = std::iter::from_fn(|| reader.next().now_or_never());
         assert_eq!(events.next(), Some(start("m1")));
         let rest: Vec<_> = events.collect();
-        assert_eq!(rest.last(), Some(&LiveEvent::Committed { event_seq: 1 }));
+        assert_eq!(rest.last(), Some(&LiveEvent::Committed { event_seq: 1, busy_with: None }));
         rest.len() - 1
     }
 

@@ -34,7 +34,7 @@ pub const DATABASE_FILE: &str = "conversations.db";
 /// The field order is the order of closing: reading, then writing, and only then may another process begin.
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    claims: Claims,
+    claims: Arc<Claims>,
     warm: Arc<Warm>,
     readers: Arc<Readers>,
     writer: Writer,
@@ -79,10 +79,12 @@ impl EmbeddedStore {
         let file = folder.join(DATABASE_FILE);
         let (connection, generation) = schema::open(&file)?;
         let warm = Arc::<Warm>::default();
-        let writer = Writer::start(connection, generation, Arc::clone(&warm))
+        let claims = Arc::<Claims>::default();
+        let kept = (Arc::clone(&warm), Arc::clone(&claims));
+        let writer = Writer::start(connection, generation, kept)
             .map_err(|source| OpenError::Database { file: file.clone(), source })?;
         let readers = Arc::new(Readers::new(file));
-        Ok(Self { claims: Claims::default(), warm, readers, writer, lock })
+        Ok(Self { claims, warm, readers, writer, lock })
     }
 
     /// What another process is told when it finds the folder in use: one line, such as the address to speak to.

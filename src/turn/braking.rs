@@ -8,22 +8,23 @@ use crate::agent::phase::Phase;
 use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::turn::hold::Hold;
+use crate::turn::tried::Tried;
 
 /// When the first look comes; the sweep's follow, one each minute.
 const LOOK_AFTER: Duration = Duration::from_mins(1);
 
 impl Hold<'_> {
     /// Adds the brake that keeps back the model call which the inputs lead to.
-    pub(super) fn brake_agent(&self, inputs: &mut Vec<Input>) {
+    pub(super) fn brake_agent(&self, tried: &mut Tried) {
         if self.world.brakes.is_off() {
             return;
         }
-        let head = self.try_out(inputs).head;
+        let head = &tried.draft().head;
         // What waits for a person is not kept back by anything else.
         let is_model =
             matches!(head.phase, Phase::Model { .. } | Phase::Summary { .. }) && !head.is_paused();
         if let Some(on) = self.world.brakes.of_agent(&self.head.agent).filter(|_| is_model) {
-            inputs.push(self.braked(on));
+            tried.add(self.braked(on));
         }
     }
 

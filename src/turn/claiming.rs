@@ -63,7 +63,8 @@ impl Hold<'_> {
 
     async fn renew(&mut self) -> Result<(), TurnError> {
         if !self.is_settled {
-            return self.commit("renew", &[], &[]).await;
+            let tried = self.try_out(Vec::new());
+            return self.commit("renew", tried, &[]).await;
         }
         if self.renew_settled().await {
             Ok(())

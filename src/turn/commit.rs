@@ -19,6 +19,7 @@ use crate::turn::hold::Hold;
 use crate::turn::inbox::{Waiting, hand_over};
 use crate::turn::record::{self, EventsBody};
 use crate::turn::reduce::reduced;
+use crate::turn::tried::Tried;
 use crate::turn::{Nudge, World};
 
 /// Nudges are sent for what is due sooner than this; the rest is the sweep's.
@@ -46,26 +47,29 @@ impl Hold<'_> {
     pub(super) async fn commit(
         &mut self,
         name: &'static str,
-        inputs: &[Input],
+        tried: Tried,
         looked_at: &[Waiting],
     ) -> Result<(), TurnError> {
+        let (inputs, mut tried) = tried.into_parts(self);
         let mut less: Option<Vec<Input>> = None;
         let mut seen: Option<Vec<Waiting>> = None;
         let mut looks = 0;
         loop {
-            let inputs = less.as_deref().unwrap_or(inputs);
+            let inputs = less.as_deref().unwrap_or(&inputs);
             // Who is not counted keeps what it is owed: a step that was made smaller looks at nobody.
             let is_counted = inputs.iter().any(|input| matches!(input, Input::Looked(_)));
             let looked_at =
                 if is_counted { seen.as_deref().unwrap_or(looked_at) } else { Default::default() };
-            // The claim that this batch writes begins now, however long the batch is on its way.
-            let began = self.world.clock.monotonic();
-            let mut draft = self.try_out(inputs);
+            // The claim that this batch writes begins with its draft, however long the batch is on its way.
+            let (mut draft, began) = tried.take().unwrap_or_else(|| {
+                let began = self.world.clock.monotonic();
+                (self.draft(inputs), began)
+            });
             self.finish(name, &mut draft);
-            let mut bytes = 0;
+            let mut bytes = Bytes::default();
             let sent = match self.writes(&draft, looked_at) {
                 Ok(writes) => {
-                    bytes = entry_bytes(&writes);
+                    bytes = Bytes::of(&writes);
                     self.world.probe.reached(boundary(name, "before")).await;
                     self.write(writes, &draft).await
                 }
@@ -265,7 +269,7 @@ impl Hold<'_> {
         Ok(Some(if is_mine { Verdict::Won(self.etag.clone()) } else { lost }))
     }
 
-    async fn won(&mut self, draft: Draft, etag: ETag, (began, bytes): (Duration, usize)) {
+    async fn won(&mut self, draft: Draft, etag: ETag, (began, bytes): (Duration, Bytes)) {
         if let Some(claim) = &draft.head.claim {
             self.until = claim.until;
             self.until_monotonic = began + CLAIM;
@@ -274,11 +278,13 @@ impl Hold<'_> {
         self.answer = draft.answer;
         self.kept = draft.kept;
         self.head = draft.head;
-        self.world.entries.append(&self.head, &draft.entries, bytes);
+        self.head_bytes = bytes.head;
+        self.world.entries.append(&self.head, &draft.entries, bytes.entries);
         if !draft.events.is_empty() {
             // A renewal is no news: readers would take the answer that goes on for one that has ended.
             let event_seq = self.head.event_seq;
-            self.world.live.publish(&self.key, LiveEvent::Committed { event_seq });
+            let busy_with = self.prompt_id().filter(|_| self.head.requests.is_empty());
+            self.world.live.publish(&self.key, LiveEvent::Committed { event_seq, busy_with });
         }
         if self.is_settled && self.head.claim.is_some() {
             // The right outside the head lives as long as the one in it.
@@ -301,12 +307,28 @@ impl Hold<'_> {
     }
 }
 
-fn entry_bytes(writes: &[Write]) -> usize {
-    let sizes = writes.iter().map(|write| match write {
-        Write::Create(document) if document.kind == Kind::Entry => document.body.text().len(),
-        Write::Create(_) | Write::Replace(..) | Write::Delete(..) => 0,
-    });
-    sizes.sum()
+/// Of a batch, as it is stored.
+#[derive(Clone, Copy, Default)]
+struct Bytes {
+    head: usize,
+    entries: usize,
+}
+
+impl Bytes {
+    fn of(writes: &[Write]) -> Self {
+        let mut bytes = Self::default();
+        for write in writes {
+            match write {
+                Write::Create(document) | Write::Replace(document, _) => match document.kind {
+                    Kind::Head => bytes.head += document.body.text().len(),
+                    Kind::Entry => bytes.entries += document.body.text().len(),
+                    _ => {}
+                },
+                Write::Delete(..) => {}
+            }
+        }
+        bytes
+    }
 }
 
 /// How long a step that was tried in vain waits: not at all the first time.

@@ -18,6 +18,7 @@ use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
 use crate::turn::spans::{self, Visit};
+use crate::turn::tried::Tried;
 use crate::turn::{Nudge, World, expiry, faults, paying, schedules, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
@@ -141,16 +142,17 @@ async fn work(
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
     let inbox = hold.with_decisions(inbox).await;
     let inbox = inbox.map_err(|source| hold.error("decide what was asked in", source))?;
-    let tried = hold.try_out(&[inbox::looked(&inbox), Input::TakeIn]);
-    let landed = |item: &InboxItem| tried.receipts.iter().any(|it| it.input_id == item.input_id);
+    let tried = hold.try_out(vec![inbox::looked(&inbox), Input::TakeIn]);
+    let draft = tried.draft();
+    let landed = |item: &InboxItem| draft.receipts.iter().any(|it| it.input_id == item.input_id);
     let is_owed = hold.head.owed_at(now).is_some_and(|due| due <= now);
     let is_due = (is_owed && !is_backing_off(&hold.head, now)) || hold.is_let_go();
     let is_left = |waiting: &Waiting| waiting.is_due && !landed(&waiting.item);
-    let is_news = inbox.iter().any(is_left) || tried.head.waiting != hold.head.waiting;
-    if tried.receipts.is_empty() && !is_due && !is_news {
+    let is_news = inbox.iter().any(is_left) || draft.head.waiting != hold.head.waiting;
+    if draft.receipts.is_empty() && !is_due && !is_news {
         return Ok(Round::Nothing);
     }
-    if tried.receipts.is_empty() && !is_news && hold.is_kept_back(now) {
+    if draft.receipts.is_empty() && !is_news && hold.is_kept_back(now) {
         return Ok(Round::Nothing);
     }
     let landing: Vec<Arc<InboxItem>> =
@@ -159,7 +161,7 @@ async fn work(
     if span.is_recording() {
         hold.traceparent = span.traceparent();
     }
-    let found = Found { inbox, is_news };
+    let found = Found { inbox, is_news, tried };
     let outcome = span.run(Box::pin(take_turn(hold, found, &span))).await;
     visit.end(&span, &hold.head.agent, outcome.as_ref().err());
     outcome.map(|()| Round::Done)
@@ -169,10 +171,12 @@ async fn work(
 struct Found {
     inbox: Vec<Waiting>,
     is_news: bool,
+    /// What taking it in comes to.
+    tried: Tried,
 }
 
 async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(), TurnError> {
-    let Found { inbox, is_news } = found;
+    let Found { inbox, is_news, tried } = found;
     let now = hold.world.clock.now();
     hold.load_answer().await?;
     let mut inputs = Vec::new();
@@ -180,8 +184,8 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     if hold.head.claims >= CLAIMS_MAX && !is_stopped {
         // The end of the prompt is a commit of its own: what would land now lands in the next round.
         let reason = format!("{CLAIMS_MAX} workers tried this step and none came to its end.");
-        inputs.extend([inbox::looked(&inbox), Input::Poisoned { reason }]);
-        hold.commit("take-in", &inputs, &[]).await?;
+        let tried = hold.try_out(vec![inbox::looked(&inbox), Input::Poisoned { reason }]);
+        hold.commit("take-in", tried, &[]).await?;
         span.fail(&faults::poisoned());
         count(hold, |metrics, _| metrics.poison("prompt"));
     } else {
@@ -196,16 +200,18 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
             inputs.extend(lost_writes(&hold.head, now));
         }
         hold.settle_due(&mut inputs).await;
+        let is_as_tried = inputs.is_empty() && hold.answer.is_none();
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
-        hold.prepare(&mut inputs).await;
-        hold.measure(&mut inputs).await?;
-        hold.brake_agent(&mut inputs);
-        hold.reserve(&mut inputs).await?;
+        let mut tried = if is_as_tried { tried } else { hold.try_out(inputs) };
+        hold.prepare(&mut tried).await;
+        hold.measure(&mut tried).await?;
+        hold.brake_agent(&mut tried);
+        hold.reserve(&mut tried).await?;
         // The mark of a brake that was taken off goes with a commit.
         let is_plain =
-            inputs.len() == 2 && !is_news && hold.is_settled && hold.head.brake.is_none();
-        if !is_plain || !hold.try_out(&inputs).is_empty() {
-            hold.commit("take-in", &inputs, &inbox).await?;
+            tried.inputs().len() == 2 && !is_news && hold.is_settled && hold.head.brake.is_none();
+        if !is_plain || !tried.draft().is_empty() {
+            hold.commit("take-in", tried, &inbox).await?;
         }
     }
     if !is_performing(&hold.head) {

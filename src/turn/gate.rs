@@ -7,13 +7,14 @@ use crate::agent::draft::Draft;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, Settings};
-use crate::agent::step::{Asked, Gate, Input, Start, gives_way, step};
+use crate::agent::step::{Asked, Gate, Input, Start, gives_way};
 use crate::agents::Agent;
 use crate::extensions::CallAhead;
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::{RunTool, sha256_hex, validate};
 use crate::turn::claiming::SEND_MARGIN;
 use crate::turn::hold::Hold;
+use crate::turn::tried::Tried;
 
 /// Operations above which no further call is looked at in the same commit: the end of turn and prompt still fit.
 const PREPARED_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 10;
@@ -30,13 +31,13 @@ enum Found {
 impl Hold<'_> {
     /// Looks at every ready call that the inputs lead to, in source order, until as many run as may, none is left, or the
     /// commit is full.
-    pub(super) async fn prepare(&mut self, inputs: &mut Vec<Input>) {
-        let mut draft = self.try_out(inputs);
+    pub(super) async fn prepare(&self, tried: &mut Tried) {
         let (mut passed_over, mut braked, mut is_left) = (None, None, false);
-        while draft.operations() < PREPARED_OPERATIONS {
+        while tried.draft().operations() < PREPARED_OPERATIONS {
+            let draft = tried.draft();
             let Some(index) = draft.batch().next(passed_over) else { break };
             let found =
-                if gives_way(&draft, index) { Found::Left } else { self.gate(&draft, index).await };
+                if gives_way(draft, index) { Found::Left } else { self.gate(draft, index).await };
             let gate = match found {
                 Found::Gate(gate) => gate,
                 // Without a gate it stays ready: the next turn, which has its whole time, starts it.
@@ -49,14 +50,13 @@ impl Hold<'_> {
                     continue;
                 }
             };
-            let input = Input::Prepared { index, gate };
-            step(&mut draft, &input);
-            inputs.push(input);
+            tried.add(Input::Prepared { index, gate });
         }
+        let draft = tried.draft();
         let goes_on =
             is_left || draft.batch().is_performing() || draft.operations() >= PREPARED_OPERATIONS;
         if let Some(on) = braked.filter(|_| !goes_on) {
-            inputs.push(self.braked(&on));
+            tried.add(self.braked(&on));
         }
     }
 

@@ -9,18 +9,18 @@ use crate::agent::entry::Entry;
 use crate::agent::head::{Claim, Head, READER};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::{Continuation, MODEL, Settings};
-use crate::agent::step::{Input, Paying, step};
+use crate::agent::step::Paying;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
 use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError, Stored};
 use crate::telemetry::fault::Fault;
+use crate::turn::World;
 use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
 use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
-use crate::turn::{World, record};
 
 /// The right to act on one conversation, and what is known of it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -32,6 +32,8 @@ pub(super) struct Hold<'w> {
     pub(super) worker: WorkerId,
     pub(super) head: Head,
     pub(super) etag: ETag,
+    /// Of the head as it is stored, about.
+    pub(super) head_bytes: usize,
     /// The answer whose calls are open.
     pub(super) answer: Option<Arc<Entry>>,
     /// Of its calls: the entries that keep results until their turn comes.
@@ -77,7 +79,7 @@ pub(super) async fn take<'w>(
     let claimed =
         world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
     let Claimed::Free { head: stored, inbox, is_settled } = claimed else { return Ok(None) };
-    let head = match record::read_head(&stored) {
+    let head = match world.entries.head(key, &stored) {
         Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
         unusable => {
             world.store.release(key, &worker).await;
@@ -95,6 +97,7 @@ pub(super) async fn take<'w>(
         worker,
         epoch: head.epoch + 1,
         head,
+        head_bytes: stored.document.body.text().len(),
         etag: stored.etag,
         answer: None,
         kept: Vec::new(),
@@ -130,13 +133,14 @@ impl Hold<'_> {
         world.probe.reached("release.before").await;
         world.store.release(&self.key, &self.worker).await;
         world.probe.reached("release.after").await;
-        let Some(due) = self.nudge_at else { return false };
-        let wait = world.clock.now().until(due);
+        let rings = self.nudge_at.map(|due| (self.nudge(), world.clock.now().until(due)));
+        world.entries.keep_head(&self.key, self.etag, self.head, self.head_bytes);
+        let Some((nudge, wait)) = rings else { return false };
         if wait >= NUDGE_WITHIN {
             return false;
         }
         world.probe.reached("nudge.before").await;
-        let is_rung = ring(world, queue::TURNS, &self.nudge(), wait).await;
+        let is_rung = ring(world, queue::TURNS, &nudge, wait).await;
         world.probe.reached("nudge.after").await;
         is_rung && wait.is_zero()
     }
@@ -212,21 +216,6 @@ impl Hold<'_> {
             writes_notices: self.world.herald.is_some(),
             settle_after: self.world.limits.settle_after,
         }
-    }
-
-    /// A draft of the head as it is, with the inputs applied: to see what they come to.
-    pub(super) fn try_out(&self, inputs: &[Input]) -> Draft {
-        let mut draft = Draft::new(
-            self.head.clone(),
-            self.answer.clone(),
-            self.rules(),
-            self.world.clock.now(),
-        );
-        draft.kept.clone_from(&self.kept);
-        for input in inputs {
-            step(&mut draft, input);
-        }
-        draft
     }
 
     /// Whether this delivery answers (once more): the first answer always, unless tools have used up the time that the

@@ -112,10 +112,12 @@ impl Hold<'_> {
         };
         let is_decided =
             |input: &&Input| !matches!(input, Input::Prepared { .. } | Input::Braked(_));
-        let mut again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
+        let again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
-            self.prepare(&mut again).await;
-            self.brake_agent(&mut again);
+            let mut tried = self.try_out(again);
+            self.prepare(&mut tried).await;
+            self.brake_agent(&mut tried);
+            return Ok((tried.into_inputs(), waiting));
         }
         Ok((again, waiting))
     }
@@ -128,19 +130,20 @@ impl Hold<'_> {
     ) -> Result<(), TurnError> {
         let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
         let Some(waiting) = self.look().await else {
-            let inputs: Vec<Input> = told.into_iter().chain(done).collect();
-            return self.commit(name, &inputs, &[]).await;
+            let tried = self.try_out(told.into_iter().chain(done).collect());
+            return self.commit(name, tried, &[]).await;
         };
         let mut inputs = vec![looked(&waiting)];
         // The books were told before it was done: what it makes owed to them, they do not know.
         inputs.extend(told);
         inputs.extend(done);
         inputs.push(Input::TakeIn);
-        self.prepare(&mut inputs).await;
-        self.measure(&mut inputs).await?;
-        self.brake_agent(&mut inputs);
-        self.reserve_next(&mut inputs).await?;
-        self.commit(name, &inputs, &waiting).await
+        let mut tried = self.try_out(inputs);
+        self.prepare(&mut tried).await;
+        self.measure(&mut tried).await?;
+        self.brake_agent(&mut tried);
+        self.reserve_next(&mut tried).await?;
+        self.commit(name, tried, &waiting).await
     }
 }
 

@@ -1,15 +1,20 @@
-//! What a warm worker remembers between deliveries: entries, which never change.
+//! What a warm worker remembers between deliveries: entries, which never change, and the heads that it wrote last.
 
 use std::sync::Arc;
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
 use crate::ids::ConversationKey;
-use crate::store::{ConversationStore, Freshness, Partition, Selection, StoreError};
+use crate::store::{ConversationStore, ETag, Freshness, Partition, Selection, StoreError, Stored};
 use crate::turn::record;
 
-/// Bytes of entries kept over all conversations, as they are stored; in memory they take about twice that.
+/// Bytes of entries kept over all conversations, as they are stored; in memory they take about twice that. For a store
+/// whose reads are paid for.
 const BYTES_KEPT: u64 = 128 * 1024 * 1024;
+/// Bytes of heads kept over all conversations, as they are stored.
+const HEAD_BYTES_KEPT: u64 = 4 * 1024 * 1024;
+/// What a head takes besides its text.
+const HEAD_BYTES: u64 = 1024;
 /// What an entry takes besides its text.
 const ENTRY_BYTES: u64 = 256;
 
@@ -32,9 +37,27 @@ impl quick_cache::Weighter<ConversationKey, Remembered> for Weight {
     }
 }
 
+/// A head as the version of its document says it is.
+#[derive(Clone)]
+struct KnownHead {
+    etag: ETag,
+    head: Arc<Head>,
+    bytes: u64,
+}
+
+#[derive(Clone)]
+struct HeadWeight;
+
+impl quick_cache::Weighter<ConversationKey, KnownHead> for HeadWeight {
+    fn weight(&self, _key: &ConversationKey, known: &KnownHead) -> u64 {
+        known.bytes + HEAD_BYTES
+    }
+}
+
 /// Bounded; forgetting costs a read.
 pub struct EntryMemory {
     cache: quick_cache::sync::Cache<ConversationKey, Remembered, Weight>,
+    heads: quick_cache::sync::Cache<ConversationKey, KnownHead, HeadWeight>,
 }
 
 impl std::fmt::Debug for EntryMemory {
@@ -45,11 +68,40 @@ impl std::fmt::Debug for EntryMemory {
 
 impl Default for EntryMemory {
     fn default() -> Self {
-        Self { cache: quick_cache::sync::Cache::with_weighter(1_000, BYTES_KEPT, Weight) }
+        Self::of_bytes(BYTES_KEPT)
     }
 }
 
 impl EntryMemory {
+    /// Keeps so many bytes of entries, as they are stored.
+    pub fn of_bytes(bytes: u64) -> Self {
+        Self {
+            cache: quick_cache::sync::Cache::with_weighter(1_000, bytes, Weight),
+            heads: quick_cache::sync::Cache::with_weighter(1_000, HEAD_BYTES_KEPT, HeadWeight),
+        }
+    }
+
+    /// What a stored head says, without reading it again where it is the one that was kept.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`]: a person has to look.
+    pub(super) fn head(&self, key: &ConversationKey, stored: &Stored) -> Result<Head, StoreError> {
+        match self.heads.remove(key) {
+            Some((_, known)) if known.etag == stored.etag => {
+                let head = Arc::unwrap_or_clone(known.head);
+                debug_assert_eq!(record::read_head(stored).ok().as_ref(), Some(&head));
+                Ok(head)
+            }
+            Some(_) | None => record::read_head(stored),
+        }
+    }
+
+    /// For the next delivery: the head in the version that this etag names, `bytes` long as it is stored.
+    pub(super) fn keep_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
+        let known = KnownHead { etag, head: Arc::new(head), bytes: bytes as u64 };
+        self.heads.insert(key.clone(), known);
+    }
+
     /// All entries up to the head's `seq`, in order. What is remembered is not read again; a gap below the head's `seq`
     /// is read [`Freshness::Latest`].
     ///
@@ -104,6 +156,14 @@ impl EntryMemory {
         Ok(entries)
     }
 
+    /// Entries with `from <= seq <= to`, when all of them are remembered.
+    pub fn remembered(&self, head: &Head, from: u64, to: u64) -> Option<Vec<Arc<Entry>>> {
+        let (entries, _) = self.known(&head.key(), &head.incarnation)?;
+        let place = |seq: u64| usize::try_from(seq).ok();
+        let (from, to) = (place(from.checked_sub(1)?)?, place(to)?);
+        entries.get(from..to).map(<[_]>::to_vec)
+    }
+
     /// Appends what a won commit wrote, `bytes` long, when everything before it is remembered.
     pub fn append(&self, head: &Head, new: &[Arc<Entry>], bytes: usize) {
         let key = head.key();
@@ -125,6 +185,7 @@ impl EntryMemory {
     /// A deleted conversation is not kept in memory either.
     pub fn forget(&self, key: &ConversationKey) {
         self.cache.remove(key);
+        self.heads.remove(key);
     }
 
     fn known(&self, key: &ConversationKey, incarnation: &str) -> Option<(Entries, u64)> {

@@ -17,6 +17,7 @@ use crate::turn::books::{self, Entered};
 use crate::turn::delivery::TurnError;
 use crate::turn::expiry;
 use crate::turn::hold::Hold;
+use crate::turn::tried::Tried;
 
 /// How long a person has to say whether it may cost more.
 const BUDGET_EXPIRES: Duration = Duration::from_hours(7 * 24);
@@ -68,20 +69,21 @@ impl Hold<'_> {
             return;
         }
         let settled = self.settle().await;
-        if let Err(error) = self.commit("settled", &[settled], &[]).await {
+        let tried = self.try_out(vec![settled]);
+        if let Err(error) = self.commit("settled", tried, &[]).await {
             tracing::debug!(conversation.id = %self.key.conversation_id, error = %error, "{} goes on elsewhere", self.key);
         }
     }
 
     /// The same for a call that this delivery makes after another one.
-    pub(super) async fn reserve_next(&mut self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
-        let goes_on = self.may_answer(&self.try_out(inputs).head);
-        if goes_on { self.reserve(inputs).await } else { Ok(()) }
+    pub(super) async fn reserve_next(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
+        let goes_on = self.may_answer(&tried.draft().head);
+        if goes_on { self.reserve(tried).await } else { Ok(()) }
     }
 
     /// Adds the reservation of the model call that the inputs lead to, when it is made in this delivery.
-    pub(super) async fn reserve(&mut self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
-        let draft = self.try_out(inputs);
+    pub(super) async fn reserve(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
+        let draft = tried.draft();
         if !is_call_due(&draft.head, draft.now) {
             return Ok(());
         }
@@ -92,7 +94,7 @@ impl Hold<'_> {
         {
             let until = draft.now.plus(wait.max(Duration::from_millis(1)));
             let put_off = Paying::PutOff { behind: Behind::Rate, until, keeps_hold: true };
-            inputs.push(Input::Paying(Box::new(put_off)));
+            tried.add(Input::Paying(Box::new(put_off)));
             return Ok(());
         }
         self.is_admitted = true;
@@ -101,9 +103,9 @@ impl Hold<'_> {
         if draft.head.held.is_some() || !is_bounded {
             return Ok(());
         }
-        let estimate = self.estimate(&draft).await?;
+        let estimate = self.estimate(draft).await?;
         let asks = Self::asks(draft.now, vec!["owner".to_owned(), "link".to_owned()]);
-        inputs.push(Input::Paying(Box::new(Paying::Reserve { estimate, asks })));
+        tried.add(Input::Paying(Box::new(Paying::Reserve { estimate, asks })));
         Ok(())
     }
 
@@ -113,10 +115,10 @@ impl Hold<'_> {
 
     /// Whether the model may be called now. If not, why it waits is committed, and nothing is held for it.
     pub(super) async fn pay(&mut self) -> Result<bool, TurnError> {
-        let mut inputs = Vec::new();
-        self.reserve(&mut inputs).await?;
-        if !inputs.is_empty() {
-            self.commit("reserve", &inputs, &[]).await?;
+        let mut tried = self.try_out(Vec::new());
+        self.reserve(&mut tried).await?;
+        if !tried.inputs().is_empty() {
+            self.commit("reserve", tried, &[]).await?;
             if self.head.claim.is_none() {
                 return Ok(false);
             }
@@ -151,16 +153,17 @@ impl Hold<'_> {
                 tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the books of {} did not answer: the model is not called for {} yet", self.key.tenant, self.key.conversation_id);
                 let until = now.plus(SILENT);
                 let put_off = Paying::PutOff { behind: Behind::Books, until, keeps_hold: true };
-                let inputs = [Input::Paying(Box::new(put_off))];
+                let tried = self.try_out(vec![Input::Paying(Box::new(put_off))]);
                 self.is_admitted = false;
-                self.commit("reserve", &inputs, &[]).await?;
+                self.commit("reserve", tried, &[]).await?;
                 return Ok(false);
             }
             Err(error) => return Err(self.error("keep the books of", error)),
         };
         self.is_admitted = false;
         let inputs = [self.settled(), paying].map(|paying| Input::Paying(Box::new(paying)));
-        self.commit("reserve", &inputs, &[]).await?;
+        let tried = self.try_out(inputs.into());
+        self.commit("reserve", tried, &[]).await?;
         Ok(false)
     }
 }

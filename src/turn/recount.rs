@@ -37,7 +37,10 @@ pub async fn count(world: &World, key: &ConversationKey) -> Result<(), TurnError
     let counted = if is_open {
         hold.is_counting = true;
         hold.load_answer().await?;
-        hold.commit("take-in", &[Input::TakenOver], &[]).await
+        {
+            let tried = hold.try_out(vec![Input::TakenOver]);
+            hold.commit("take-in", tried, &[]).await
+        }
     } else {
         Ok(())
     };

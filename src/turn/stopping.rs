@@ -129,7 +129,8 @@ impl Hold<'_> {
         let inbox = inbox.map_err(|source| self.error("decide what was asked in", source))?;
         let inputs: Vec<Input> =
             [inbox::looked(&inbox)].into_iter().chain(done).chain([Input::TakeIn]).collect();
-        self.commit("result", &inputs, &inbox).await?;
+        let tried = self.try_out(inputs);
+        self.commit("result", tried, &inbox).await?;
         if self.prompt_id() == prompt {
             return Err(TurnError::ClaimLost { key: self.key.clone() });
         }

@@ -16,6 +16,7 @@ use crate::model::{Listener, ModelRecord};
 use crate::turn::answering::offers;
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
+use crate::turn::tried::Tried;
 
 mod asking;
 
@@ -53,9 +54,9 @@ impl Hold<'_> {
 
     /// Adds to the inputs what the core is told when the model's window is too full for what they lead to. Tokens are
     /// counted only where bytes say that it could be.
-    pub(super) async fn measure(&self, inputs: &mut Vec<Input>) -> Result<(), TurnError> {
-        let draft = self.try_out(inputs);
-        if !wants_measuring(&draft) {
+    pub(super) async fn measure(&self, tried: &mut Tried) -> Result<(), TurnError> {
+        let draft = tried.draft();
+        if !wants_measuring(draft) {
             return Ok(());
         }
         let entries = self.entries().await?;
@@ -70,7 +71,7 @@ impl Hold<'_> {
         }
         let all: Vec<Arc<Entry>> = entries.iter().chain(&draft.entries).cloned().collect();
         if plan(&path(&all, leaf), room.keep_recent, &count).is_ok() {
-            inputs.push(Input::Crowded);
+            tried.add(Input::Crowded);
         }
         Ok(())
     }

@@ -282,7 +282,7 @@ impl Feed {
 
     fn hear(&mut self, event: LiveEvent) {
         match event {
-            LiveEvent::Committed { event_seq } => {
+            LiveEvent::Committed { event_seq, .. } => {
                 self.heard = self.heard.max(event_seq);
                 // Also told in place of deltas that this reader was too slow for.
                 self.told.has_gap |= self.told.current.is_some();

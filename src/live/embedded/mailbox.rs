@@ -42,7 +42,7 @@ impl Mailbox {
         if is_full && !mail.events.is_empty() {
             mail.events.clear();
             mail.bytes = 0;
-            mail.add(Arc::new(LiveEvent::Committed { event_seq }), 0);
+            mail.add(Arc::new(LiveEvent::Committed { event_seq, busy_with: None }), 0);
             if !matches!(*event, LiveEvent::AnswerStarted(_) | LiveEvent::SoFar(_)) {
                 mail.unseen = message_id.cloned();
             }

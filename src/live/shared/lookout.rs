@@ -227,7 +227,7 @@ impl Lookout {
         let Some(sight) = self.sight.as_ref().filter(|sight| !sight.is_here(live)) else { return };
         let event_seq = sight.event_seq;
         if live.local.newest(&self.key) < event_seq {
-            live.local.tell(&self.key, LiveEvent::Committed { event_seq });
+            live.local.tell(&self.key, LiveEvent::Committed { event_seq, busy_with: None });
         }
     }
 

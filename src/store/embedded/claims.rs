@@ -50,6 +50,10 @@ impl Claims {
         self.lock().get(key).cloned()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     pub(super) fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         let mut held = self.lock();
         if held.get(key).is_some_and(|(holder, _)| holder == worker) {

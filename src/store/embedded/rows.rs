@@ -164,7 +164,7 @@ fn select_sql(selection: &Selection) -> String {
     let rare = match selection.kind {
         Kind::Entry | Kind::Events | Kind::Head | Kind::Scope => "",
         Kind::Inbox | Kind::Receipt | Kind::Notice | Kind::Live | Kind::Watch => {
-            "AND kind NOT IN ('entry', 'events', 'head', 'scope')"
+            "AND kind <> 'entry' AND kind <> 'events' AND kind <> 'head' AND kind <> 'scope'"
         }
     };
     let upper = if selection.to_id.is_some() { "AND id <= ?5" } else { "AND ?5 IS NULL" };

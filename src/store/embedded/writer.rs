@@ -1,4 +1,5 @@
-//! The one thread that writes: it takes everything that waits, never waits for more, and answers after COMMIT.
+//! The one thread that writes: it takes everything that waits, and answers after COMMIT. Only where many conversations are
+//! at work at the same time does it wait a little for more.
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
@@ -7,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 use tokio::sync::oneshot;
 
 use crate::ids::ConversationKey;
+use crate::store::embedded::claims::Claims;
 use crate::store::embedded::rows::{self, Refusal};
 use crate::store::embedded::warm::{Lifted, Warm};
 use crate::store::embedded::{store_error, unavailable};
@@ -26,6 +29,14 @@ const LOG_PAGES_MAX: u64 = 1000;
 /// Versions that one opening of the store can give, as bits. The opening's number is above them, so that no version is
 /// ever given twice: a document deleted and created again matches none of its old `ETag`s.
 const VERSION_BITS: u32 = 40;
+
+/// Conversations that are worked on below which a commit waits for no other.
+const SIBLINGS_MIN: usize = 8;
+/// What a commit waits for others, for each conversation that is worked on; and at most. They share its fsync and the pages
+/// that it writes, and their workers have others to see to meanwhile. (PostgreSQL has the same: `commit_siblings` and
+/// `commit_delay`.)
+const GATHER_EACH: Duration = Duration::from_micros(75);
+const GATHER_MAX: Duration = Duration::from_millis(5);
 
 type Answer = Result<Vec<ETag>, StoreError>;
 
@@ -71,7 +82,7 @@ impl Writer {
     pub(super) fn start(
         mut connection: Connection,
         generation: u32,
-        warm: Arc<Warm>,
+        (warm, claims): (Arc<Warm>, Arc<Claims>),
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
         let seen = Arc::clone(&counters);
@@ -89,6 +100,7 @@ impl Writer {
             versions: i64::from(generation) << VERSION_BITS,
             counters: Arc::clone(&counters),
             warm,
+            claims,
         };
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
@@ -143,6 +155,7 @@ struct WriterThread {
     versions: i64,
     counters: Arc<Counters>,
     warm: Arc<Warm>,
+    claims: Arc<Claims>,
 }
 
 impl WriterThread {
@@ -153,6 +166,7 @@ impl WriterThread {
                     Ok(job) => self.waiting.push_back(job),
                     Err(_) => return,
                 }
+                self.gather();
             }
             self.waiting.extend(self.arriving.try_iter());
             let group = self.next_group();
@@ -160,6 +174,14 @@ impl WriterThread {
                 self.commit(group);
                 self.checkpoint_when_long();
             }
+        }
+    }
+
+    fn gather(&self) {
+        let siblings = self.claims.count();
+        if siblings >= SIBLINGS_MIN {
+            let each = u32::try_from(siblings).unwrap_or(u32::MAX);
+            std::thread::sleep(GATHER_EACH.saturating_mul(each).min(GATHER_MAX));
         }
     }
 
@@ -215,6 +237,48 @@ impl WriterThread {
     /// Nothing of the group was written, as far as SQLite can tell.
     fn transaction(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
         self.execute("BEGIN IMMEDIATE")?;
+        let answers = match self.apply_all(group)? {
+            Some(answers) => answers,
+            None => self.apply_each(group)?,
+        };
+        if !answers.iter().any(Result::is_ok) {
+            self.execute("ROLLBACK")?;
+            return Ok(answers);
+        }
+        let lifted: Vec<Option<Lifted>> =
+            group.iter().map(|batch| self.warm.lift(&batch.partition)).collect();
+        let committed = self.execute("COMMIT");
+        for ((batch, answer), lifted) in group.iter().zip(&answers).zip(lifted) {
+            let Some(lifted) = lifted else { continue };
+            match (&committed, answer) {
+                (Ok(()), Ok(etags)) => self.warm.put(lifted, &batch.writes, etags),
+                (Ok(()), Err(_)) => self.warm.put(lifted, &[], &[]),
+                (Err(_), _) => self.warm.forget(&lifted),
+            }
+        }
+        committed.map(|()| answers)
+    }
+
+    /// All of them as one: no savepoint copies the pages that a batch is about to change. `None`: one was refused, and the
+    /// transaction has begun anew, with nothing in it.
+    fn apply_all(&mut self, group: &[Batch]) -> rusqlite::Result<Option<Vec<Answer>>> {
+        let mut answers = Vec::with_capacity(group.len());
+        for Batch { partition, writes, .. } in group {
+            match rows::apply(&self.connection, partition, writes, &mut self.versions) {
+                Ok(etags) => answers.push(Ok(etags)),
+                Err(Refusal::Sql(error)) if self.connection.is_autocommit() => return Err(error),
+                Err(_) => {
+                    self.execute("ROLLBACK")?;
+                    self.execute("BEGIN IMMEDIATE")?;
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(answers))
+    }
+
+    /// Each for itself: what is refused leaves the others alone.
+    fn apply_each(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
         let mut answers = Vec::with_capacity(group.len());
         for batch in group {
             self.execute("SAVEPOINT batch")?;
@@ -238,22 +302,7 @@ impl WriterThread {
             self.execute("RELEASE batch")?;
             answers.push(answer);
         }
-        if !answers.iter().any(Result::is_ok) {
-            self.execute("ROLLBACK")?;
-            return Ok(answers);
-        }
-        let lifted: Vec<Option<Lifted>> =
-            group.iter().map(|batch| self.warm.lift(&batch.partition)).collect();
-        let committed = self.execute("COMMIT");
-        for ((batch, answer), lifted) in group.iter().zip(&answers).zip(lifted) {
-            let Some(lifted) = lifted else { continue };
-            match (&committed, answer) {
-                (Ok(()), Ok(etags)) => self.warm.put(lifted, &batch.writes, etags),
-                (Ok(()), Err(_)) => self.warm.put(lifted, &[], &[]),
-                (Err(_), _) => self.warm.forget(&lifted),
-            }
-        }
-        committed.map(|()| answers)
+        Ok(answers)
     }
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {

@@ -87,7 +87,11 @@ async fn span(
         None if head.prompts.len() >= crate::agent::head::PROMPTS_KEPT => (1, head.seq),
         None => return Ok(None),
     };
-    load::entries(world, &head.key(), from.max(1), to).await.map(Some)
+    let from = from.max(1);
+    if let Some(known) = world.entries.remembered(head, from, to) {
+        return Ok(Some(known));
+    }
+    load::entries(world, &head.key(), from, to).await.map(Some)
 }
 
 /// The receipt of a prompt that has begun.
