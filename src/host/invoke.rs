@@ -311,6 +311,20 @@ mod tests {
         assert_eq!(told(201, "Text/JSON", "{}"), "ok");
     }
 
+    #[tokio::test]
+    async fn a_handler_in_this_process_is_asked_as_one_behind_a_connection() {
+        let router = Router::new()
+            .route("/turn", axum::routing::post(async |body: String| format!("[{body}]")))
+            .route("/api/x", axum::routing::get(async || -> String { panic!("its own fault") }));
+        let handler = Handler::at(Authority::from_static("127.0.0.1:9")).here(router);
+        assert!(handler.is_ready().await);
+        let invoked = handler.invoke("turn", "id", (&Value::Bool(true), None)).await;
+        assert!(matches!(invoked, Err(InvocationError::ContentType(_))), "{invoked:?}");
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let asked = handler.send(request, PathAndQuery::from_static("/api/x")).await;
+        assert!(matches!(asked, Err(InvocationError::Unreachable(_))), "{asked:?}");
+    }
+
     #[test]
     fn where_azure_would_hang_or_corrupt_there_is_an_error() {
         let json = "application/json";

@@ -178,10 +178,9 @@ impl WriterThread {
     }
 
     fn gather(&self) {
-        let siblings = self.claims.count();
-        if siblings >= SIBLINGS_MIN {
-            let each = u32::try_from(siblings).unwrap_or(u32::MAX);
-            std::thread::sleep(GATHER_EACH.saturating_mul(each).min(GATHER_MAX));
+        let wait = gather_time(self.claims.count());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
         }
     }
 
@@ -322,5 +321,24 @@ impl WriterThread {
             // What is in the log is safe there; the next commit tries again.
             Err(error) => tracing::warn!(%error, "the log of the store could not be moved"),
         }
+    }
+}
+
+/// What a commit waits for others while so many conversations are worked on.
+fn gather_time(siblings: usize) -> Duration {
+    if siblings < SIBLINGS_MIN {
+        return Duration::ZERO;
+    }
+    GATHER_EACH.saturating_mul(u32::try_from(siblings).unwrap_or(u32::MAX)).min(GATHER_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_waits_for_others_only_where_many_are_at_work_and_never_for_long() {
+        let waits = [0, 1, 7, 8, 64, 1_000_000].map(|siblings| gather_time(siblings).as_micros());
+        assert_eq!(waits, [0, 0, 0, 600, 4_800, 5_000]);
     }
 }

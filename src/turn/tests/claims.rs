@@ -10,10 +10,13 @@ use super::bench::{Bench, HookProbe, PauseProbe, call, text};
 use crate::agent::entry::EntryBody;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
+use crate::clock::Clock as _;
+use crate::extensions::{Block, CallAhead, Extension};
 use crate::queue::{self, Queue as _};
 use crate::store::memory::{Faults, MemoryStore};
 use crate::store::{Partition, Write};
 use crate::turn::admission::patch::patch_conversation;
+use crate::turn::claiming::CLAIM;
 use crate::turn::delivery::{Handled, TurnError, handle};
 use crate::turn::{NoProbe, record};
 
@@ -173,6 +176,41 @@ async fn a_tool_has_its_whole_time_when_its_intent_was_slow_to_commit() {
     let head = bench.head().await.unwrap();
     assert!(head.requests.is_empty(), "nobody needs to be asked what happened");
     assert!(matches!(head.phase, Phase::Model { .. }));
+}
+
+/// Thinks for so long about each call.
+#[derive(Debug)]
+struct Slow(Duration);
+
+#[async_trait::async_trait]
+impl Extension for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Option<Block> {
+        tokio::time::sleep(self.0).await;
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_claim_that_a_commit_writes_begins_with_the_commit_however_long_it_was_prepared() {
+    let mut bench = Bench::with(8, pays_once);
+    let client = bench.worker(Arc::new(NoProbe));
+    bench.ask(&client).await;
+    let pause = Arc::new(PauseProbe::new("answer.after"));
+    let mut worker = bench.worker(pause.clone());
+    worker.extensions = vec![Arc::new(Slow(Duration::from_secs(30)))];
+    let nudge = Bench::nudge();
+    let (handled, left) = tokio::join!(handle(&worker, &nudge), async {
+        pause.reached.notified().await;
+        let head = bench.head().await.unwrap();
+        pause.go.notify_one();
+        bench.clock.now().until(head.claim.unwrap().until)
+    });
+    assert_eq!(handled.unwrap(), Handled::Worked);
+    assert!(left >= CLAIM - Duration::from_secs(1), "{left:?} were left of a claim just written");
 }
 
 #[tokio::test(start_paused = true)]
