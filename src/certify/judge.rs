@@ -95,12 +95,16 @@ pub(super) fn alone(outcome: &Outcome) -> Vec<String> {
 pub(super) fn beside(outcome: &Outcome, good: &Record, fault: Fault) -> Vec<String> {
     let mut wrong = alone(outcome);
     // Whoever dies while the model answers, or is taken for dead, has paid for an answer that nobody keeps.
-    let paid_in_vain = u32::from(matches!(fault, Fault::Kill | Fault::TwoWorkers));
+    let paid_in_vain =
+        u32::from(matches!(fault, Fault::Kill | Fault::TakeOver | Fault::TwoWorkers));
     if outcome.answers > good.answers + paid_in_vain {
         let what = format!("{} answers were paid for instead of {}", outcome.answers, good.answers);
         wrong.push(told(4, &what));
     }
-    let is_vague = outcome.is_vague || outcome.entries.iter().any(|entry| is_in_doubt(&entry.body));
+    let is_vague = outcome.is_vague
+        // The model reads of a call that took too long.
+        || fault == Fault::TimeOut
+        || outcome.entries.iter().any(|entry| is_in_doubt(&entry.body));
     let is_same = if is_vague {
         shape(&outcome.entries) == good.shape
     } else {

@@ -1,6 +1,7 @@
 //! What tools did: every call is counted by its effect id, whether it is a real one or a stub's.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -9,9 +10,13 @@ use serde_json::json;
 use crate::agents::Agent;
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
+const LATE: &str = "timed out";
+
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     done: Mutex<BTreeMap<String, (String, u32)>>,
+    /// Whether the answer of the next call comes too late.
+    is_next_late: AtomicBool,
 }
 
 impl Ledger {
@@ -31,6 +36,11 @@ impl Ledger {
 
     pub(super) fn has(&self, effect: &str) -> bool {
         self.lock().contains_key(effect)
+    }
+
+    /// The next call does what it does, and is not heard of again.
+    pub(super) fn make_next_late(&self) {
+        self.is_next_late.store(true, Ordering::SeqCst);
     }
 
     fn note(&self, effect: &str, tool: &str) {
@@ -92,10 +102,14 @@ impl RunTool for Counted {
         let name = &self.definition().name;
         // At once: a call that is polled at all is a call that was sent.
         self.ledger.note(context.effect_id.as_str(), name);
-        if self.is_stub {
+        let is_late = self.ledger.is_next_late.swap(false, Ordering::SeqCst);
+        let outcome = if self.is_stub {
             let answer = json!({"ok": true, "tool": name, "arguments": arguments.value});
-            return ToolOutcome::Returned(ToolResult::json(&answer));
-        }
-        self.inner.call(arguments, context).await
+            ToolOutcome::Returned(ToolResult::json(&answer))
+        } else {
+            self.inner.call(arguments, context).await
+        };
+        // What a time-out comes to, without the wait.
+        if is_late { ToolOutcome::Unknown { reason: LATE.to_owned() } } else { outcome }
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
     for agent in &report.agents {
         table(&mut text, agent);
-        failures(&mut text, agent);
+        failures(&mut text, (report, agent));
         text.push('\n');
     }
     let broken: usize = report.agents.iter().map(Certified::broken).sum();
@@ -103,7 +103,14 @@ fn cell(agent: &Certified, boundary: &str, fault: Fault) -> &'static str {
     }
 }
 
-fn failures(text: &mut String, agent: &Certified) {
+/// The command that does this run alone.
+fn again(report: &Report, agent: &Certified, run: &Run) -> String {
+    let Run { boundary, occurrence, fault, verdict: _ } = run;
+    let only = format!("--only {boundary}#{occurrence}:{}", fault.as_str());
+    format!("{} {} {only}", report.command, agent.agent)
+}
+
+fn failures(text: &mut String, (report, agent): (&Report, &Certified)) {
     for what in &agent.faultless {
         let _ = writeln!(text, "\n  without any fault: {what}");
     }
@@ -116,6 +123,7 @@ fn failures(text: &mut String, agent: &Certified) {
         for line in ends(story) {
             let _ = writeln!(text, "      {line}");
         }
+        let _ = writeln!(text, "    again: {}", again(report, agent, run));
     }
 }
 
@@ -140,7 +148,7 @@ pub(super) fn json(report: &Report) -> Value {
             "notCalled": agent.not_called,
             "reached": reached.collect::<Vec<_>>(),
             "faultless": agent.faultless,
-            "runs": agent.runs.iter().map(run_json).collect::<Vec<_>>(),
+            "runs": agent.runs.iter().map(|run| run_json(report, agent, run)).collect::<Vec<_>>(),
         })
     });
     json!({
@@ -153,17 +161,23 @@ pub(super) fn json(report: &Report) -> Value {
     })
 }
 
-fn run_json(run: &Run) -> Value {
+fn run_json(report: &Report, agent: &Certified, run: &Run) -> Value {
     let Run { boundary, occurrence, fault, verdict } = run;
-    let (word, why, what, story): (_, _, &[String], &[String]) = match verdict {
-        Verdict::Ok => ("ok", None, &[], &[]),
-        Verdict::Skipped(why) => ("skipped", Some(why), &[], &[]),
-        Verdict::Broken { what, story } => ("broken", None, what, story),
-    };
-    json!({
-        "boundary": boundary, "occurrence": occurrence, "fault": fault.as_str(),
-        "verdict": word, "why": why, "what": what, "story": story,
-    })
+    let mut told = json!({"boundary": boundary, "occurrence": occurrence, "fault": fault.as_str()});
+    match verdict {
+        Verdict::Ok => told["verdict"] = json!("ok"),
+        Verdict::Skipped(why) => {
+            told["verdict"] = json!("skipped");
+            told["why"] = json!(why);
+        }
+        Verdict::Broken { what, story } => {
+            told["verdict"] = json!("broken");
+            told["what"] = json!(what);
+            told["story"] = json!(story);
+            told["again"] = json!(again(report, agent, run));
+        }
+    }
+    told
 }
 
 pub(super) fn junit(report: &Report) -> String {
@@ -194,7 +208,9 @@ pub(super) fn junit(report: &Report) -> String {
                 Verdict::Ok => String::new(),
                 Verdict::Skipped(why) => format!("<skipped message=\"{}\"/>", escaped(why)),
                 Verdict::Broken { what, story } => {
-                    failure(&format!("{}\n\n{}", what.join("\n"), ends(story).join("\n")))
+                    let (what, story) = (what.join("\n"), ends(story).join("\n"));
+                    let again = again(report, agent, run);
+                    failure(&format!("{what}\n\n{story}\n\nagain: {again}"))
                 }
             };
             case(&mut xml, &agent.agent, &title(run), &inner);

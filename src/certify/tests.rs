@@ -73,19 +73,22 @@ fn order(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> Order {
         extensions,
         tools: Tools::Stub,
         harmless: BTreeSet::new(),
+        only: None,
+        command: "turnwheel certify".to_owned(),
     }
 }
 
 #[tokio::test]
 async fn a_sound_agent_certifies_whatever_happens_at_any_boundary() {
-    let report = certify(&order(Settings::default(), Vec::new())).await;
+    let report = certify(&order(Settings::default(), Vec::new())).await.unwrap();
     assert!(report.is_ok(), "{report}");
     let [agent] = report.agents.as_slice() else { panic!("{report}") };
     assert_eq!((agent.answers, agent.called.len(), agent.not_called.len()), (2, 5, 0));
     for fault in Fault::ALL {
         let runs = agent.runs.iter().filter(|run| run.fault == fault);
         let ok = runs.filter(|run| run.verdict == Verdict::Ok).count();
-        assert!(ok >= 40, "{}: {ok} runs", fault.as_str());
+        let least = if fault == Fault::TimeOut { agent.called.len() } else { 40 };
+        assert!(ok >= least, "{}: {ok} runs", fault.as_str());
     }
     for needed in [
         "admission.accept",
@@ -114,7 +117,7 @@ async fn calls_that_run_at_once_certify_as_well() {
         parallel_tools_max: Some(3),
         ..Settings::default()
     };
-    let report = certify(&order(settings, Vec::new())).await;
+    let report = certify(&order(settings, Vec::new())).await.unwrap();
     assert!(report.is_ok(), "{report}");
 }
 
@@ -137,7 +140,7 @@ impl Extension for Forgetful {
 #[tokio::test]
 async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
     let order = order(Settings::default(), vec![Arc::new(Forgetful::default())]);
-    let report = certify(&order).await;
+    let report = certify(&order).await.unwrap();
     assert!(!report.is_ok());
     let text = report.to_string();
     assert!(text.contains("BROKEN"), "{text}");
@@ -153,7 +156,8 @@ async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
 async fn tampered(with: impl FnOnce(&mut Outcome)) -> Vec<String> {
     let order = order(Settings::default(), Vec::new());
     let (agent, conversation) = &order.agents[0];
-    let mut outcome = Box::pin(run::play(&order, (agent, conversation), None)).await;
+    let mut outcome =
+        Box::pin(run::play(&order, (agent, conversation), (Kept::Folder, None))).await.unwrap();
     assert_eq!(judge::alone(&outcome), Vec::<String>::new());
     let good = Record::of(&outcome);
     with(&mut outcome);
@@ -221,7 +225,8 @@ fn a_report_is_a_table_or_plain_xml() {
             run(Fault::Conflict, Verdict::Broken { what, story: vec!["one".to_owned()] }),
         ],
     };
-    let report = Report { tools: "stub", agents: vec![certified] };
+    let command = "turnwheel certify --agents 'my agents'".to_owned();
+    let report = Report { tools: "stub", command, agents: vec![certified] };
     insta::assert_snapshot!(report.junit(), @r#"
     <?xml version="1.0" encoding="UTF-8"?>
     <testsuites name="turnwheel certify">
