@@ -162,6 +162,8 @@ pub struct Certified {
     /// Tools that the conversation calls, and how often; and those that it never does.
     pub called: BTreeMap<String, u32>,
     pub not_called: Vec<String>,
+    /// What a person should look at, though no promise was broken: sentences.
+    pub notes: Vec<String>,
     /// Boundaries in the order in which the faultless run first came to them, and how often it did.
     pub reached: Vec<(&'static str, u32)>,
     /// What is wrong without any fault; then there are no runs.
@@ -243,6 +245,7 @@ async fn certify_agent(
         answers: outcome.answers,
         called,
         not_called,
+        notes: notes(&outcome),
         reached: together(&in_folder, &in_heads),
         faultless: if broken.is_empty() { also_broken } else { broken },
         runs: Vec::new(),
@@ -270,11 +273,40 @@ async fn certify_agent(
             let play = run::play(order, (agent, conversation), (kept, Some(cut)));
             let outcome = Box::pin(play).await?;
             let good = if kept == Kept::Folder { in_folder } else { in_heads };
-            Ok::<_, OpenError>(verdict(cut, outcome, good))
+            let otherwise = outcome.otherwise.clone();
+            Ok::<_, OpenError>((verdict(cut, outcome, good), otherwise))
         }
     });
-    certified.runs = runs.buffered(AT_ONCE).try_collect().await?;
+    let runs: Vec<_> = runs.buffered(AT_ONCE).try_collect().await?;
+    let mut otherwise: BTreeMap<String, u32> = BTreeMap::new();
+    for (run, differs) in runs {
+        for (tool, times) in differs {
+            *otherwise.entry(tool).or_default() += times;
+        }
+        certified.runs.push(run);
+    }
+    certified.notes.extend(otherwise.into_iter().map(|(tool, times)| {
+        let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+        format!(
+            "`{tool}` says that it is idempotent, and {times} answered the same call (the same Idempotency-Key) with something else: see that it does its work once, or declare it as a write"
+        )
+    }));
     Ok(certified)
+}
+
+/// What the faultless run shows beside the invariants.
+fn notes(outcome: &Outcome) -> Vec<String> {
+    let failed = outcome.failed.iter().map(|tool| {
+        format!(
+            "`{tool}` did not succeed without a fault either: little is shown about it; try it in `turnwheel dev`"
+        )
+    });
+    let unanswered = outcome.unanswered.iter().map(|prompt| {
+        format!(
+            "the conversation's file has too few answers to `{prompt}`: the model is asked again after calls, so the last answer has none"
+        )
+    });
+    failed.chain(unanswered).collect()
 }
 
 fn verdict(cut: Cut, outcome: Outcome, good: &Record) -> Run {

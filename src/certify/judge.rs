@@ -33,6 +33,12 @@ pub(super) struct Outcome {
     pub(super) done: BTreeMap<String, u32>,
     pub(super) called: BTreeMap<String, u32>,
     pub(super) answers: u32,
+    /// Tools that were called and did not succeed once.
+    pub(super) failed: Vec<String>,
+    /// Tools that say that they are idempotent and answered the same call with something else, and how often.
+    pub(super) otherwise: BTreeMap<String, u32>,
+    /// Prompts to which the conversation's file has too few answers.
+    pub(super) unanswered: Vec<String>,
     pub(super) writes: Vec<String>,
     /// Whether what the record says of results may differ from run to run.
     pub(super) is_vague: bool,

@@ -72,16 +72,21 @@ fn table(text: &mut String, agent: &Certified) {
             super::file_name(name)
         );
     }
+    for note in &agent.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
     if !agent.faultless.is_empty() {
         return;
     }
+    let has_runs = |boundary: &str| agent.runs.iter().any(|run| run.boundary == boundary);
+    let reached: Vec<_> = reached.iter().filter(|(boundary, _)| has_runs(boundary)).collect();
     let width = reached.iter().map(|(boundary, _)| boundary.len()).max().unwrap_or(0);
     let _ = write!(text, "\n  {:width$}  times", "boundary");
     for fault in Fault::ALL {
         let _ = write!(text, "  {}", fault.as_str());
     }
     text.push('\n');
-    for (boundary, times) in reached {
+    for (boundary, times) in reached.iter().copied() {
         let mut line = format!("  {boundary:width$}  {times:>5}");
         for fault in Fault::ALL {
             let word = cell(agent, boundary, fault);
@@ -146,6 +151,7 @@ pub(super) fn json(report: &Report) -> Value {
             "answers": agent.answers,
             "called": agent.called,
             "notCalled": agent.not_called,
+            "notes": agent.notes,
             "reached": reached.collect::<Vec<_>>(),
             "faultless": agent.faultless,
             "runs": agent.runs.iter().map(|run| run_json(report, agent, run)).collect::<Vec<_>>(),
@@ -197,12 +203,11 @@ pub(super) fn junit(report: &Report) -> String {
             [] => None,
             what => Some(what.join("\n")),
         };
-        case(
-            &mut xml,
-            &agent.agent,
-            "without any fault",
-            &faultless.as_deref().map_or(String::new(), failure),
-        );
+        let mut inner = faultless.as_deref().map_or(String::new(), failure);
+        if !agent.notes.is_empty() {
+            let _ = write!(inner, "<system-out>{}</system-out>", escaped(&agent.notes.join("\n")));
+        }
+        case(&mut xml, &agent.agent, "without any fault", &inner);
         for run in &agent.runs {
             let inner = match &run.verdict {
                 Verdict::Ok => String::new(),
