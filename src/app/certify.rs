@@ -26,17 +26,21 @@ pub(super) struct Wish {
 
 /// What does it again, but for names.
 fn command(wish: &Wish) -> String {
-    let mut command = "turnwheel certify".to_owned();
+    let mut words = vec!["turnwheel certify".to_owned()];
     if let Some(folder) = &wish.agents {
-        let folder = folder.to_string_lossy().replace('\'', r"'\''");
+        let folder = folder.to_string_lossy();
         let is_plain = folder.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        command +=
-            &if is_plain { format!(" --agents {folder}") } else { format!(" --agents '{folder}'") };
+        words.push("--agents".to_owned());
+        words.push(if is_plain {
+            folder.into_owned()
+        } else {
+            format!("'{}'", folder.replace('\'', r"'\''"))
+        });
     }
     if wish.tools == Tools::Real {
-        command += " --tools real";
+        words.push("--tools real".to_owned());
     }
-    command
+    words.join(" ")
 }
 
 /// # Errors

@@ -169,21 +169,16 @@ pub(super) fn json(report: &Report) -> Value {
 
 fn run_json(report: &Report, agent: &Certified, run: &Run) -> Value {
     let Run { boundary, occurrence, fault, verdict } = run;
-    let mut told = json!({"boundary": boundary, "occurrence": occurrence, "fault": fault.as_str()});
-    match verdict {
-        Verdict::Ok => told["verdict"] = json!("ok"),
-        Verdict::Skipped(why) => {
-            told["verdict"] = json!("skipped");
-            told["why"] = json!(why);
-        }
-        Verdict::Broken { what, story } => {
-            told["verdict"] = json!("broken");
-            told["what"] = json!(what);
-            told["story"] = json!(story);
-            told["again"] = json!(again(report, agent, run));
-        }
-    }
-    told
+    let (word, why, what, story): (_, _, &[String], &[String]) = match verdict {
+        Verdict::Ok => ("ok", None, &[], &[]),
+        Verdict::Skipped(why) => ("skipped", Some(why), &[], &[]),
+        Verdict::Broken { what, story } => ("broken", None, what, story),
+    };
+    let again = (word == "broken").then(|| again(report, agent, run));
+    json!({
+        "boundary": boundary, "occurrence": occurrence, "fault": fault.as_str(),
+        "verdict": word, "why": why, "what": what, "story": story, "again": again,
+    })
 }
 
 pub(super) fn junit(report: &Report) -> String {
