@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::ListenerExt;
 use http::uri::Authority;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -53,6 +52,7 @@ use invoke::Handler;
 use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::queue::Queue;
+use crate::server::{self, Bounds};
 
 /// The port of `func start`, too.
 pub const PORT: u16 = 7071;
@@ -83,6 +83,8 @@ pub struct HostOptions {
     pub lease: Duration,
     /// [`GRACE`], but for tests.
     pub grace: Duration,
+    /// [`Bounds::LOCAL_HOST`], but for tests.
+    pub bounds: Bounds,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +127,7 @@ pub struct RunningHost {
     address: SocketAddr,
     manual: mpsc::Receiver<Manual>,
     grace: Duration,
+    bounds: Bounds,
 }
 
 impl fmt::Debug for RunningHost {
@@ -171,7 +174,8 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         manual: sender,
         stop: CancellationToken::new(),
     };
-    Ok(RunningHost { shared, listener, address, manual: receiver, grace: options.grace })
+    let (grace, bounds) = (options.grace, options.bounds);
+    Ok(RunningHost { shared, listener, address, manual: receiver, grace, bounds })
 }
 
 impl RunningHost {
@@ -191,7 +195,7 @@ impl RunningHost {
     /// # Errors
     /// The handler never answered, or a part of the host died: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), HostError> {
-        let Self { shared, listener, manual, grace, address: _ } = self;
+        let Self { shared, listener, manual, grace, bounds, address: _ } = self;
         let shared = Arc::new(shared);
         // However this ends, streams to readers end too.
         let ended = shared.stop.clone().drop_guard();
@@ -213,7 +217,7 @@ impl RunningHost {
             }
         }
         tasks.spawn(admin::run_manual(Arc::clone(&shared), manual));
-        tasks.spawn(serve(Arc::clone(&shared), listener));
+        tasks.spawn(serve(Arc::clone(&shared), listener, bounds));
         let broken = tokio::select! {
             () = stop.cancelled() => None,
             ended = tasks.join_next() => Some(match ended {
@@ -242,20 +246,11 @@ async fn ready(handler: &Handler) -> bool {
     tokio::time::timeout(READY_MAX, asking).await.is_ok()
 }
 
-async fn serve(host: Arc<Shared>, listener: TcpListener) {
+async fn serve(host: Arc<Shared>, listener: TcpListener, bounds: Bounds) {
     let stop = host.stop.clone();
     let router = admin::router()
         .fallback(proxy::proxy)
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&host), gate::gate))
         .with_state(host);
-    let listener = listener.tap_io(|stream| {
-        // Small events must not wait for each other; a stream that refuses this is merely slower.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(error = %error, "TCP_NODELAY was refused");
-        }
-    });
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-    if let Err(error) = serving.await {
-        tracing::error!(error = %error, "the local host's listener failed");
-    }
+    server::serve(listener, router, bounds, stop).await;
 }

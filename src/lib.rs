@@ -21,6 +21,7 @@ pub mod model;
 pub mod package;
 pub mod payments;
 pub mod queue;
+pub mod server;
 pub mod settings;
 pub mod store;
 pub mod telemetry;

@@ -1,5 +1,6 @@
 //! Reading the folder of agent files.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ pub fn load(
     for name in names {
         let file_name = format!("{name}{ENDING}");
         let mut findings = Findings::of(format!("{shown}/{file_name}"));
-        let agent = text_of(&folder.join(&file_name))
+        let agent = text_of(folder, &file_name)
             .map_err(|reason| findings.add(At::START, reason))
             .ok()
             .and_then(|text| file::read(&name, &text, &sources, &mut findings));
@@ -88,12 +89,25 @@ fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn text_of(path: &Path) -> Result<String, String> {
+/// A link may lead to another place in the folder, as where a platform mounts it. One that leads out of it would make
+/// instructions, which the model repeats to anybody, of whatever file of this machine its author names.
+fn text_of(folder: &Path, file_name: &str) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
-    let facts = std::fs::metadata(path).map_err(unreadable)?;
-    if facts.len() > FILE_BYTES_MAX {
+    let folder = folder.canonicalize().map_err(unreadable)?;
+    let path = folder.join(file_name).canonicalize().map_err(unreadable)?;
+    if !path.starts_with(&folder) {
+        return Err(
+            "the file is a link that leads out of the folder: put the file itself there".to_owned()
+        );
+    }
+    if !path.is_file() {
+        return Err("this is no file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("the file is larger than {FILE_BYTES_MAX} bytes"));
     }
-    let bytes = std::fs::read(path).map_err(unreadable)?;
     String::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text".to_owned())
 }

@@ -226,6 +226,42 @@ fn one_broken_file_leaves_the_others_alone() {
     assert_eq!(broken, ["Good", "bad"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
+    use std::os::unix::fs::symlink;
+
+    let place = tempfile::tempdir().unwrap();
+    let secret = place.path().join("id_ed25519");
+    std::fs::write(&secret, "the key of somebody").unwrap();
+    let agents = place.path().join("project/agents");
+    std::fs::create_dir_all(agents.join("..data")).unwrap();
+    std::fs::write(agents.join("..data/clerk"), "Be kind.").unwrap();
+    symlink("..data/clerk", agents.join("clerk.agent.md")).unwrap();
+    symlink(&secret, agents.join("whole.agent.md")).unwrap();
+    symlink("../../id_ed25519", agents.join("climbing.agent.md")).unwrap();
+    symlink("/dev/zero", agents.join("endless.agent.md")).unwrap();
+    symlink("nowhere", agents.join("broken.agent.md")).unwrap();
+    std::fs::create_dir(agents.join("folder.agent.md")).unwrap();
+    // The folder itself may be a link: who deploys has named it.
+    let linked = place.path().join("agents");
+    symlink(&agents, &linked).unwrap();
+    let client = HttpClient::new(AddressRules::default()).unwrap();
+    let loaded = load(&linked, &built_ins(), &app_settings, &client);
+    assert_eq!(loaded.catalog.agents["clerk"].instructions, "Be kind.");
+    assert_eq!(loaded.catalog.agents.len(), 1);
+    for (name, why) in [
+        ("whole", "leads out of the folder"),
+        ("climbing", "leads out of the folder"),
+        ("endless", "leads out of the folder"),
+        ("broken", "cannot be read"),
+        ("folder", "is no file"),
+    ] {
+        let problem = &loaded.catalog.broken[name].problem;
+        assert!(problem.contains(why) && !problem.contains("somebody"), "{problem}");
+    }
+}
+
 #[test]
 fn a_missing_or_empty_folder_is_no_mistake_and_says_what_to_do() {
     let loaded = load_files(&[]);

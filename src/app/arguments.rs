@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::app::looking;
 use crate::app::ports::Storage;
 use crate::bench::case::BenchArguments;
-use crate::certify::Tools;
+use crate::certify::{Only, Tools};
 use crate::doctor::Format;
 use crate::queue;
 use crate::settings::Settings;
@@ -142,6 +142,9 @@ pub(super) enum Command {
         /// For build servers: a test case for each run.
         #[arg(long, value_name = "FILE")]
         junit: Option<PathBuf>,
+        /// Only these runs: `tool.after`, `tool.after#2` or `tool.after#2:kill`.
+        #[arg(long, value_name = "RUN")]
+        only: Option<Only>,
     },
     /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
     Doctor {

@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError, io};
 use crate::azure::credential::Credentials;
-use crate::certify::{self, Conversation, Order, Report, Tools};
+use crate::certify::{self, Conversation, Only, Order, Report, Tools};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 use crate::tools::workspace::builtins;
@@ -21,6 +21,26 @@ pub(super) struct Wish {
     pub(super) agents: Option<PathBuf>,
     pub(super) tools: Tools,
     pub(super) junit: Option<PathBuf>,
+    pub(super) only: Option<Only>,
+}
+
+/// What does it again, but for names.
+fn command(wish: &Wish) -> String {
+    let mut words = vec!["turnwheel certify".to_owned()];
+    if let Some(folder) = &wish.agents {
+        let folder = folder.to_string_lossy();
+        let is_plain = folder.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        words.push("--agents".to_owned());
+        words.push(if is_plain {
+            folder.into_owned()
+        } else {
+            format!("'{}'", folder.replace('\'', r"'\''"))
+        });
+    }
+    if wish.tools == Tools::Real {
+        words.push("--tools real".to_owned());
+    }
+    words.join(" ")
 }
 
 /// # Errors
@@ -51,7 +71,8 @@ pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Repo
         telemetry: Telemetry::default(),
     };
     let loaded = service::load_agents(&app, &settings, &options, &Credentials::default())?;
-    let folder = options.root.join(wish.agents.unwrap_or_else(|| settings.agents_dir.clone()));
+    let folder = wish.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
+    let folder = options.root.join(folder);
     let agents: Vec<&Arc<Agent>> = if wish.names.is_empty() {
         loaded.catalog.agents.values().collect()
     } else {
@@ -74,8 +95,10 @@ pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Repo
         extensions: app.extensions,
         tools: wish.tools,
         harmless,
+        command: command(&wish),
+        only: wish.only,
     };
-    let report = Box::pin(certify::certify(&order)).await;
+    let report = Box::pin(certify::certify(&order)).await?;
     drop(payments);
     if let Some(file) = wish.junit {
         std::fs::write(&file, report.junit()).map_err(io("write the JUnit file"))?;

@@ -57,8 +57,8 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
             let tenant = tenant.map(TenantId::new);
             ls(WorkQuery { tenant, stuck, is_waiting: waiting }, &data, json)
         }
-        Some(Command::Certify { names, agents, tools, json, junit }) => {
-            certify(app, Wish { names, agents, tools: tools.tools(), junit }, json)
+        Some(Command::Certify { names, agents, tools, json, junit, only }) => {
+            certify(app, Wish { names, agents, tools: tools.tools(), junit, only }, json)
         }
         Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
     };

@@ -29,6 +29,7 @@ use crate::model::Model;
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
 use crate::queue::doorbell::Doorbell;
+use crate::server::{self, Bounds};
 use crate::settings::Settings;
 use crate::settings::brakes::Brakes;
 use crate::settings::links::Auth;
@@ -252,12 +253,8 @@ impl Running {
             self;
         let handler_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let ended = handler_stop.clone();
-        tasks.spawn(async move {
-            axum::serve(handler.listener, handler.router)
-                .with_graceful_shutdown(ended.cancelled_owned())
-                .await
-        });
+        let Handler { listener, router } = handler;
+        tasks.spawn(server::serve(listener, router, Bounds::HANDLER, handler_stop.clone()));
         if is_alone {
             recount::start_up(&world).await.map_err(io("read what is owed"))?;
         }
@@ -305,6 +302,7 @@ async fn local_host(
         names: Vec::new(),
         lease: host::LEASE,
         grace: super::functions::STOP_WITHIN,
+        bounds: Bounds::LOCAL_HOST,
     });
     Ok(host.await?)
 }

@@ -68,7 +68,10 @@ impl Conversation {
     pub fn of(agent: &Agent, folder: &Path) -> Result<Self, String> {
         let name = file_name(&agent.name);
         match std::fs::read_to_string(folder.join(&name)) {
-            Ok(text) => Self::read(&text).map_err(|why| format!("{name}: {why}")),
+            Ok(text) => {
+                let read = Self::read(&text).and_then(|read| read.calls_only(agent));
+                read.map_err(|why| format!("{name}: {why}"))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::usual(agent)),
             Err(error) => Err(format!("{name}: the file cannot be read: {error}")),
         }
@@ -93,6 +96,22 @@ impl Conversation {
             ));
         }
         Ok(Self { prompts })
+    }
+
+    /// Itself, if the agent has every tool that is called.
+    fn calls_only(self, agent: &Agent) -> Result<Self, String> {
+        let answers = self.prompts.iter().flat_map(|prompt| &prompt.answers);
+        let mut calls = answers.flat_map(|answer| &answer.calls);
+        let Some(unknown) = calls.find(|call| agent.tool(&call.tool).is_none()) else {
+            return Ok(self);
+        };
+        let names: Vec<&str> =
+            agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Err(format!(
+            "`{}` is no tool of the agent `{}`; there are: {names}",
+            unknown.tool, agent.name
+        ))
     }
 
     /// One answer that calls every tool, and one that says that all is done.

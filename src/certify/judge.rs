@@ -33,6 +33,12 @@ pub(super) struct Outcome {
     pub(super) done: BTreeMap<String, u32>,
     pub(super) called: BTreeMap<String, u32>,
     pub(super) answers: u32,
+    /// Tools that were called and did not succeed once.
+    pub(super) failed: Vec<String>,
+    /// Tools that say that they are idempotent and answered the same call with something else, and how often.
+    pub(super) otherwise: BTreeMap<String, u32>,
+    /// Prompts to which the conversation's file has too few answers.
+    pub(super) unanswered: Vec<String>,
     pub(super) writes: Vec<String>,
     /// Whether what the record says of results may differ from run to run.
     pub(super) is_vague: bool,
@@ -95,12 +101,16 @@ pub(super) fn alone(outcome: &Outcome) -> Vec<String> {
 pub(super) fn beside(outcome: &Outcome, good: &Record, fault: Fault) -> Vec<String> {
     let mut wrong = alone(outcome);
     // Whoever dies while the model answers, or is taken for dead, has paid for an answer that nobody keeps.
-    let paid_in_vain = u32::from(matches!(fault, Fault::Kill | Fault::TwoWorkers));
+    let paid_in_vain =
+        u32::from(matches!(fault, Fault::Kill | Fault::TakeOver | Fault::TwoWorkers));
     if outcome.answers > good.answers + paid_in_vain {
         let what = format!("{} answers were paid for instead of {}", outcome.answers, good.answers);
         wrong.push(told(4, &what));
     }
-    let is_vague = outcome.is_vague || outcome.entries.iter().any(|entry| is_in_doubt(&entry.body));
+    let is_vague = outcome.is_vague
+        // The model reads of a call that took too long.
+        || fault == Fault::TimeOut
+        || outcome.entries.iter().any(|entry| is_in_doubt(&entry.body));
     let is_same = if is_vague {
         shape(&outcome.entries) == good.shape
     } else {

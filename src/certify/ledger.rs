@@ -1,17 +1,27 @@
 //! What tools did: every call is counted by its effect id, whether it is a real one or a stub's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use serde_json::json;
 
+use crate::agent::content::joined_text;
+use crate::agent::request::Effect;
 use crate::agents::Agent;
-use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
+use crate::tools::{
+    Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult, sha256_hex,
+};
+
+const LATE: &str = "timed out";
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     done: Mutex<BTreeMap<String, (String, u32)>>,
+    heard: Mutex<Heard>,
+    /// Whether the answer of the next call comes too late.
+    is_next_late: AtomicBool,
 }
 
 impl Ledger {
@@ -33,13 +43,65 @@ impl Ledger {
         self.lock().contains_key(effect)
     }
 
+    /// The next call does what it does, and is not heard of again.
+    pub(super) fn make_next_late(&self) {
+        self.is_next_late.store(true, Ordering::SeqCst);
+    }
+
     fn note(&self, effect: &str, tool: &str) {
         self.lock().entry(effect.to_owned()).or_insert_with(|| (tool.to_owned(), 0)).1 += 1;
+    }
+
+    /// Tools that were called and did not succeed once.
+    pub(super) fn failed(&self) -> Vec<String> {
+        let succeeded = self.heard().succeeded.clone();
+        self.called().into_keys().filter(|tool| !succeeded.contains(tool)).collect()
+    }
+
+    /// Tools that say that they are idempotent and answered the same call with something else, and how often.
+    pub(super) fn otherwise(&self) -> BTreeMap<String, u32> {
+        self.heard().otherwise.clone()
+    }
+
+    fn hear(&self, effect_id: &str, definition: &ToolDefinition, outcome: &ToolOutcome) {
+        let ToolOutcome::Returned(result) = outcome else { return };
+        if result.is_error {
+            return;
+        }
+        let mut heard = self.heard();
+        heard.succeeded.insert(definition.name.clone());
+        if definition.effect != Effect::Idempotent {
+            return;
+        }
+        let answer = sha256_hex(joined_text(&result.content).as_bytes());
+        match heard.first.get(effect_id) {
+            Some(first) if *first != answer => {
+                *heard.otherwise.entry(definition.name.clone()).or_default() += 1;
+            }
+            Some(_) => {}
+            None => {
+                heard.first.insert(effect_id.to_owned(), answer);
+            }
+        }
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (String, u32)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What real tools answered.
+#[derive(Debug, Default)]
+struct Heard {
+    /// By effect id, of tools that say that they are idempotent: a hash of the first answer.
+    first: BTreeMap<String, String>,
+    /// How often a tool answered the same call with something else.
+    otherwise: BTreeMap<String, u32>,
+    succeeded: BTreeSet<String>,
 }
 
 /// The agent with tools that are counted; those that `is_stub` picks do nothing but answer.
@@ -92,10 +154,16 @@ impl RunTool for Counted {
         let name = &self.definition().name;
         // At once: a call that is polled at all is a call that was sent.
         self.ledger.note(context.effect_id.as_str(), name);
-        if self.is_stub {
+        let is_late = self.ledger.is_next_late.swap(false, Ordering::SeqCst);
+        let effect_id = context.effect_id.clone();
+        let outcome = if self.is_stub {
             let answer = json!({"ok": true, "tool": name, "arguments": arguments.value});
-            return ToolOutcome::Returned(ToolResult::json(&answer));
-        }
-        self.inner.call(arguments, context).await
+            ToolOutcome::Returned(ToolResult::json(&answer))
+        } else {
+            self.inner.call(arguments, context).await
+        };
+        self.ledger.hear(effect_id.as_str(), self.definition(), &outcome);
+        // What a time-out comes to, without the wait.
+        if is_late { ToolOutcome::Unknown { reason: LATE.to_owned() } } else { outcome }
     }
 }

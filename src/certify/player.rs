@@ -1,7 +1,8 @@
 //! The model of a run: answers from the conversation's file, else the scripted demo model; counts what it is asked.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
@@ -19,15 +20,25 @@ pub(super) struct Player {
     conversation: Arc<Conversation>,
     /// Answers that were paid for, also those that nobody kept.
     paid: AtomicU32,
+    /// Prompts to which the file has fewer answers than were asked for.
+    unanswered: Mutex<BTreeSet<String>>,
 }
 
 impl Player {
     pub(super) fn of(conversation: &Conversation) -> Self {
-        Self { conversation: Arc::new(conversation.clone()), paid: AtomicU32::default() }
+        Self {
+            conversation: Arc::new(conversation.clone()),
+            paid: AtomicU32::default(),
+            unanswered: Mutex::default(),
+        }
     }
 
     pub(super) fn paid(&self) -> u32 {
         self.paid.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn unanswered(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The recorded answer to a request; `None` where the demo model plays the prompt.
@@ -42,9 +53,12 @@ impl Player {
         }
         let prompts = &self.conversation.prompts;
         let prompt = prompts.iter().find(|prompt| prompt.prompt.trim() == asked.trim())?;
-        let missing = || Said {
-            say: "(The conversation's file has no answer for this place.)".to_owned(),
-            calls: Vec::new(),
+        let missing = || {
+            self.unanswered().insert(prompt.prompt.clone());
+            Said {
+                say: "(The conversation's file has no answer for this place.)".to_owned(),
+                calls: Vec::new(),
+            }
         };
         (!prompt.answers.is_empty())
             .then(|| prompt.answers.get(answered).cloned().unwrap_or_else(missing))

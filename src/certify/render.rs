@@ -32,7 +32,7 @@ pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
     for agent in &report.agents {
         table(&mut text, agent);
-        failures(&mut text, agent);
+        failures(&mut text, (report, agent));
         text.push('\n');
     }
     let broken: usize = report.agents.iter().map(Certified::broken).sum();
@@ -72,16 +72,21 @@ fn table(text: &mut String, agent: &Certified) {
             super::file_name(name)
         );
     }
+    for note in &agent.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
     if !agent.faultless.is_empty() {
         return;
     }
+    let has_runs = |boundary: &str| agent.runs.iter().any(|run| run.boundary == boundary);
+    let reached: Vec<_> = reached.iter().filter(|(boundary, _)| has_runs(boundary)).collect();
     let width = reached.iter().map(|(boundary, _)| boundary.len()).max().unwrap_or(0);
     let _ = write!(text, "\n  {:width$}  times", "boundary");
     for fault in Fault::ALL {
         let _ = write!(text, "  {}", fault.as_str());
     }
     text.push('\n');
-    for (boundary, times) in reached {
+    for (boundary, times) in reached.iter().copied() {
         let mut line = format!("  {boundary:width$}  {times:>5}");
         for fault in Fault::ALL {
             let word = cell(agent, boundary, fault);
@@ -103,7 +108,14 @@ fn cell(agent: &Certified, boundary: &str, fault: Fault) -> &'static str {
     }
 }
 
-fn failures(text: &mut String, agent: &Certified) {
+/// The command that does this run alone.
+fn again(report: &Report, agent: &Certified, run: &Run) -> String {
+    let Run { boundary, occurrence, fault, verdict: _ } = run;
+    let only = format!("--only {boundary}#{occurrence}:{}", fault.as_str());
+    format!("{} {} {only}", report.command, agent.agent)
+}
+
+fn failures(text: &mut String, (report, agent): (&Report, &Certified)) {
     for what in &agent.faultless {
         let _ = writeln!(text, "\n  without any fault: {what}");
     }
@@ -116,6 +128,7 @@ fn failures(text: &mut String, agent: &Certified) {
         for line in ends(story) {
             let _ = writeln!(text, "      {line}");
         }
+        let _ = writeln!(text, "    again: {}", again(report, agent, run));
     }
 }
 
@@ -138,9 +151,10 @@ pub(super) fn json(report: &Report) -> Value {
             "answers": agent.answers,
             "called": agent.called,
             "notCalled": agent.not_called,
+            "notes": agent.notes,
             "reached": reached.collect::<Vec<_>>(),
             "faultless": agent.faultless,
-            "runs": agent.runs.iter().map(run_json).collect::<Vec<_>>(),
+            "runs": agent.runs.iter().map(|run| run_json(report, agent, run)).collect::<Vec<_>>(),
         })
     });
     json!({
@@ -153,16 +167,17 @@ pub(super) fn json(report: &Report) -> Value {
     })
 }
 
-fn run_json(run: &Run) -> Value {
+fn run_json(report: &Report, agent: &Certified, run: &Run) -> Value {
     let Run { boundary, occurrence, fault, verdict } = run;
     let (word, why, what, story): (_, _, &[String], &[String]) = match verdict {
         Verdict::Ok => ("ok", None, &[], &[]),
         Verdict::Skipped(why) => ("skipped", Some(why), &[], &[]),
         Verdict::Broken { what, story } => ("broken", None, what, story),
     };
+    let again = (word == "broken").then(|| again(report, agent, run));
     json!({
         "boundary": boundary, "occurrence": occurrence, "fault": fault.as_str(),
-        "verdict": word, "why": why, "what": what, "story": story,
+        "verdict": word, "why": why, "what": what, "story": story, "again": again,
     })
 }
 
@@ -183,18 +198,19 @@ pub(super) fn junit(report: &Report) -> String {
             [] => None,
             what => Some(what.join("\n")),
         };
-        case(
-            &mut xml,
-            &agent.agent,
-            "without any fault",
-            &faultless.as_deref().map_or(String::new(), failure),
-        );
+        let mut inner = faultless.as_deref().map_or(String::new(), failure);
+        if !agent.notes.is_empty() {
+            let _ = write!(inner, "<system-out>{}</system-out>", escaped(&agent.notes.join("\n")));
+        }
+        case(&mut xml, &agent.agent, "without any fault", &inner);
         for run in &agent.runs {
             let inner = match &run.verdict {
                 Verdict::Ok => String::new(),
                 Verdict::Skipped(why) => format!("<skipped message=\"{}\"/>", escaped(why)),
                 Verdict::Broken { what, story } => {
-                    failure(&format!("{}\n\n{}", what.join("\n"), ends(story).join("\n")))
+                    let (what, story) = (what.join("\n"), ends(story).join("\n"));
+                    let again = again(report, agent, run);
+                    failure(&format!("{what}\n\n{story}\n\nagain: {again}"))
                 }
             };
             case(&mut xml, &agent.agent, &title(run), &inner);

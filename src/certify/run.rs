@@ -1,28 +1,24 @@
 //! One run: a client that never gives up, instances that take what is on the queues, a sweep each minute, and one fault.
 
+mod look;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::head::Head;
-use crate::agent::inbox::InboxItem;
-use crate::agent::notice::Notice;
-use crate::agent::phase::Phase;
-use crate::agent::request::{Effect, Request, RequestKind};
-use crate::agent::settings::ToolExecution;
+use crate::agent::request::{Request, RequestKind};
 use crate::agents::Agent;
 use crate::certify::asking::{Asked, decider, key_of, owner, perform};
 use crate::certify::conversation::{Conversation, Decide};
 use crate::certify::judge::Outcome;
 use crate::certify::stage::Stage;
-use crate::certify::{Fault, Order, Tools};
-use crate::clock::{Clock as _, Timestamp};
+use crate::certify::{Fault, Kept, Order};
+use crate::clock::Clock as _;
 use crate::ids::{ConversationKey, EffectId, RequestId};
 use crate::queue::{self, Queue as _};
-use crate::store::memory::Faults;
-use crate::store::{HEAD_ID, Kind, Partition, Stored};
+use crate::store::embedded::OpenError;
 use crate::turn::admission::patch::patch_conversation;
-use crate::turn::record::{self, EventsBody};
-use crate::turn::{Nudge, World, sweep};
+use crate::turn::{Nudge, World, recount, sweep};
 
 /// Steps of the driver before a conversation counts as one that never comes to rest.
 const STEPS_MAX: u32 = 1_000;
@@ -40,6 +36,13 @@ pub(super) struct Cut {
     pub(super) boundary: &'static str,
     pub(super) occurrence: u32,
     pub(super) fault: Fault,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy)]
+enum End {
+    Rest,
+    NothingOwed,
 }
 
 /// Whoever stands at a boundary.
@@ -72,12 +75,15 @@ struct Play<'a> {
 }
 
 /// Plays the conversation to its end and settles what is owed.
+///
+/// # Errors
+/// There is no folder for its store.
 pub(super) async fn play(
     order: &Order,
     (agent, conversation): (&Agent, &Conversation),
-    cut: Option<Cut>,
-) -> Outcome {
-    let stage = Stage::set(order, (agent, conversation), cut);
+    (kept, cut): (Kept, Option<Cut>),
+) -> Result<Outcome, OpenError> {
+    let stage = Stage::set(order, (agent, conversation), (kept, cut)).await?;
     let worker = stage.instance(order);
     let mut play = Play {
         order,
@@ -99,7 +105,7 @@ pub(super) async fn play(
     if let Err(why) = play.through().await {
         play.wrong.push(why);
     }
-    play.outcome(agent)
+    Ok(play.outcome(agent).await)
 }
 
 impl Play<'_> {
@@ -107,9 +113,9 @@ impl Play<'_> {
         for number in 0..self.conversation.prompts.len() {
             self.asked = number;
             self.surely(&Task::Ask(number)).await?;
-            self.until(is_at_rest, "come to rest").await?;
+            self.until(End::Rest, "come to rest").await?;
         }
-        self.until(owes_nothing, "settle what it owes").await?;
+        self.until(End::NothingOwed, "settle what it owes").await?;
         self.ring_late().await
     }
 
@@ -127,12 +133,18 @@ impl Play<'_> {
         Err(format!("invariant 1 (accepted means kept): a request was never accepted: {refusal}"))
     }
 
-    async fn until(&mut self, is_over: fn(&[Stored]) -> bool, what: &str) -> Result<(), String> {
+    async fn until(&mut self, end: End, what: &str) -> Result<(), String> {
         for _ in 0..STEPS_MAX {
             let is_busy = self.deliver_next().await;
-            let documents = self.documents();
-            self.decide_all(&documents).await?;
-            if is_over(&documents) {
+            let head = self.head().await;
+            if let Some(head) = &head {
+                self.decide_all(head).await?;
+            }
+            let is_over = match end {
+                End::Rest => self.is_at_rest(head.as_ref()).await,
+                End::NothingOwed => self.next_due().await.is_none(),
+            };
+            if is_over {
                 return Ok(());
             }
             if !is_busy {
@@ -145,7 +157,7 @@ impl Play<'_> {
     /// Time passes until something is to be done; the sweep runs each minute.
     async fn wait(&mut self) {
         let now = self.stage.time.now();
-        let until_due = next_due(&self.documents()).map_or(SWEEP_EVERY, |due| now.until(due));
+        let until_due = self.next_due().await.map_or(SWEEP_EVERY, |due| now.until(due));
         let visible = self.stage.queue.next_visible_in();
         let span = match visible {
             Some(span) if span <= SWEEP_EVERY => span,
@@ -178,14 +190,13 @@ impl Play<'_> {
     }
 
     /// Decides what is asked as somebody who looks at what really happened.
-    async fn decide_all(&mut self, documents: &[Stored]) -> Result<(), String> {
-        let Some(head) = head(documents) else { return Ok(()) };
+    async fn decide_all(&mut self, head: &Head) -> Result<(), String> {
         for request in &head.requests {
             // What was accepted is kept: it need not be said again while nobody takes it in.
             if self.decided.contains(&request.id) {
                 continue;
             }
-            if let Some(decision) = self.decision(&head, request) {
+            if let Some(decision) = self.decision(head, request) {
                 self.surely(&Task::Decide(Box::new(request.clone()), decision)).await?;
                 self.decided.push(request.id.clone());
             }
@@ -230,11 +241,12 @@ impl Play<'_> {
         self.story.push(format!("{} stands at the boundary", self.told(task)));
         match fault {
             None | Some(Fault::Late) => {}
-            Some(Fault::Kill) => {
-                self.worker = self.stage.instance(self.order);
-                self.story.push("that process is dead".to_owned());
+            Some(Fault::Kill | Fault::TakeOver) => {
+                drop(work);
+                self.begin_anew().await;
                 return None;
             }
+            Some(Fault::TimeOut) => self.stage.ledger.make_next_late(),
             Some(Fault::Duplicate) => self.elsewhere(task).await,
             Some(Fault::TwoWorkers) => {
                 self.stage.time.pass(STANDSTILL);
@@ -243,16 +255,32 @@ impl Play<'_> {
             }
             Some(Fault::Conflict) => self.patch().await,
             Some(Fault::LostAnswer) => {
-                self.stage.store.set_faults(Faults { unavailable_after: 1.0, ..Faults::default() });
+                self.stage.store.lose_answers(true);
             }
         }
         trap.go.notify_one();
         let done = work.await;
-        self.stage.store.set_faults(Faults::default());
+        self.stage.store.lose_answers(false);
         if fault == Some(Fault::Late) {
             self.hold_back(task).await;
         }
         Some(self.note(task, done))
+    }
+
+    /// The process that was at work is dead. One that comes in its place with its folder does what it does at its start.
+    async fn begin_anew(&mut self) {
+        self.story.push("that process is dead".to_owned());
+        let is_alone = self.stage.kill().await;
+        self.worker = self.stage.instance(self.order);
+        let started = match is_alone {
+            Ok(false) => return,
+            Ok(true) => recount::start_up(&self.worker).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match started {
+            Ok(rung) => self.story.push(format!("another began and rang {rung} times")),
+            Err(why) => self.wrong.push(format!("the next process could not start: {why}")),
+        }
     }
 
     fn note(&mut self, task: &Task, done: Result<(), String>) -> Result<(), String> {
@@ -296,7 +324,7 @@ impl Play<'_> {
 
     /// Another writer: a client changes what says nothing to the model.
     async fn patch(&mut self) {
-        if head(&self.documents()).is_none() {
+        if self.head().await.is_none() {
             self.missed = Some("there is no conversation yet");
             return;
         }
@@ -361,78 +389,10 @@ impl Play<'_> {
             Task::Notify(nudge) => Asked::Notify(nudge.clone()),
         }
     }
-
-    fn documents(&self) -> Vec<Stored> {
-        self.stage.store.documents(&Partition::Conversation(self.key.clone()))
-    }
-
-    fn outcome(mut self, agent: &Agent) -> Outcome {
-        if self.cut.is_some() && !self.has_struck {
-            self.missed = Some("this run did not come there");
-        }
-        let documents = self.documents();
-        let entries = of(&documents, Kind::Entry);
-        let entries = entries.filter_map(|stored| record::read(&stored.document).ok()).collect();
-        let events = of(&documents, Kind::Events);
-        let events = events.filter_map(|stored| record::read::<EventsBody>(&stored.document).ok());
-        let untold = of(&documents, Kind::Notice).filter(|stored| {
-            let notice = record::read::<Notice>(&stored.document);
-            !notice.is_ok_and(|notice| self.stage.crier.has_told(&notice.id))
-        });
-        let writes = agent.tools.iter().map(|tool| tool.definition());
-        let writes = writes.filter(|tool| tool.effect == Effect::Write);
-        Outcome {
-            reached: self.stage.trap.seen(),
-            missed: self.missed,
-            prompts: self.conversation.prompts.len(),
-            head: head(&documents),
-            events: events.flat_map(|body| body.events).collect(),
-            inbox: of(&documents, Kind::Inbox).count(),
-            untold: untold.count(),
-            done: self.stage.ledger.done(),
-            called: self.stage.ledger.called(),
-            answers: self.stage.model.paid(),
-            writes: writes.map(|tool| tool.name.clone()).collect(),
-            is_vague: self.order.tools == Tools::Real,
-            is_at_once: agent.settings.tool_execution == Some(ToolExecution::Parallel),
-            entries,
-            wrong: self.wrong,
-            story: self.story,
-        }
-    }
 }
 
 /// Bells may be delayed by as much.
 const AHEAD_OF_DELAYS: Duration = Duration::from_secs(1);
-
-fn of(documents: &[Stored], kind: Kind) -> impl Iterator<Item = &Stored> {
-    documents.iter().filter(move |stored| stored.document.kind == kind)
-}
-
-fn head(documents: &[Stored]) -> Option<Head> {
-    record::read_head(documents.iter().find(|stored| stored.document.id == HEAD_ID)?).ok()
-}
-
-fn is_at_rest(documents: &[Stored]) -> bool {
-    let Some(head) = head(documents) else { return false };
-    let is_held = |stored: &Stored| {
-        record::read::<InboxItem>(&stored.document).is_ok_and(|item| !item.starts_when_idle())
-    };
-    head.phase == Phase::Idle
-        && head.prompt.is_none()
-        && !head.prompts.is_empty()
-        && head.waiting == 0
-        && of(documents, Kind::Inbox).all(is_held)
-}
-
-/// When the conversation owes something next.
-fn next_due(documents: &[Stored]) -> Option<Timestamp> {
-    documents.iter().filter_map(|stored| stored.document.due).min()
-}
-
-fn owes_nothing(documents: &[Stored]) -> bool {
-    next_due(documents).is_none()
-}
 
 fn text_of(nudge: &Nudge) -> String {
     serde_json::to_string(nudge).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The world of a run: ports in memory, a clock that also moves when nothing is to be done, and a trap at one boundary.
+//! The world of a run: a store that is thrown away, queues in memory, a clock that also moves when nothing is to be done, and a trap at one boundary.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,13 @@ use crate::certify::conversation::Conversation;
 use crate::certify::ledger::{Ledger, counted};
 use crate::certify::player::Player;
 use crate::certify::run::Cut;
-use crate::certify::{Order, Tools};
+use crate::certify::store::RunStore;
+use crate::certify::{Kept, Order, Tools};
 use crate::clock::{Clock, SystemClock, Timestamp, millis};
 use crate::ids::{ConversationKey, Ids as _, SeededIds, WorkerId};
 use crate::live::MemoryLive;
 use crate::queue::{self, MemoryQueue};
-use crate::store::memory::MemoryStore;
+use crate::store::embedded::OpenError;
 use crate::telemetry::Telemetry;
 use crate::turn::money::Money;
 use crate::turn::notify::{Herald, Told};
@@ -111,8 +112,13 @@ impl Herald for Crier {
     }
 }
 
+fn queue_of(time: &Arc<Time>) -> Arc<MemoryQueue> {
+    let clock: Arc<dyn Clock> = Arc::clone(time) as _;
+    Arc::new(MemoryQueue::new(clock, 0, queue::Faults::default()))
+}
+
 pub(super) struct Stage {
-    pub(super) store: Arc<MemoryStore>,
+    pub(super) store: Arc<RunStore>,
     pub(super) queue: Arc<MemoryQueue>,
     pub(super) artifacts: Arc<MemoryArtifacts>,
     pub(super) time: Arc<Time>,
@@ -125,21 +131,22 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn set(
+    /// # Errors
+    /// There is no folder for its store.
+    pub(super) async fn set(
         order: &Order,
         (agent, conversation): (&Agent, &Conversation),
-        cut: Option<Cut>,
-    ) -> Self {
+        (kept, cut): (Kept, Option<Cut>),
+    ) -> Result<Self, OpenError> {
         let time = Arc::new(Time::default());
-        let clock: Arc<dyn Clock> = Arc::clone(&time) as _;
         let ledger = Arc::new(Ledger::default());
         let is_stub = |tool: &str| order.tools == Tools::Stub && !order.harmless.contains(tool);
         let agent = counted(agent, &ledger, is_stub);
         let mut agents = Catalog::default();
         agents.agents.insert(agent.name.clone(), Arc::new(agent));
-        Self {
-            store: Arc::new(MemoryStore::new()),
-            queue: Arc::new(MemoryQueue::new(clock, 0, queue::Faults::default())),
+        Ok(Self {
+            store: Arc::new(RunStore::open(kept).await?),
+            queue: queue_of(&time),
             artifacts: Arc::new(MemoryArtifacts::new(0, 0)),
             time,
             ids: Arc::new(SeededIds::new(0)),
@@ -148,7 +155,19 @@ impl Stage {
             ledger,
             model: Arc::new(Player::of(conversation)),
             agents: agents.into(),
+        })
+    }
+
+    /// The process is killed. Where the store is its own, what is on its queues dies with it.
+    ///
+    /// # Errors
+    /// There is no folder for the next one's store.
+    pub(super) async fn kill(&mut self) -> Result<bool, OpenError> {
+        let is_alone = self.store.kill().await?;
+        if is_alone {
+            self.queue = queue_of(&self.time);
         }
+        Ok(is_alone)
     }
 
     /// An instance: what it remembers is its own, everything else is shared.

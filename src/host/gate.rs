@@ -18,19 +18,21 @@ pub(super) async fn gate(
     request: Request,
     next: Next,
 ) -> Response {
-    match refuse(request.headers(), &host.names) {
+    match refuse(request.headers(), request.uri().host(), &host.names) {
         None => next.run(request).await,
         Some(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 
-fn refuse(headers: &HeaderMap, names: &[String]) -> Option<String> {
+/// `named`: by the request line itself, which wins over `Host` where it names a host.
+fn refuse(headers: &HeaderMap, named: Option<&str>, names: &[String]) -> Option<String> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_known =
         |name: &str| is_loopback(name) || names.iter().any(|own| own.eq_ignore_ascii_case(name));
     let asked = text(HOST).unwrap_or_default();
+    let is_one = headers.get_all(HOST).iter().count() == 1 && !asked.contains('@');
     let is_for_us = asked.parse::<Authority>().is_ok_and(|asked| is_known(asked.host()));
-    if !is_for_us {
+    if !is_for_us || !is_one || named.is_some_and(|named| !is_known(named)) {
         return Some(format!(
             "The local host answers to 127.0.0.1 and localhost, not to `{asked}`. Behind a tunnel, set \
              TURNWHEEL_PUBLIC_URL to its address.\n"
@@ -61,7 +63,7 @@ mod tests {
         let headers = headers
             .iter()
             .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
-        refuse(&headers.collect(), &["me.example".into()]).is_some()
+        refuse(&headers.collect(), None, &["me.example".into()]).is_some()
     }
 
     #[test]

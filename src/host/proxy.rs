@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::invoke::{HOST_VERSION, INVOCATION_ID, VERSION};
 use super::routes::below;
 use super::{Function, InvocationError, Shared, Trigger, envelope};
+use crate::server::is_too_slow;
 
 /// The Functions host's bound on a request's body.
 const BODY_BYTES_MAX: usize = 104_857_600;
@@ -65,6 +66,9 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
             incoming(answer, run)
         }
         Ok(Err(error)) if is_too_large(&error) => refuse_size(),
+        Ok(Err(error)) if is_too_slow(&error) => {
+            (StatusCode::REQUEST_TIMEOUT, "The body came too slowly.\n").into_response()
+        }
         Ok(Err(error)) => {
             host.handler.note(&name, &id, &error);
             (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
 use crate::http::health::Health;
 use crate::http::token::SigningKeys;
@@ -20,12 +21,15 @@ pub struct Api {
     pub(crate) health: Health,
     /// Streams of events that may still begin.
     pub(crate) streams: Arc<Semaphore>,
+    /// Kibibytes of large bodies that may still be taken in at the same time.
+    pub(crate) bodies: Semaphore,
 }
 
 impl Api {
     pub fn new(world: World, auth: Auth, is_sign_in_on: bool, keys: SigningKeys) -> Self {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        Self { world, auth, is_sign_in_on, keys, health: Health::default(), streams }
+        let bodies = Semaphore::new(BODIES_KIB_MAX);
+        Self { world, auth, is_sign_in_on, keys, health: Health::default(), streams, bodies }
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) async fn add(
     }
     let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let mime_type = given.filter(|given| given.len() <= 255).unwrap_or(UNTYPED);
-    let bytes = body::read(&headers, body).await?;
+    let bytes = body::read(&api.bodies, &headers, body).await?;
     let said = format!("{}\n{mime_type}\n{}", name.unwrap_or_default(), sha256_hex(&bytes));
     let hash = sha256_hex(said.as_bytes());
     let route = "POST /conversations/{id}/artifacts";

@@ -2,21 +2,30 @@
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::agent::text::repair_surrogates;
+use crate::http::Shared;
 use crate::http::problem::{self, Problem};
+use crate::server::is_too_slow;
 use crate::turn::admission::Fault;
 use crate::turn::admission::idempotency::canonical_hash;
 use crate::turn::views::pointer_of;
 
 /// Bytes of one request.
 pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
+/// Kibibytes of all bodies that come in at the same time, without the first of each: whoever sends many large ones slowly
+/// must not fill the memory of all.
+pub(crate) const BODIES_KIB_MAX: usize = 128 * 1024;
+/// Kibibytes that every body may have, and that a larger one asks for at once.
+const PORTION_KIB: u32 = 256;
+const BUSY_SECONDS: u64 = 5;
 
 /// A JSON body and what it is compared by.
 #[derive(Debug)]
@@ -26,12 +35,12 @@ pub(crate) struct Json<T> {
     pub(crate) hash: String,
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, api: &Shared) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let bytes = read(&parts.headers, body).await?;
+        let bytes = read(&api.bodies, &parts.headers, body).await?;
         if !bytes.is_empty() {
             check_type(&parts.headers)?;
         }
@@ -39,8 +48,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
-/// The whole body.
-pub(crate) async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+/// The whole body. `bodies` are the kibibytes of large ones that may still be taken in.
+pub(crate) async fn read(
+    bodies: &Semaphore,
+    headers: &HeaderMap,
+    mut body: Body,
+) -> Result<Bytes, Problem> {
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
@@ -48,11 +61,47 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Probl
     if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
         return Err(too_large());
     }
-    match Limited::new(body, BODY_BYTES_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
-        Err(_) => Err(Problem::bad_request("the body ended before it was complete")),
+    // Most bodies come in one piece, which is not copied.
+    let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
+    // Given back when the body has been read.
+    let mut portions = Vec::new();
+    let mut room = PORTION_KIB as usize * 1024;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|error| broken_off(&error))?.into_data() else { continue };
+        let length = first.len() + whole.len() + data.len();
+        if length > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        while length > room {
+            let portion = bodies.try_acquire_many(PORTION_KIB).map_err(|_| too_many())?;
+            portions.push(portion);
+            room += PORTION_KIB as usize * 1024;
+        }
+        if first.is_empty() && whole.is_empty() {
+            first = data;
+            continue;
+        }
+        if whole.is_empty() {
+            whole = BytesMut::from(std::mem::take(&mut first));
+        }
+        whole.extend_from_slice(&data);
     }
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+fn broken_off(error: &axum::Error) -> Problem {
+    if is_too_slow(error) {
+        return Problem::new(
+            problem::TOO_SLOW,
+            "a body may come slowly, but not at less than about a kilobyte a second: send it again",
+        );
+    }
+    Problem::bad_request("the body ended before it was complete")
+}
+
+fn too_many() -> Problem {
+    let detail = "this instance is taking in as many large bodies as it can: send it again soon";
+    Problem::new(problem::UNAVAILABLE, detail).retry_after(BUSY_SECONDS)
 }
 
 fn too_large() -> Problem {
@@ -127,6 +176,8 @@ fn fault_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{FutureExt as _, StreamExt as _};
+
     use super::*;
     use crate::turn::admission::conversation::NewConversation;
 
@@ -140,6 +191,34 @@ mod tests {
             .next()
             .unwrap()
             .to_owned()
+    }
+
+    /// A body of so many kibibytes that never ends.
+    fn endless(kib: usize) -> Body {
+        let part = Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 1024]));
+        let parts = futures_util::stream::iter(std::iter::repeat_n(part, kib));
+        Body::from_stream(parts.chain(futures_util::stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn large_bodies_that_come_slowly_share_what_there_is_and_small_ones_need_none() {
+        let bodies = Semaphore::new(512);
+        let headers = HeaderMap::new();
+        let read = |body| Box::pin(read(&bodies, &headers, body));
+        let mut large = read(endless(700));
+        assert!((&mut large).now_or_never().is_none(), "it waits for the rest");
+        assert_eq!(bodies.available_permits(), 0);
+        let refused = read(endless(257)).now_or_never().unwrap().unwrap_err();
+        assert_eq!(refused.kind, problem::UNAVAILABLE);
+        let small = read(Body::from(vec![b'x'; 256 * 1024])).await.unwrap();
+        assert_eq!(small.len(), 256 * 1024);
+        drop(large);
+        assert_eq!(bodies.available_permits(), 512, "who leaves gives back");
+        let parts = [vec![b'a'; 200_000], vec![b'b'; 200_000]];
+        let parts = futures_util::stream::iter(parts.map(Ok::<_, std::convert::Infallible>));
+        let whole = read(Body::from_stream(parts)).await.unwrap();
+        assert_eq!((whole.len(), whole[199_999], whole[200_000]), (400_000, b'a', b'b'));
+        assert_eq!(bodies.available_permits(), 512, "and who is through");
     }
 
     #[test]

@@ -104,7 +104,7 @@ async fn settled(
     is_page: bool,
 ) -> Result<Response, Problem> {
     let found = behind(api, token).await?;
-    let said = said(headers, body, &found).await?;
+    let said = said(api, (headers, body), &found).await?;
     let id = found.request.id.as_str();
     match decide(&api.world, &found.key, id, said, &Decider::Link).await {
         Ok(_) if is_page => Ok(show(api, &behind(api, token).await?, true, StatusCode::OK)),
@@ -133,8 +133,12 @@ async fn refused(
 }
 
 /// What the form or the JSON body says.
-async fn said(headers: &HeaderMap, body: Body, approval: &Approval) -> Result<Said, Problem> {
-    let bytes = body::read(headers, body).await?;
+async fn said(
+    api: &Api,
+    (headers, body): (&HeaderMap, Body),
+    approval: &Approval,
+) -> Result<Said, Problem> {
+    let bytes = body::read(&api.bodies, headers, body).await?;
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if essence == "application/json" {

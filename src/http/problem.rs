@@ -36,6 +36,7 @@ kinds! {
     FORBIDDEN "forbidden" "This is not yours to do" FORBIDDEN;
     NOT_FOUND "not-found" "There is no such thing" NOT_FOUND;
     METHOD_NOT_ALLOWED "method-not-allowed" "This route does not take that method" METHOD_NOT_ALLOWED;
+    TOO_SLOW "request-timeout" "The request came too slowly" REQUEST_TIMEOUT;
     CONFLICT "conflict" "It does not fit what is there" CONFLICT;
     ALREADY_PROCESSING "already-processing" "A prompt has not ended" CONFLICT;
     ALREADY_DECIDED "already-decided" "It was decided before" CONFLICT;
@@ -115,7 +116,7 @@ impl Problem {
     }
 
     #[must_use]
-    fn retry_after(self, seconds: u64) -> Self {
+    pub fn retry_after(self, seconds: u64) -> Self {
         self.with_header(RETRY_AFTER, &seconds.max(1).to_string())
     }
 

@@ -21,6 +21,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::claims::Claims;
 use crate::store::embedded::lock::FolderLock;
 use crate::store::embedded::readers::Readers;
+use crate::store::embedded::schema::Outlives;
 use crate::store::embedded::warm::{Known, Warm};
 use crate::store::embedded::writer::Writer;
 use crate::store::{
@@ -75,9 +76,21 @@ impl EmbeddedStore {
     /// # Errors
     /// The folder is held, is not writable, or holds what this version cannot read: tell the person, and stop.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
+        Self::open_for(folder, Outlives::PowerCut)
+    }
+
+    /// As [`Self::open`], for who throws the folder away: nothing waits for the disk.
+    ///
+    /// # Errors
+    /// As of [`Self::open`].
+    pub fn open_unsynced(folder: &Path) -> Result<Self, OpenError> {
+        Self::open_for(folder, Outlives::Process)
+    }
+
+    fn open_for(folder: &Path, outlives: Outlives) -> Result<Self, OpenError> {
         let lock = FolderLock::take(folder)?;
         let file = folder.join(DATABASE_FILE);
-        let (connection, generation) = schema::open(&file)?;
+        let (connection, generation) = schema::open(&file, outlives)?;
         let warm = Arc::<Warm>::default();
         let claims = Arc::<Claims>::default();
         let kept = (Arc::clone(&warm), Arc::clone(&claims));

@@ -8,4 +8,5 @@ mod queues;
 mod rig;
 mod shelf;
 mod storage;
+mod strangers;
 mod timer;

@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["agents", "extensions", "payments"],
     &["artifacts", "live", "model", "queue", "store", "tools"],
     &["agent", "azure"],
-    &["telemetry"],
+    &["server", "telemetry"],
     &["settings"],
     &["ids"],
     &["clock"],

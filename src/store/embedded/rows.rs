@@ -347,11 +347,11 @@ fn timestamp(number: i64) -> Timestamp {
 mod tests {
     use super::*;
     use crate::ids::{TenantId, UserId};
-    use crate::store::embedded::schema;
+    use crate::store::embedded::schema::{self, Outlives};
 
     fn plan(sql: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let (connection, _) = schema::open(&folder.path().join("a.db")).unwrap();
+        let (connection, _) = schema::open(&folder.path().join("a.db"), Outlives::Process).unwrap();
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let mut rows = statement.raw_query();
         let mut steps = Vec::new();

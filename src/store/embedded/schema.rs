@@ -66,8 +66,15 @@ const READER_CACHE: i64 = -512;
 /// Only one process writes and readers never lock: whoever waits this long will not be served.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
+/// What a commit outlives once it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outlives {
+    PowerCut,
+    Process,
+}
+
 /// The connection that writes, and a number that grows with each opening.
-pub(super) fn open(file: &Path) -> Result<(Connection, u32), OpenError> {
+pub(super) fn open(file: &Path, outlives: Outlives) -> Result<(Connection, u32), OpenError> {
     let failed = |source: rusqlite::Error| OpenError::Database {
         file: file.to_owned(),
         source: source.into(),
@@ -85,7 +92,7 @@ pub(super) fn open(file: &Path) -> Result<(Connection, u32), OpenError> {
     if found > known {
         return Err(OpenError::Newer { file: file.to_owned(), found, known });
     }
-    tune_writer(&connection)
+    tune_writer(&connection, outlives)
         .map_err(|source| OpenError::Database { file: file.to_owned(), source })?;
     migrate(&mut connection, found).map_err(failed)?;
     let generation = next_generation(&connection).map_err(failed)?;
@@ -110,7 +117,10 @@ fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn tune_writer(connection: &Connection) -> Result<(), Box<dyn Error + Send + Sync>> {
+fn tune_writer(
+    connection: &Connection,
+    outlives: Outlives,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     connection.busy_timeout(BUSY_MAX)?;
     keep_statements(connection)?;
     // Asked rather than told: a file system without shared memory answers with another mode.
@@ -120,6 +130,10 @@ fn tune_writer(connection: &Connection) -> Result<(), Box<dyn Error + Send + Syn
             "the file system cannot share a log (journal mode {mode}): use a local disk"
         )
         .into());
+    }
+    if outlives == Outlives::Process {
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        return Ok(());
     }
     connection.pragma_update(None, "synchronous", "FULL")?;
     // macOS: fsync alone does not reach the disk. Elsewhere these do nothing.

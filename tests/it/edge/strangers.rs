@@ -150,6 +150,68 @@ async fn a_key_of_somebody_elses_request_repeats_nothing_of_it() {
     other.send().await.fails(422, "idempotency-key-reused");
 }
 
+/// What a path on disk, a header or an address might be made of.
+const CLIMBING: [&str; 16] = [
+    "..",
+    "%2e%2e",
+    "..%2f..%2fc",
+    "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+    "%2Fetc%2Fpasswd",
+    "..%5c..%5cc",
+    "c%2fc",
+    "c%00",
+    "%00",
+    "c%0d%0aSet-Cookie:%20a=b",
+    "%20c",
+    "c;a=b",
+    "%c0%ae%c0%ae",
+    "%ef%bc%8e%ef%bc%8e",
+    "file:c",
+    "%25%32%65",
+];
+
+#[tokio::test]
+async fn no_id_is_a_path() {
+    let scene = scene().await;
+    let before = scene.seen().await;
+    let long = "a".repeat(5_000);
+    for (method, template) in routes().await {
+        for id in CLIMBING.iter().copied().chain([long.as_str()]) {
+            // Each parameter alone: the others name what is there.
+            for (at, _) in template.match_indices('{') {
+                let (head, rest) = template.split_at(at);
+                let (_, rest) = rest.split_once('}').unwrap();
+                let path = scene.path(&format!("{head}HERE{rest}")).replace("HERE", id);
+                let asking = scene.rig.ask(method.clone(), &path);
+                let asking = match body(&method, &template) {
+                    Some(body) => asking.json(&body),
+                    None => asking,
+                };
+                let answer = asking.send().await;
+                let told = format!("{method} {path}: {} {}", answer.status, answer.text);
+                assert!([400, 404, 405].contains(&answer.status.as_u16()), "{told}");
+                let is_plain = answer.header("set-cookie").is_empty();
+                assert!(is_plain && answer.text.len() < 8_000, "{told}");
+            }
+        }
+    }
+    let ids = ["..", "../c", "/etc/passwd", "a/b", "a\\b", "a\0", "a\r\nb", " c", "\u{ff0e}", "é"];
+    for id in ids {
+        for (path, body) in [
+            ("/api/conversations", json!({"id": id})),
+            ("/api/prompts", json!({"conversationId": id, "input": "hi"})),
+            ("/api/schedules", json!({"id": id, "input": "hi", "at": "PT1H"})),
+            ("/api/schedules", json!({"conversationId": id, "input": "hi", "at": "PT1H"})),
+        ] {
+            let told = scene.rig.post(path, &body).send().await.fails(400, "bad-request");
+            let pointer = told["errors"][0]["pointer"].as_str().unwrap().to_lowercase();
+            assert!(pointer.ends_with("id"), "{told}");
+        }
+    }
+    scene.rig.work().await;
+    assert_eq!(scene.seen().await, before);
+}
+
 /// As deep as a body may be that is still read: nothing that was accepted is too deep to be read again.
 #[tokio::test]
 async fn what_is_deep_is_refused_at_the_door_or_served_for_ever() {

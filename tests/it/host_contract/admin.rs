@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use turnwheel::clock::SystemClock;
 use turnwheel::host::{GRACE, HostError, HostOptions, LEASE, ScriptRoot, start};
 use turnwheel::ids::SeededIds;
+use turnwheel::server::Bounds;
 
 use super::rig::{GOOD, Replace, Rig};
 use super::shelf::{SOON, Shelf};
@@ -109,6 +110,7 @@ fn options(port: u16, root: ScriptRoot) -> HostOptions {
         names: Vec::new(),
         lease: LEASE,
         grace: GRACE,
+        bounds: Bounds::LOCAL_HOST,
     }
 }
 

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use turnwheel::clock::{Clock, SystemClock};
 use turnwheel::host::{HostError, HostOptions, LEASE, ScriptRoot};
 use turnwheel::ids::SeededIds;
+use turnwheel::server::Bounds;
 
 use super::shelf::{SOON, Shelf};
 
@@ -31,6 +32,7 @@ pub(crate) struct Setting {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
+    pub(crate) bounds: Bounds,
     /// The queue tells nobody when something arrives.
     pub(crate) is_silent: bool,
 }
@@ -45,6 +47,7 @@ impl Default for Setting {
             clock: Arc::new(SystemClock::default()),
             lease: LEASE,
             grace: Duration::from_hours(1),
+            bounds: Bounds::LOCAL_HOST,
             is_silent: false,
         }
     }
@@ -94,6 +97,7 @@ impl Rig {
             names: Vec::new(),
             lease: setting.lease,
             grace: setting.grace,
+            bounds: setting.bounds,
         };
         let running = turnwheel::host::start(options).await.unwrap();
         let address = running.address();

@@ -18,6 +18,7 @@ use turnwheel::clock::SystemClock;
 use turnwheel::host::{HostOptions, LEASE, ScriptRoot};
 use turnwheel::ids::SeededIds;
 use turnwheel::queue::{Queue, StorageQueue, TURNS, poison_of};
+use turnwheel::server::Bounds;
 
 use super::rig::{GOOD, serve};
 use super::shelf::SOON;
@@ -67,6 +68,7 @@ async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
         names: Vec::new(),
         lease: LEASE,
         grace: SOON,
+        bounds: Bounds::LOCAL_HOST,
     };
     let running = turnwheel::host::start(options).await.unwrap();
     let stop = CancellationToken::new();
