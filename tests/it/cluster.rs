@@ -124,12 +124,14 @@ struct Faults {
     restarts_of_cosmos: usize,
     throttled: usize,
     silences_of_storage: usize,
+    restarts_of_storage: usize,
 }
 
 impl Faults {
     fn count(&self) -> usize {
         let stops = self.stops + self.long_stops;
-        self.kills + stops + self.restarts_of_cosmos + self.throttled + self.silences_of_storage
+        let of_storage = self.silences_of_storage + self.restarts_of_storage;
+        self.kills + stops + self.restarts_of_cosmos + self.throttled + of_storage
     }
 }
 
@@ -195,13 +197,17 @@ impl Cluster {
                     self.azure.restart_cosmos(shortly).await;
                     faults.restarts_of_cosmos += 1;
                 }
-                16..18 => {
+                16 | 17 => {
                     self.azure.throttle_cosmos(shortly).await;
                     faults.throttled += 1;
                 }
-                _ => {
+                18 => {
                     self.azure.silence_storage(shortly).await;
                     faults.silences_of_storage += 1;
+                }
+                _ => {
+                    self.azure.restart_storage(shortly).await;
+                    faults.restarts_of_storage += 1;
                 }
             }
         }

@@ -25,6 +25,9 @@ const CALL: [&str; 6] = [
 ];
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A process that starts goes on with what the one before it left within this (99 of 100 times). The start itself takes as
+/// long as the machine is busy, and is not in it.
+const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 struct Story<'a> {
     data: &'a Path,
@@ -47,7 +50,7 @@ struct Ending {
     was_asked_for_outcome: bool,
     /// The boundaries that were reached before the kill; none if the story was not cut.
     reached: Vec<String>,
-    /// From the kill to the moment when the prompt was seen to have come further.
+    /// From the moment when the next process answered to that when the prompt was seen to have come further.
     recovery: Option<Duration>,
 }
 
@@ -75,7 +78,7 @@ impl Story<'_> {
         let mut dev = self.start(halt_at);
         let mut reached = Vec::new();
         let mut seen = Seen::default();
-        let (mut killed, mut recovery) = (None, None);
+        let (mut ready, mut recovery) = (None, None);
         let deadline = Instant::now() + PATIENCE;
         loop {
             assert!(
@@ -89,13 +92,13 @@ impl Story<'_> {
                 let text = std::fs::read_to_string(&halted).unwrap();
                 reached = text.lines().map(str::to_owned).collect();
                 std::fs::remove_file(&halted).unwrap();
-                killed = Some(Instant::now());
                 seen.has_moved = false;
                 dev = self.start(None);
+                ready = Some(Instant::now());
             }
             let ended = self.go_on(&dev, &mut seen).await;
             if seen.has_moved && recovery.is_none() {
-                recovery = killed.map(|killed: Instant| killed.elapsed());
+                recovery = ready.map(|ready: Instant| ready.elapsed());
             }
             let Some(prompt) = ended else { continue };
             let entries = self.get(&dev, "/api/conversations/story/entries?limit=100").await;
@@ -214,9 +217,10 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
     let halted = recoveries.len();
     assert!(halted >= 25, "only {halted} boundaries were reached");
     recoveries.sort();
-    // What is promised of it is held where nothing else runs: `turn::tests::soon`.
     let (half, most) = (recoveries[halted / 2], recoveries[halted * 99 / 100]);
     let told =
-        format!("{halted} kills, recovery p50 {half:?}, p99 {most:?}, a new process included");
+        format!("{halted} kills, recovery p50 {half:?}, p99 {most:?} after the next start");
     writeln!(std::io::stderr(), "{told}").unwrap();
+    // In time that stands still it is less than a second (`turn::tests::soon`); here other stories run beside it.
+    assert!(most <= RECOVERY_MAX, "{told}");
 }
