@@ -87,19 +87,16 @@ fn conversations<'a>(sent: &'a [Sent], tag: &str) -> VecDeque<Vec<&'a Sent>> {
     let mut conversations = VecDeque::<Vec<&Sent>>::new();
     let mut of_messages = HashMap::<String, String>::new();
     for sent in sent.iter().filter(|sent| !sent.is_refused()) {
-        let named = match sent.operation {
-            Operation::Batch | Operation::Query | Operation::Read => conversation_of(sent),
-            Operation::Put => told_of(&sent.body, tag),
-            Operation::Get => told_of(&sent.answer, tag),
-            Operation::Delete => message_of(sent).and_then(|id| of_messages.get(id).cloned()),
-            Operation::QueryOfAll
-            | Operation::CosmosOther
-            | Operation::Poll
-            | Operation::Update
-            | Operation::QueueOther
-            | Operation::BlobPut
-            | Operation::BlobGet
-            | Operation::BlobOther => None,
+        let named = if sent.operation.is_of_conversation() {
+            conversation_of(sent)
+        } else if sent.operation == Operation::Put {
+            told_of(&sent.body, tag)
+        } else if sent.operation == Operation::Get {
+            told_of(&sent.answer, tag)
+        } else if sent.operation == Operation::Delete {
+            message_of(sent).and_then(|id| of_messages.get(id).cloned())
+        } else {
+            None
         };
         let Some(named) = named else { continue };
         if sent.operation == Operation::Put
@@ -156,8 +153,7 @@ impl Bare<'_> {
 
     async fn send(&self, sent: &Sent, lane: &mut Lane) -> Result<(), BenchError> {
         let rename = |text: &str| text.replace(self.tags.0, self.tags.1);
-        let is_cosmos =
-            matches!(sent.operation, Operation::Batch | Operation::Query | Operation::Read);
+        let is_cosmos = sent.operation.is_of_conversation();
         let path = rename(&sent.path);
         let url = if is_cosmos {
             self.accounts.cosmos.endpoint.join(&path).map_err(io("name a document"))?

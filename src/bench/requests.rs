@@ -1,6 +1,7 @@
 //! What turns ask of storage, counted where it passes, and the rate at which the same is answered by itself.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,23 +17,27 @@ pub struct Requests {
     pub turns: usize,
     /// Requests of these turns by what they do, retries and everything else that was on the wire included.
     pub sent: BTreeMap<String, u64>,
-    /// Those of them that were answered with an error; a read that finds nothing is none.
-    pub refused: u64,
+    /// Those of them that were answered with an error, by that; a look that finds nothing is none.
+    pub refused: BTreeMap<String, u64>,
     /// When the same requests were sent with nothing around them, as many at the same time.
     pub bare_turns_per_second: f64,
 }
 
 impl Requests {
     pub(super) fn of(turns: usize, sent: &[Sent], bare: Duration) -> Self {
-        let mut counts = BTreeMap::new();
+        let (mut counts, mut refused) = (BTreeMap::new(), BTreeMap::new());
         for sent in sent {
-            *counts.entry(sent.operation.name().to_owned()).or_default() += 1;
+            let name = sent.operation.name();
+            *counts.entry(name.to_owned()).or_default() += 1;
+            if sent.is_refused() {
+                let what = format!("{name}: {}", sent.status.as_u16());
+                *refused.entry(what).or_default() += 1;
+            }
         }
-        let refused = sent.iter().filter(|sent| sent.is_refused()).count();
         Self {
             turns,
             sent: counts,
-            refused: u64::try_from(refused).unwrap_or(u64::MAX),
+            refused,
             bare_turns_per_second: float(turns) / bare.as_secs_f64(),
         }
     }
@@ -49,10 +54,10 @@ impl Requests {
             .iter()
             .map(|(name, count)| format!("{:.2} {name}", whole(**count) / float(self.turns)))
             .collect();
-        let refused = match self.refused {
-            0 => String::new(),
-            refused => format!("; {refused} refused in all"),
-        };
-        format!("  requests of a turn: {}{refused}", kinds.join(" · "))
+        let mut line = format!("  requests of a turn: {}", kinds.join(" · "));
+        for (what, count) in &self.refused {
+            let _ = write!(line, "; {count} refused in all ({what})");
+        }
+        line
     }
 }

@@ -16,6 +16,7 @@ use url::Url;
 
 use crate::bench::accounts::Accounts;
 use crate::bench::{BenchError, io};
+use crate::store::{HEAD_ID, Kind};
 
 /// A batch of Cosmos has 2 MB, a block of a blob 4.
 const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -40,7 +41,12 @@ pub(super) enum Operation {
     Query,
     /// Of the sweep, into every partition.
     QueryOfAll,
-    Read,
+    /// What the SDK asks for before a query that it cannot read by itself.
+    QueryPlan,
+    ReadHead,
+    /// Whether somebody on another instance wants to be told of what is streamed.
+    ReadWatch,
+    ReadOther,
     /// Accounts, containers, ranges: what a client has to know before it can ask.
     CosmosOther,
     Put,
@@ -61,7 +67,10 @@ impl Operation {
             Self::Batch => "Cosmos batch",
             Self::Query => "Cosmos query",
             Self::QueryOfAll => "Cosmos query of all partitions",
-            Self::Read => "Cosmos point read",
+            Self::QueryPlan => "Cosmos query plan",
+            Self::ReadHead => "Cosmos read of a head",
+            Self::ReadWatch => "Cosmos read of a watch",
+            Self::ReadOther => "Cosmos read of another",
             Self::CosmosOther => "Cosmos other",
             Self::Put => "queue put",
             Self::Get => "queue get",
@@ -73,6 +82,15 @@ impl Operation {
             Self::BlobGet => "blob get",
             Self::BlobOther => "blob other",
         }
+    }
+
+    pub(super) fn is_read(self) -> bool {
+        matches!(self, Self::ReadHead | Self::ReadWatch | Self::ReadOther)
+    }
+
+    /// Whether Cosmos answers it from one conversation.
+    pub(super) fn is_of_conversation(self) -> bool {
+        self.is_read() || matches!(self, Self::Batch | Self::Query)
     }
 
     fn of(
@@ -88,11 +106,25 @@ impl Operation {
             (Service::Cosmos, "POST") if headers.contains_key("x-ms-cosmos-is-batch-request") => {
                 Self::Batch
             }
+            (Service::Cosmos, "POST")
+                if headers.contains_key("x-ms-cosmos-is-query-plan-request") =>
+            {
+                Self::QueryPlan
+            }
             (Service::Cosmos, "POST") if headers.contains_key("x-ms-documentdb-isquery") => {
                 let is_narrow = headers.contains_key("x-ms-documentdb-partitionkey");
                 if is_narrow { Self::Query } else { Self::QueryOfAll }
             }
-            (Service::Cosmos, "GET") if path.contains("/docs/") => Self::Read,
+            (Service::Cosmos, "GET") if path.contains("/docs/") => {
+                let id = path.rsplit('/').next();
+                if id == Some(HEAD_ID) {
+                    Self::ReadHead
+                } else if id == Some(Kind::Watch.as_str()) {
+                    Self::ReadWatch
+                } else {
+                    Self::ReadOther
+                }
+            }
             (Service::Cosmos, _) => Self::CosmosOther,
             (Service::Queue, "POST") if is_messages => Self::Put,
             (Service::Queue, "GET") if is_messages => {
@@ -131,7 +163,9 @@ pub(super) struct Sent {
 
 impl Sent {
     pub(super) fn is_refused(&self) -> bool {
-        let is_nothing = self.operation == Operation::Read && self.status == StatusCode::NOT_FOUND;
+        // A document that is not there, or one of the queues that nobody has made: of poisoned messages.
+        let may_be_absent = self.operation.is_read() || self.operation == Operation::Poll;
+        let is_nothing = may_be_absent && self.status == StatusCode::NOT_FOUND;
         self.status.is_client_error() && !is_nothing || self.status.is_server_error()
     }
 }
