@@ -239,8 +239,8 @@ fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
 
 /// Told what to do by its environment alone: no file of the folder it stands in counts.
 fn bench_worker(app: App, (data, agents): (PathBuf, PathBuf), queue_prefix: Option<String>) -> u8 {
-    let storage = queue_prefix
-        .map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
+    let storage =
+        queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
     let mut settings = match Settings::read(settings::environment) {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),

@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(225);
 /// For how long there are faults: at least so long, and longer with more conversations.
 const FAULTS: Duration = Duration::from_secs(75);
 const FAULTS_EACH: Duration = Duration::from_millis(375);
+/// For an instance to come up, on a machine that is busy with all the others.
+const START_MAX: Duration = Duration::from_mins(2);
 /// Longer than any claim holds: who goes on after it finds that others have done the work.
 const LONG_STOP: Duration = Duration::from_secs(70);
 /// A conversation whose worker was killed goes on within this (99 of 100 of them).
@@ -157,7 +159,15 @@ impl Cluster {
         let data = self.folder.path().join(number.to_string());
         let dev = tokio::task::block_in_place(|| {
             let arguments = ["--storage", "azure", "--queue-prefix", "cluster"];
-            Dev::start_with(Path::new(env!("CARGO_MANIFEST_DIR")), &data, &arguments, &settings)
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+            // An account that is too busy for a moment ends a start; whoever runs the service starts it again.
+            let deadline = Instant::now() + START_MAX;
+            loop {
+                match Dev::try_start_with(folder, &data, &arguments, &settings) {
+                    Ok(dev) => return dev,
+                    Err(log) => assert!(Instant::now() < deadline, "{log}"),
+                }
+            }
         });
         self.addresses.lock().unwrap()[number] = Some(dev.url(""));
         dev
@@ -381,7 +391,8 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     let instances: Vec<Dev> = (0..INSTANCES).map(|number| cluster.start_instance(number)).collect();
     let began = Instant::now();
     let span = FAULTS.max(FAULTS_EACH * u32::try_from(count).unwrap());
-    let deadline = began + span + PATIENCE;
+    // A machine that has other things to do takes longer, and that is no fault of anybody.
+    let deadline = began + 2 * span + PATIENCE;
     // One of each kind before anything is disturbed: what the record looks like.
     let mut expected = BTreeMap::new();
     let mut kept = 0;

@@ -218,8 +218,7 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
     assert!(halted >= 25, "only {halted} boundaries were reached");
     recoveries.sort();
     let (half, most) = (recoveries[halted / 2], recoveries[halted * 99 / 100]);
-    let told =
-        format!("{halted} kills, recovery p50 {half:?}, p99 {most:?} after the next start");
+    let told = format!("{halted} kills, recovery p50 {half:?}, p99 {most:?} after the next start");
     writeln!(std::io::stderr(), "{told}").unwrap();
     // In time that stands still it is less than a second (`turn::tests::soon`); here other stories run beside it.
     assert!(most <= RECOVERY_MAX, "{told}");

@@ -14,7 +14,7 @@ use crate::support::cosmos_emulator::{self, Container, CosmosHost};
 
 const DATABASE: &str = "turnwheel";
 /// For an Azurite that was killed to be there again: its port may be somebody's for a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Azure {
     /// `None` while it is down.
