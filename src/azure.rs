@@ -1,5 +1,6 @@
 //! The way into Azure: settings become credentials and clients, here and nowhere else.
 
+pub mod bare;
 pub mod cosmos;
 pub mod credential;
 pub mod storage;

@@ -1,18 +1,28 @@
-//! The benchmark that strangers can repeat: conversations on a worker process of their own, against a model that takes no
+//! The benchmark that strangers can repeat: conversations on worker processes of their own, against a model that takes no
 //! time, over HTTP as a user would, every turn durable.
 
+pub mod accounts;
+mod bare;
 pub mod case;
 mod load;
 pub mod model;
 pub mod process;
 pub mod report;
+pub mod requests;
+mod wire;
 pub mod worker;
 
 use std::path::Path;
+use std::time::Duration;
 
+use crate::bench::accounts::Accounts;
 use crate::bench::case::{BenchArguments, Case};
+use crate::bench::load::{Load, Loaded};
 use crate::bench::report::{Figures, Machine, Report};
-use crate::bench::worker::Worker;
+use crate::bench::requests::Requests;
+use crate::bench::wire::Wire;
+use crate::bench::worker::{Place, Worker};
+use crate::ids::{Ids as _, SystemIds};
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +34,8 @@ pub enum BenchError {
     /// A benchmark that counts failures as work measures nothing.
     #[error("a prompt did not end well, so nothing was measured: {0}")]
     Prompt(String),
+    #[error("the bare requests were not answered as those of the workers: {0}")]
+    Bare(String),
 }
 
 fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
@@ -32,13 +44,15 @@ fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     move |source| BenchError::Io { doing, source: source.into() }
 }
 
-/// Runs every case, each with a worker and a data folder of its own. `tell` is given each line as it is known.
+/// Runs every case, each with workers and a folder or queues of its own. `accounts` are those of cases that are not
+/// embedded. `tell` is given each line as it is known.
 ///
 /// # Errors
 /// Show it and exit.
 pub async fn run(
     program: &Path,
     arguments: &BenchArguments,
+    accounts: Option<&Accounts>,
     tell: impl Fn(&str),
 ) -> Result<Report, BenchError> {
     let place = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
@@ -46,22 +60,76 @@ pub async fn run(
     tell(&machine.to_string());
     let binary_bytes = std::fs::metadata(program).map(|file| file.len()).map_err(io("read"))?;
     let mut report = Report::new(machine, binary_bytes);
-    tell(&report.heading());
+    tell(&report.heading(arguments.storage));
     for case in arguments.cases() {
-        let figures = Box::pin(run_case(program, &case, &place)).await?;
+        let figures = Box::pin(run_case(program, &case, &place, accounts)).await?;
         tell(&figures.line(&case));
         report.add(case, figures);
     }
     Ok(report)
 }
 
-async fn run_case(program: &Path, case: &Case, place: &Path) -> Result<Figures, BenchError> {
-    let folder = tempfile::Builder::new().prefix("turnwheel-bench-").tempdir_in(place);
-    let folder = folder.map_err(io("make a data folder"))?;
-    let model = model::FakeModel::start(case).await.map_err(io("start the fake model"))?;
-    let mut worker = Worker::start(program, folder.path(), case, &model.base_url()).await?;
-    let loaded = Box::pin(load::drive(case, &mut worker, &model)).await?;
-    let cold_start = worker.cold_start;
-    worker.stop().await?;
-    Ok(Figures::of(case, &loaded, cold_start))
+async fn run_case(
+    program: &Path,
+    case: &Case,
+    place: &Path,
+    accounts: Option<&Accounts>,
+) -> Result<Figures, BenchError> {
+    let stage = Stage { program, case, place };
+    let requests = match accounts {
+        Some(accounts) => Some(Box::pin(stage.count(accounts)).await?),
+        None => None,
+    };
+    let (loaded, cold_start) = Box::pin(stage.play(accounts, &tag(), None)).await?;
+    Ok(Figures::of(case, &loaded, cold_start, requests))
+}
+
+/// Begins what one run leaves in the accounts, so that the next finds nothing.
+fn tag() -> String {
+    SystemIds.fresh().chars().skip(24).collect()
+}
+
+/// What a case is run with.
+struct Stage<'a> {
+    program: &'a Path,
+    case: &'a Case,
+    place: &'a Path,
+}
+
+impl Stage<'_> {
+    /// What the workers ask of storage, and how soon that is answered without them.
+    async fn count(&self, accounts: &Accounts) -> Result<Requests, BenchError> {
+        let (tag, bare_tag) = (tag(), tag());
+        let wire = Wire::start(accounts).await?;
+        let (loaded, _) = self.play(Some(&wire.accounts), &tag, Some(&wire)).await?;
+        drop(wire);
+        let (lanes, tags) = (self.case.conversations, (tag.as_str(), bare_tag.as_str()));
+        let bare = Box::pin(bare::time(&loaded.sent, accounts, lanes, tags)).await?;
+        Ok(Requests::of(self.case.turns(), &loaded.sent, bare))
+    }
+
+    /// The case once; also the longest start of its workers.
+    async fn play(
+        &self,
+        accounts: Option<&Accounts>,
+        tag: &str,
+        wire: Option<&Wire>,
+    ) -> Result<(Loaded, Duration), BenchError> {
+        let Self { program, case, place } = self;
+        let folder = tempfile::Builder::new().prefix("turnwheel-bench-").tempdir_in(place);
+        let folder = folder.map_err(io("make a data folder"))?;
+        let model = model::FakeModel::start(case).await.map_err(io("start the fake model"))?;
+        let mut workers = Vec::with_capacity(case.workers);
+        for number in 0..case.workers {
+            let place = Place { folder: folder.path(), number, accounts, tag };
+            workers.push(Worker::start(program, &place, case, &model.base_url()).await?);
+        }
+        let load = Load { case, model: &model, tag, wire };
+        let loaded = Box::pin(load.drive(&mut workers)).await?;
+        let cold_start = workers.iter().map(|worker| worker.cold_start).max();
+        for worker in workers {
+            worker.stop().await?;
+        }
+        Ok((loaded, cold_start.unwrap_or_default()))
+    }
 }

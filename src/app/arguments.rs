@@ -89,6 +89,9 @@ pub(super) enum Command {
         data: PathBuf,
         #[arg(long, value_name = "DIR")]
         agents: PathBuf,
+        /// Without it everything is in the data folder.
+        #[arg(long, value_name = "NAME")]
+        queue_prefix: Option<String>,
     },
     /// Say in one sentence what a conversation waits for, who has it, and what would let it go on.
     Why {

@@ -10,11 +10,12 @@ use crate::app::App;
 use crate::app::commands::say;
 use crate::app::ports::Storage;
 use crate::app::service::{ServiceOptions, StartError, io};
-use crate::bench::case::BenchArguments;
+use crate::bench::accounts::Accounts;
+use crate::bench::case::{self, BenchArguments};
 use crate::bench::report::Report;
 use crate::bench::worker::{Counted, Ready};
 use crate::bench::{self, BenchError};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
 
@@ -23,8 +24,16 @@ use crate::telemetry::Telemetry;
 pub(super) async fn measure(arguments: &BenchArguments) -> Result<(), StartError> {
     // Read first: a measurement that cannot be compared is known at once.
     let earlier = arguments.compare.as_deref().map(read).transpose()?;
+    let accounts = match arguments.storage {
+        case::Storage::Embedded => None,
+        case::Storage::Azure => {
+            let settings = Settings::read(settings::environment)?;
+            let accounts = Accounts::of(&settings);
+            Some(accounts.map_err(|mistake| StartError::Settings(vec![mistake]))?)
+        }
+    };
     let program = std::env::current_exe().map_err(io("find this program"))?;
-    let measured = Box::pin(bench::run(&program, arguments, say)).await;
+    let measured = Box::pin(bench::run(&program, arguments, accounts.as_ref(), say)).await;
     let report = measured.map_err(io("measure"))?;
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&report).unwrap_or_default();
@@ -48,7 +57,7 @@ fn read(file: &Path) -> Result<Report, StartError> {
 pub(super) async fn work(
     app: App,
     settings: Settings,
-    (data, agents): (PathBuf, PathBuf),
+    (data, agents, storage): (PathBuf, PathBuf, Storage),
     telemetry: Telemetry,
 ) -> Result<(), StartError> {
     let options = ServiceOptions {
@@ -57,7 +66,7 @@ pub(super) async fn work(
         agents: Some(agents),
         port: 0,
         handler_port: 0,
-        storage: Storage::Embedded,
+        storage,
         is_hosted: false,
         telemetry,
     };

@@ -44,12 +44,17 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Usage { by, from, to, tenant, data, json }) => {
             usage(Question { by: by.by(), from, to, tenant }, &data, json)
         }
-        Some(Command::Bench(arguments)) => block_on(async {
-            Box::pin(bench::measure(&arguments))
-                .await
-                .map_or_else(|error| complain(&error), |()| DONE)
-        }),
-        Some(Command::BenchWorker { data, agents }) => bench_worker(app, data, agents),
+        Some(Command::Bench(arguments)) => match arguments.check() {
+            Err(text) => refuse(&text),
+            Ok(()) => block_on(async {
+                Box::pin(bench::measure(&arguments))
+                    .await
+                    .map_or_else(|error| complain(&error), |()| DONE)
+            }),
+        },
+        Some(Command::BenchWorker { data, agents, queue_prefix }) => {
+            bench_worker(app, (data, agents), queue_prefix)
+        }
         Some(Command::Why { id, tenant, user, data, json }) => {
             why(&Named { id, tenant, user }, &data, json)
         }
@@ -233,7 +238,9 @@ fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
 }
 
 /// Told what to do by its environment alone: no file of the folder it stands in counts.
-fn bench_worker(app: App, data: PathBuf, agents: PathBuf) -> u8 {
+fn bench_worker(app: App, (data, agents): (PathBuf, PathBuf), queue_prefix: Option<String>) -> u8 {
+    let storage =
+        queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
     let mut settings = match Settings::read(settings::environment) {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
@@ -244,7 +251,7 @@ fn bench_worker(app: App, data: PathBuf, agents: PathBuf) -> u8 {
             Ok(telemetry) => telemetry,
             Err(error) => return complain(&error),
         };
-        let place = (data, agents);
+        let place = (data, agents, storage);
         let outcome = Box::pin(bench::work(app, settings, place, telemetry.clone())).await;
         telemetry.stop().await;
         outcome.map_or_else(|error| complain(&error), |()| DONE)

@@ -18,7 +18,7 @@ use azure_storage_queue::{QueueServiceClient, QueueServiceClientOptions};
 use url::Url;
 
 pub use self::fault::{StorageFault, code, fault, status};
-use self::shared_key::SharedKeyPolicy;
+pub(super) use self::shared_key::{SharedKeyPolicy, http_date};
 use super::credential;
 use crate::clock::SystemClock;
 use crate::settings::azure::{StorageAccess, StorageAccount};

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 const PROMPT_ROUNDS_MAX: usize = 199;
 /// Turns that a case should have, so that its figures mean something.
 const TURNS_WANTED: usize = 4_000;
+/// The same where a turn takes some thirty times as long.
+const TURNS_WANTED_OF_AZURE: usize = 700;
 
 /// The command line of `turnwheel bench`.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,6 +29,13 @@ pub struct BenchArguments {
     /// How many conversations follow each other in each place; else so many that there are some thousand turns.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub repeat: Option<usize>,
+    /// Where everything is kept: in data folders, or in the emulators that the environment names
+    /// (`AzureWebJobsStorage`, `COSMOS__accountEndpoint`, `COSMOS__accountKey`, `COSMOS__database`).
+    #[arg(long, value_enum, default_value = "embedded")]
+    pub storage: Storage,
+    /// Worker processes that share the work; several numbers, several cases. More than one needs `--storage azure`.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = positive)]
+    pub workers: Vec<usize>,
     /// Where data folders are made for a while: on the disk that is to be measured. Else where temporary files go.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -61,6 +70,15 @@ impl Continuation {
     }
 }
 
+/// Where conversations, queues and artifacts are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Storage {
+    #[default]
+    Embedded,
+    Azure,
+}
+
 /// What is done, as it is written beside its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -72,19 +90,53 @@ pub struct Case {
     /// Conversations that follow each other in each place. The more there are, the steadier the figures; no figure is
     /// meant to depend on it.
     pub repeat: usize,
+    #[serde(default)]
+    pub storage: Storage,
+    #[serde(default = "one")]
+    pub workers: usize,
+}
+
+/// What figures were of before several could be measured.
+fn one() -> usize {
+    1
 }
 
 impl BenchArguments {
+    /// # Errors
+    /// What to say before exit 2.
+    pub fn check(&self) -> Result<(), String> {
+        match self.workers.iter().find(|workers| **workers > 1) {
+            Some(workers) if self.storage == Storage::Embedded => Err(format!(
+                "--workers {workers} needs --storage azure: the embedded store is one process's alone, a second one is refused its data folder."
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Every combination, in the order given.
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
-        for &continuation in &self.continuation {
-            for &conversations in &self.conversations {
-                for &rounds in &self.rounds {
-                    let turns = conversations * (rounds + 1);
-                    let repeat = self.repeat.unwrap_or(TURNS_WANTED.div_ceil(turns));
-                    let deltas = self.deltas;
-                    cases.push(Case { conversations, rounds, continuation, deltas, repeat });
+        let (storage, deltas) = (self.storage, self.deltas);
+        let wanted = match storage {
+            Storage::Embedded => TURNS_WANTED,
+            Storage::Azure => TURNS_WANTED_OF_AZURE,
+        };
+        for &workers in &self.workers {
+            for &continuation in &self.continuation {
+                for &conversations in &self.conversations {
+                    for &rounds in &self.rounds {
+                        let turns = conversations * (rounds + 1);
+                        let repeat = self.repeat.unwrap_or(wanted.div_ceil(turns));
+                        cases.push(Case {
+                            conversations,
+                            rounds,
+                            continuation,
+                            deltas,
+                            repeat,
+                            storage,
+                            workers,
+                        });
+                    }
                 }
             }
         }
@@ -122,7 +174,22 @@ mod tests {
     use super::*;
 
     fn case(rounds: usize) -> Case {
-        Case { conversations: 2, rounds, continuation: Continuation::Queue, deltas: 0, repeat: 3 }
+        Case {
+            conversations: 2,
+            rounds,
+            continuation: Continuation::Queue,
+            deltas: 0,
+            repeat: 3,
+            storage: Storage::Embedded,
+            workers: 1,
+        }
+    }
+
+    #[test]
+    fn a_case_that_was_written_down_before_is_of_one_worker_on_its_disk() {
+        let text =
+            r#"{"conversations":2,"rounds":10,"continuation":"queue","deltas":0,"repeat":3}"#;
+        assert_eq!(serde_json::from_str::<Case>(text).unwrap(), case(10));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The load: so many places, in each one conversation after the other, prompted and waited for by HTTP.
+//! The load: so many places, in each one conversation after the other, prompted and waited for by HTTP, from one worker
+//! after the other.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::bench::case::Case;
 use crate::bench::model::{FakeModel, Heard};
 use crate::bench::process::{Used, folder_bytes, used};
+use crate::bench::wire::{Sent, Wire};
 use crate::bench::worker::{AGENT, Counted, Worker};
 use crate::bench::{BenchError, io};
 
@@ -29,47 +30,93 @@ pub(super) struct Loaded {
     pub(super) after: Used,
     pub(super) counted: Counted,
     pub(super) folder_bytes: u64,
+    /// To storage, where that was to be counted.
+    pub(super) sent: Vec<Sent>,
 }
 
-pub(super) async fn drive(
-    case: &Case,
-    worker: &mut Worker,
-    model: &FakeModel,
-) -> Result<Loaded, BenchError> {
-    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
-    let client = client.map_err(io("make an HTTP client"))?;
-    let user = Arc::new(User { client, base_url: worker.base_url.clone() });
-    // Connections, statements and memory as they are after a while; every place once.
-    let warm = (0..case.conversations).map(|place| user.converse(format!("warm-{place}"), &[1]));
-    try_join_all(warm).await?;
-    let before_counted = worker.counted().await?;
-    let (before, before_bytes) = (used(worker.pid), folder_bytes(&worker.data));
-    drop(model.heard());
-    let began = Instant::now();
-    let rounds = case.prompts();
-    let places = (0..case.conversations).map(|place| user.hold(place, case.repeat, &rounds));
-    let prompts = try_join_all(places).await?.concat();
-    let elapsed = began.elapsed();
-    let after = used(worker.pid);
-    let after_counted = worker.counted().await?;
-    Ok(Loaded {
-        elapsed,
-        prompts,
-        heard: model.heard(),
-        before,
-        after,
-        counted: Counted {
-            commits: after_counted.commits - before_counted.commits,
-            checkpoints: after_counted.checkpoints - before_counted.checkpoints,
-        },
-        folder_bytes: folder_bytes(&worker.data).saturating_sub(before_bytes),
-    })
+/// What is done, and by whom it is seen.
+pub(super) struct Load<'a> {
+    pub(super) case: &'a Case,
+    pub(super) model: &'a FakeModel,
+    /// Begins the ids of all conversations.
+    pub(super) tag: &'a str,
+    pub(super) wire: Option<&'a Wire>,
+}
+
+impl Load<'_> {
+    pub(super) async fn drive(&self, workers: &mut [Worker]) -> Result<Loaded, BenchError> {
+        let Self { case, model, tag, wire } = self;
+        let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
+        let client = client.map_err(io("make an HTTP client"))?;
+        let base_urls = workers.iter().map(|worker| worker.base_url.clone()).collect();
+        let user = User { client, base_urls, tag: (*tag).to_owned() };
+        // Connections, statements and memory as they are after a while; every place once.
+        let warm = (0..case.conversations).map(|place| user.converse("warm", (place, 0), &[1]));
+        try_join_all(warm).await?;
+        if let Some(wire) = wire {
+            wire.settled().await?;
+        }
+        let (before_counted, before_bytes) = (counted(workers).await?, kept(workers));
+        let before = used_by(workers);
+        drop(model.heard());
+        let began = Instant::now();
+        let rounds = case.prompts();
+        let places = (0..case.conversations).map(|place| user.hold(place, case.repeat, &rounds));
+        let prompts = try_join_all(places).await?.concat();
+        let elapsed = began.elapsed();
+        let after = used_by(workers);
+        let after_counted = counted(workers).await?;
+        let sent = match wire {
+            Some(wire) => wire.settled().await?,
+            None => Vec::new(),
+        };
+        Ok(Loaded {
+            elapsed,
+            prompts,
+            heard: model.heard(),
+            before,
+            after,
+            counted: Counted {
+                commits: after_counted.commits - before_counted.commits,
+                checkpoints: after_counted.checkpoints - before_counted.checkpoints,
+            },
+            folder_bytes: kept(workers).saturating_sub(before_bytes),
+            sent,
+        })
+    }
+}
+
+async fn counted(workers: &mut [Worker]) -> Result<Counted, BenchError> {
+    let mut sum = Counted::default();
+    for worker in workers {
+        let counted = worker.counted().await?;
+        sum.commits += counted.commits;
+        sum.checkpoints += counted.checkpoints;
+    }
+    Ok(sum)
+}
+
+/// Bytes in their data folders.
+fn kept(workers: &[Worker]) -> u64 {
+    workers.iter().map(|worker| folder_bytes(&worker.data)).sum()
+}
+
+/// By all of them together; of memory the most of each.
+fn used_by(workers: &[Worker]) -> Used {
+    let used: Vec<Used> = workers.iter().map(|worker| used(worker.pid)).collect();
+    Used {
+        cpu: used.iter().map(|used| used.cpu).sum(),
+        written_bytes: used.iter().map(|used| used.written_bytes).sum(),
+        peak_bytes: used.iter().map(|used| used.peak_bytes).sum(),
+    }
 }
 
 /// Who prompts.
 struct User {
     client: reqwest::Client,
-    base_url: String,
+    /// Of each worker.
+    base_urls: Vec<String>,
+    tag: String,
 }
 
 impl User {
@@ -81,13 +128,22 @@ impl User {
     ) -> Result<Vec<Duration>, BenchError> {
         let mut prompts = Vec::with_capacity(repeat * rounds.len());
         for number in 0..repeat {
-            prompts.extend(self.converse(format!("c-{place}-{number}"), rounds).await?);
+            prompts.extend(self.converse("c", (place, number), rounds).await?);
         }
         Ok(prompts)
     }
 
     /// One conversation, with a prompt for each number of rounds.
-    async fn converse(&self, id: String, rounds: &[usize]) -> Result<Vec<Duration>, BenchError> {
+    async fn converse(
+        &self,
+        name: &str,
+        (place, number): (usize, usize),
+        rounds: &[usize],
+    ) -> Result<Vec<Duration>, BenchError> {
+        let id = format!("{name}-{}-{place}-{number}", self.tag);
+        let workers = self.base_urls.len().max(1);
+        let base_url = self.base_urls.get((place + number) % workers);
+        let base_url = base_url.map(String::as_str).unwrap_or_default();
         let mut prompts = Vec::with_capacity(rounds.len());
         for (number, rounds) in rounds.iter().enumerate() {
             let input = format!("Rounds: {rounds}");
@@ -98,14 +154,14 @@ impl User {
                 (format!("conversations/{id}/prompts"), json!({"input": input}))
             };
             let began = Instant::now();
-            let url = format!("{}/api/{path}?wait={WAIT_SECONDS}", self.base_url);
+            let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
             let mut shown = self.ask(self.client.post(url).json(&prompt)).await?;
             // Accepted, and still running when the wait was over.
             while let Some(prompt_id) = shown.get("promptId").and_then(Value::as_str)
                 && began.elapsed() < PATIENCE
             {
                 let path = format!("conversations/{id}/prompts/{prompt_id}");
-                let url = format!("{}/api/{path}?wait={WAIT_SECONDS}", self.base_url);
+                let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
                 let seen = self.ask(self.client.get(url)).await?;
                 if seen.get("state").and_then(Value::as_str) != Some("running") {
                     shown = seen;
@@ -120,6 +176,7 @@ impl User {
     }
 
     async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, BenchError> {
+        let request = request.header("turnwheel-tenant", format!("bench-{}", self.tag));
         let answer = request.send().await.map_err(io("reach the worker"))?;
         let is_good = answer.status().is_success();
         let text = answer.text().await.map_err(io("read from the worker"))?;

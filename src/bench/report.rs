@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::case::Case;
+use crate::bench::case::{Case, Storage};
 use crate::bench::load::Loaded;
 use crate::bench::process::number_after;
+use crate::bench::requests::Requests;
 
 /// Appends whose time is taken to know the disk.
 const SYNCS: usize = 50;
@@ -57,15 +58,19 @@ pub struct Figures {
     pub prompt_ms_p50: f64,
     pub prompt_ms_p99: f64,
     pub cpu_ms_per_turn: Option<f64>,
-    pub fsyncs_per_round: f64,
+    /// Absent where nothing is kept in a data folder, like the next but one.
+    pub fsyncs_per_round: Option<f64>,
     pub written_bytes_per_turn: Option<f64>,
     /// What stays: the growth of the data folder.
-    pub stored_bytes_per_turn: f64,
+    pub stored_bytes_per_turn: Option<f64>,
     /// Sent to the model, whose own bound this is: it grows with the conversation.
     pub request_bytes_per_turn: f64,
     pub peak_bytes: Option<u64>,
     /// From the start of the process to the first answer to a request.
     pub cold_start_ms: f64,
+    /// Absent where storage is a data folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
 }
 
 /// One column: its name, and the figure of it. For the comparison also whether more is better.
@@ -77,19 +82,29 @@ enum Better {
     Less,
 }
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 13] = [
     ("turns/s", |f| Some(f.turns_per_second), Better::More),
+    ("bare turns/s", |f| f.requests.as_ref().map(|of| of.bare_turns_per_second), Better::More),
     ("turn p50 ms", |f| Some(f.turn_ms_p50), Better::Less),
     ("turn p99 ms", |f| Some(f.turn_ms_p99), Better::Less),
     ("prompt p50 ms", |f| Some(f.prompt_ms_p50), Better::Less),
     ("CPU ms/turn", |f| f.cpu_ms_per_turn, Better::Less),
-    ("fsyncs/round", |f| Some(f.fsyncs_per_round), Better::Less),
+    ("requests/turn", |f| f.requests.as_ref().map(Requests::per_turn), Better::Less),
+    ("fsyncs/round", |f| f.fsyncs_per_round, Better::Less),
     ("written KB/turn", |f| f.written_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
-    ("stored KB/turn", |f| Some(f.stored_bytes_per_turn / 1024.0), Better::Less),
+    ("stored KB/turn", |f| f.stored_bytes_per_turn.map(|bytes| bytes / 1024.0), Better::Less),
     ("sent KB/turn", |f| Some(f.request_bytes_per_turn / 1024.0), Better::Less),
     ("peak MB", |f| f.peak_bytes.map(|bytes| ratio(bytes, 1024 * 1024)), Better::Less),
     ("start ms", |f| Some(f.cold_start_ms), Better::Less),
 ];
+
+/// Whether there is such a figure there.
+fn is_of((name, ..): &Column, storage: Storage) -> bool {
+    match storage {
+        Storage::Embedded => !["bare turns/s", "requests/turn"].contains(name),
+        Storage::Azure => !["fsyncs/round", "written KB/turn", "stored KB/turn"].contains(name),
+    }
+}
 
 impl Machine {
     /// # Errors
@@ -147,7 +162,7 @@ impl Report {
     }
 
     /// What stands above the lines of the cases.
-    pub(super) fn heading(&self) -> String {
+    pub(super) fn heading(&self, storage: Storage) -> String {
         let mut text = format!(
             "turnwheel {}, {} build of {:.1} MB\n",
             self.version,
@@ -157,7 +172,8 @@ impl Report {
         if self.build != "release" {
             text += "A debug build says nothing about speed: cargo run --release -- bench\n";
         }
-        let columns: Vec<String> = COLUMNS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+        let columns = COLUMNS.iter().filter(|column| is_of(column, storage));
+        let columns: Vec<String> = columns.map(|(name, ..)| (*name).to_owned()).collect();
         text + &format!("\n{}", row("conversations × rounds", &columns))
     }
 
@@ -192,10 +208,16 @@ fn change(old: f64, new: f64, better: Better) -> String {
 }
 
 impl Figures {
-    pub(super) fn of(case: &Case, loaded: &Loaded, cold_start: Duration) -> Self {
+    pub(super) fn of(
+        case: &Case,
+        loaded: &Loaded,
+        cold_start: Duration,
+        requests: Option<Requests>,
+    ) -> Self {
         let (turns, rounds) = (float(case.turns()), float(case.tool_rounds()));
         let seconds = loaded.elapsed.as_secs_f64();
         let (before, after) = (&loaded.before, &loaded.after);
+        let has_folder = case.storage == Storage::Embedded;
         let cpu = after.cpu.zip(before.cpu).map(|(after, before)| ms(after.saturating_sub(before)));
         let written = after.written_bytes.zip(before.written_bytes);
         let turn = |part| ms(percentile(loaded.heard.turns.clone(), part));
@@ -209,13 +231,14 @@ impl Figures {
             prompt_ms_p50: prompt(50),
             prompt_ms_p99: prompt(99),
             cpu_ms_per_turn: cpu.map(|cpu| cpu / turns),
-            fsyncs_per_round: whole(loaded.counted.fsyncs()) / rounds,
+            fsyncs_per_round: has_folder.then(|| whole(loaded.counted.fsyncs()) / rounds),
             written_bytes_per_turn: written
                 .map(|(after, before)| whole(after.saturating_sub(before)) / turns),
-            stored_bytes_per_turn: whole(loaded.folder_bytes) / turns,
+            stored_bytes_per_turn: has_folder.then(|| whole(loaded.folder_bytes) / turns),
             request_bytes_per_turn: whole(loaded.heard.request_bytes) / turns,
             peak_bytes: after.peak_bytes,
             cold_start_ms: ms(cold_start),
+            requests,
         }
     }
 
@@ -223,15 +246,26 @@ impl Figures {
     pub(super) fn line(&self, case: &Case) -> String {
         let cells: Vec<String> = COLUMNS
             .iter()
+            .filter(|column| is_of(column, case.storage))
             .map(|(_, figure, _)| figure(self).map_or_else(|| "-".to_owned(), number))
             .collect();
-        row(&case_name(case), &cells)
+        let row = row(&case_name(case), &cells);
+        match &self.requests {
+            Some(requests) => format!("{row}\n{}", requests.line()),
+            None => row,
+        }
     }
 }
 
 fn case_name(case: &Case) -> String {
-    let Case { conversations, rounds, continuation, deltas, repeat: _ } = case;
+    let Case { conversations, rounds, continuation, deltas, repeat: _, storage, workers } = case;
     let mut name = format!("{conversations} × {rounds} {}", continuation.name());
+    if *storage == Storage::Azure {
+        let _ = write!(name, ", azure");
+    }
+    if *workers > 1 {
+        let _ = write!(name, ", {workers} workers");
+    }
     if *deltas > 0 {
         let _ = write!(name, ", {deltas} deltas");
     }
@@ -239,7 +273,7 @@ fn case_name(case: &Case) -> String {
 }
 
 fn row(name: &str, cells: &[String]) -> String {
-    cells.iter().fold(format!("{name:<24}"), |row, cell| row + &format!(" {cell:>15}"))
+    cells.iter().fold(format!("{name:<32}"), |row, cell| row + &format!(" {cell:>15}"))
 }
 
 /// Three digits are more than a measurement is good for, and enough to compare.
@@ -258,11 +292,11 @@ fn ms(time: Duration) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and bytes far below 2^52")]
-fn whole(number: u64) -> f64 {
+pub(super) fn whole(number: u64) -> f64 {
     number as f64
 }
 
-fn float(number: usize) -> f64 {
+pub(super) fn float(number: usize) -> f64 {
     whole(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
@@ -299,15 +333,24 @@ mod tests {
             prompt_ms_p50: 1.0,
             prompt_ms_p99: 1.0,
             cpu_ms_per_turn: None,
-            fsyncs_per_round: 2.0,
+            fsyncs_per_round: Some(2.0),
             written_bytes_per_turn: Some(2048.0),
-            stored_bytes_per_turn: 1024.0,
+            stored_bytes_per_turn: Some(1024.0),
             request_bytes_per_turn: 1024.0,
             peak_bytes: Some(30 * 1024 * 1024),
             cold_start_ms: 40.0,
+            requests: None,
         };
         let continuation = Continuation::Queue;
-        let case = Case { conversations: 1, rounds, continuation, deltas: 0, repeat: 1 };
+        let case = Case {
+            conversations: 1,
+            rounds,
+            continuation,
+            deltas: 0,
+            repeat: 1,
+            storage: Storage::Embedded,
+            workers: 1,
+        };
         let mut report = Report::new(machine, 1);
         report.add(case, figures);
         report

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::Instant;
 
+use crate::bench::accounts::Accounts;
 use crate::bench::case::Case;
 use crate::bench::model::TOOL;
 use crate::bench::{BenchError, io};
@@ -45,6 +46,17 @@ impl Counted {
     }
 }
 
+/// Where a worker works.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    /// Of all workers of a case.
+    pub(super) folder: &'a Path,
+    pub(super) number: usize,
+    /// `None`: its data folder is all there is.
+    pub(super) accounts: Option<&'a Accounts>,
+    pub(super) tag: &'a str,
+}
+
 /// Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -61,12 +73,13 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn start(
         program: &Path,
-        folder: &Path,
+        place: &Place<'_>,
         case: &Case,
         model_url: &str,
     ) -> Result<Self, BenchError> {
-        let (data, agents) = (folder.join("data"), folder.join("agents"));
-        std::fs::create_dir(&agents).map_err(io("make the agents' folder"))?;
+        let Place { folder, number, accounts, tag } = place;
+        let (data, agents) = (folder.join(format!("data-{number}")), folder.join("agents"));
+        std::fs::create_dir_all(&agents).map_err(io("make the agents' folder"))?;
         let file = agents.join(format!("{AGENT}.agent.md"));
         std::fs::write(file, agent(case)).map_err(io("write the agent"))?;
         let mut command = Command::new(program);
@@ -76,12 +89,16 @@ impl Worker {
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }
+        if let Some(accounts) = accounts {
+            command.envs(accounts.variables());
+        }
         command
             .arg(COMMAND)
             .arg("--data")
             .arg(&data)
             .arg("--agents")
             .arg(&agents)
+            .args(accounts.map(|_| format!("--queue-prefix=bench-{tag}")))
             .current_dir(folder)
             .env("AZURE_OPENAI_BASE_URL", model_url)
             .env("AZURE_OPENAI_API_KEY", "none-is-needed")

@@ -25,6 +25,8 @@ const CALL: [&str; 6] = [
 ];
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A process that starts goes on with what the one before it left within this (99 of 100 times).
+const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 struct Story<'a> {
     data: &'a Path,
@@ -47,7 +49,7 @@ struct Ending {
     was_asked_for_outcome: bool,
     /// The boundaries that were reached before the kill; none if the story was not cut.
     reached: Vec<String>,
-    /// From the kill to the moment when the prompt was seen to have come further.
+    /// From the moment when the next process answered to that when the prompt was seen to have come further.
     recovery: Option<Duration>,
 }
 
@@ -75,7 +77,7 @@ impl Story<'_> {
         let mut dev = self.start(halt_at);
         let mut reached = Vec::new();
         let mut seen = Seen::default();
-        let (mut killed, mut recovery) = (None, None);
+        let (mut ready, mut recovery) = (None, None);
         let deadline = Instant::now() + PATIENCE;
         loop {
             assert!(
@@ -89,13 +91,13 @@ impl Story<'_> {
                 let text = std::fs::read_to_string(&halted).unwrap();
                 reached = text.lines().map(str::to_owned).collect();
                 std::fs::remove_file(&halted).unwrap();
-                killed = Some(Instant::now());
                 seen.has_moved = false;
                 dev = self.start(None);
+                ready = Some(Instant::now());
             }
             let ended = self.go_on(&dev, &mut seen).await;
             if seen.has_moved && recovery.is_none() {
-                recovery = killed.map(|killed: Instant| killed.elapsed());
+                recovery = ready.map(|ready: Instant| ready.elapsed());
             }
             let Some(prompt) = ended else { continue };
             let entries = self.get(&dev, "/api/conversations/story/entries?limit=100").await;
@@ -193,30 +195,41 @@ async fn check(at: String, expected: Arc<Vec<Value>>) -> Option<Duration> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
-    let (faultless, paid, _) = tell(None).await;
-    assert_eq!(faultless.prompt["state"], "completed", "{}", faultless.prompt);
-    assert_eq!(paid, 1);
-    let expected = Arc::new(normal(&faultless.entries));
+    // As many at once as later, so that it is known what a story takes here and now.
+    let began = Instant::now();
+    let faultless = futures_util::future::join_all((0..AT_ONCE).map(|_| tell(None))).await;
+    let whole_story = began.elapsed();
+    for (ending, paid, _) in &faultless {
+        assert_eq!(ending.prompt["state"], "completed", "{}", ending.prompt);
+        assert_eq!(*paid, 1);
+    }
+    let expected = Arc::new(normal(&faultless[0].0.entries));
     let told = futures_util::stream::iter(turnwheel::turn::BOUNDARIES).map(|boundary| {
         let expected = Arc::clone(&expected);
         async move {
             // The n-th time, until a whole story no longer reaches it so often.
             let mut recoveries = Vec::new();
-            let at = |recoveries: &[Duration]| format!("{boundary}#{}", recoveries.len() + 1);
-            while let Some(took) = check(at(&recoveries), Arc::clone(&expected)).await {
-                recoveries.push(took);
+            loop {
+                let at = format!("{boundary}#{}", recoveries.len() + 1);
+                match check(at.clone(), Arc::clone(&expected)).await {
+                    Some(took) => recoveries.push((took, at)),
+                    None => return recoveries,
+                }
             }
-            recoveries
         }
     });
     let told = told.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
-    let mut recoveries: Vec<Duration> = told.into_iter().flatten().collect();
+    let mut recoveries: Vec<(Duration, String)> = told.into_iter().flatten().collect();
     let halted = recoveries.len();
     assert!(halted >= 25, "only {halted} boundaries were reached");
     recoveries.sort();
-    // What is promised of it is held where nothing else runs: `turn::tests::soon`.
-    let (half, most) = (recoveries[halted / 2], recoveries[halted * 99 / 100]);
-    let told =
-        format!("{halted} kills, recovery p50 {half:?}, p99 {most:?}, a new process included");
+    let (half, _) = recoveries[halted / 2];
+    let (most, at) = &recoveries[halted * 99 / 100];
+    let told = format!(
+        "{halted} kills, recovery after the next start p50 {half:?}, p99 {most:?} ({at}); a whole story takes {whole_story:?}"
+    );
     writeln!(std::io::stderr(), "{told}").unwrap();
+    // What is left of the story is no recovery, and takes as long as the machine is busy. Where nothing is, see
+    // `turn::tests::soon`.
+    assert!(*most <= RECOVERY_MAX + whole_story, "{told}");
 }

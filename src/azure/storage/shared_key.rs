@@ -17,18 +17,18 @@ use super::pass;
 use crate::clock::{Clock, Timestamp};
 use crate::settings::secret::Secret;
 
-pub(super) struct SharedKeyPolicy {
+pub(in crate::azure) struct SharedKeyPolicy {
     account: String,
     key: Secret<Vec<u8>>,
     clock: Arc<dyn Clock>,
 }
 
 impl SharedKeyPolicy {
-    pub(super) fn new(account: &str, key: &Secret<Vec<u8>>, clock: Arc<dyn Clock>) -> Self {
+    pub(in crate::azure) fn new(account: &str, key: &Secret<Vec<u8>>, clock: Arc<dyn Clock>) -> Self {
         Self { account: account.to_owned(), key: key.clone(), clock }
     }
 
-    fn sign(&self, request: &mut Request) {
+    pub(in crate::azure) fn sign(&self, request: &mut Request) {
         let date = http_date(self.clock.now());
         request.insert_header(HeaderName::from_static("x-ms-date"), HeaderValue::from(date));
         let text = string_to_sign(&self.account, request);
@@ -62,7 +62,7 @@ impl Policy for SharedKeyPolicy {
 }
 
 /// `Fri, 26 Jun 2015 23:39:12 GMT`
-fn http_date(now: Timestamp) -> String {
+pub(in crate::azure) fn http_date(now: Timestamp) -> String {
     let seconds = i64::try_from(now.0 / 1000).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
     time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()

@@ -5,19 +5,26 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use turnwheel::azure::cosmos::CONTAINERS;
-use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY};
+use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
 
 use crate::support::cosmos_emulator::{self, Container, CosmosHost};
 
 const DATABASE: &str = "turnwheel";
+/// For an Azurite that was killed to be there again: its port may be somebody's for a moment.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Azure {
-    storage: Azurite,
+    /// `None` while it is down.
+    storage: Mutex<Option<Azurite>>,
+    storage_settings: Vec<(&'static str, String)>,
+    /// With what it is started again.
+    options: AzuriteOptions,
     endpoint: String,
     cosmos: Mutex<CosmosHost>,
+    _folder: tempfile::TempDir,
 }
 
 impl Azure {
@@ -27,14 +34,26 @@ impl Azure {
             CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect();
         let cosmos = CosmosHost::start(0, DATABASE, &containers, partitions).unwrap();
         let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite");
-        let options = AzuriteOptions { install, ..AzuriteOptions::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let data = Some(folder.path().to_owned());
+        let options = AzuriteOptions { install, data, ..AzuriteOptions::default() };
         let endpoint = cosmos.emulator.endpoint.to_string();
-        let storage = Azurite::start(options, |_| {}).await.unwrap();
-        Self { storage, endpoint, cosmos: Mutex::new(cosmos) }
+        let storage = Azurite::start(options.clone(), |_| {}).await.unwrap();
+        let account = storage.account();
+        let port = |url: &url::Url| url.port().unwrap();
+        let ports = Ports { blob: port(&account.blob), queue: port(&account.queue), table: 0 };
+        Self {
+            storage_settings: storage_settings(&storage),
+            storage: Mutex::new(Some(storage)),
+            options: AzuriteOptions { ports, ..options },
+            endpoint,
+            cosmos: Mutex::new(cosmos),
+            _folder: folder,
+        }
     }
 
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
-        let mut settings = storage_settings(&self.storage);
+        let mut settings = self.storage_settings.clone();
         settings.push(("COSMOS__accountEndpoint", self.endpoint.clone()));
         settings.push(("COSMOS__accountKey", cosmos_emulator::KEY.to_owned()));
         settings.push(("COSMOS__database", DATABASE.to_owned()));
@@ -43,10 +62,30 @@ impl Azure {
 
     /// Nobody hears from the queues and blobs for so long.
     pub(crate) async fn silence_storage(&self, span: Duration) {
-        let process = self.storage.process_id();
+        let process = self.storage_process();
         signal("-STOP", process);
         tokio::time::sleep(span).await;
         signal("-CONT", process);
+    }
+
+    /// The process is killed, and another one serves what it had written down: the messages and receipts of its last seconds
+    /// are gone, and what was deleted in them is there again.
+    pub(crate) async fn restart_storage(&self, span: Duration) {
+        signal("-KILL", self.storage_process());
+        drop(self.storage.lock().unwrap().take());
+        tokio::time::sleep(span).await;
+        let deadline = Instant::now() + PATIENCE;
+        let started = loop {
+            match Azurite::start(self.options.clone(), |_| {}).await {
+                Ok(started) => break started,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        };
+        *self.storage.lock().unwrap() = Some(started);
+    }
+
+    fn storage_process(&self) -> u32 {
+        self.storage.lock().unwrap().as_ref().unwrap().process_id()
     }
 
     /// All connections to Cosmos break, and it is back after so long with what it held.

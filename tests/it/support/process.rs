@@ -30,6 +30,17 @@ impl Dev {
         arguments: &[&str],
         settings: &[(&str, String)],
     ) -> Self {
+        Self::try_start_with(folder, data, arguments, settings)
+            .unwrap_or_else(|log| panic!("{log}"))
+    }
+
+    /// The same where what it needs may be away for a moment; else what it said.
+    pub(crate) fn try_start_with(
+        folder: &Path,
+        data: &Path,
+        arguments: &[&str],
+        settings: &[(&str, String)],
+    ) -> Result<Self, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_turnwheel"));
         command
             .args(["dev", "--port", "0", "--data"])
@@ -68,9 +79,10 @@ impl Dev {
         });
         let Ok(address) = receiver.recv_timeout(Duration::from_secs(20)) else {
             let _ = child.kill();
-            panic!("turnwheel dev did not start: {}", log.lock().unwrap());
+            let _ = child.wait();
+            return Err(format!("turnwheel dev did not start: {}", log.lock().unwrap()));
         };
-        Self { child, address, log }
+        Ok(Self { child, address, log })
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

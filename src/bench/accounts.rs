@@ -1,0 +1,90 @@
+//! The emulators that are measured: a storage account and a Cosmos account on this machine, with their keys.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use url::Url;
+
+use crate::azure::bare::Signer;
+use crate::settings::Settings;
+use crate::settings::azure::{CosmosAccess, CosmosAccount, StorageAccess, StorageAccount};
+
+/// Both answer on loopback, without TLS, to whoever has their keys.
+#[derive(Clone, Debug)]
+pub struct Accounts {
+    pub(super) storage: StorageAccount,
+    pub(super) cosmos: CosmosAccount,
+}
+
+impl Accounts {
+    /// # Errors
+    /// What to say: they are not there, or not on this machine.
+    pub fn of(settings: &Settings) -> Result<Self, String> {
+        let (Some(storage), Some(cosmos)) = (settings.storage.clone(), settings.cosmos.clone())
+        else {
+            return Err("--storage azure needs AzureWebJobsStorage, COSMOS__accountEndpoint, COSMOS__accountKey and COSMOS__database in the environment: start Azurite and `cargo run --example cosmos_emulator`, which prints the latter three".to_owned());
+        };
+        let is_plain = |url: &Url| url.scheme() == "http";
+        let is_here = storage.is_local()
+            && [&storage.queue, &storage.blob, &cosmos.endpoint].into_iter().all(is_plain);
+        if !is_here || Signer::of(&storage, &cosmos).is_none() {
+            return Err("--storage azure measures emulators on this machine: it counts their requests as they pass, which takes plain http and account keys, and it leaves behind what it has written".to_owned());
+        }
+        Ok(Self { storage, cosmos })
+    }
+
+    /// As the environment of a worker.
+    pub(super) fn variables(&self) -> Vec<(&'static str, String)> {
+        let StorageAccount { queue, blob, access } = &self.storage;
+        let mut variables = Vec::new();
+        if let StorageAccess::SharedKey { account, key } = access {
+            let key = STANDARD.encode(key.reveal());
+            let text = format!(
+                "AccountName={account};AccountKey={key};QueueEndpoint={queue};BlobEndpoint={blob}"
+            );
+            variables.push(("AzureWebJobsStorage", text));
+        }
+        if let CosmosAccess::Key(key) = &self.cosmos.access {
+            variables.push(("COSMOS__accountKey", key.reveal().clone()));
+        }
+        variables.push(("COSMOS__accountEndpoint", self.cosmos.endpoint.to_string()));
+        variables.push(("COSMOS__database", self.cosmos.database.clone()));
+        variables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &'static [(&str, &str)]) -> Result<Accounts, String> {
+        let look = |name: &str| {
+            values.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        Accounts::of(&Settings::read(look).unwrap())
+    }
+
+    #[test]
+    fn only_emulators_on_this_machine_are_measured() {
+        assert!(of(&[]).unwrap_err().contains("cosmos_emulator"));
+        let here = of(&[
+            ("AzureWebJobsStorage", "UseDevelopmentStorage=true"),
+            ("COSMOS__accountEndpoint", "http://127.0.0.1:8081/"),
+            ("COSMOS__accountKey", "a2V5"),
+            ("COSMOS__database", "turnwheel"),
+        ])
+        .unwrap();
+        let variables = here.variables();
+        let again = Settings::read(move |name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
+        });
+        let again = Accounts::of(&again.unwrap()).unwrap();
+        assert_eq!((again.storage, again.cosmos), (here.storage, here.cosmos));
+        let elsewhere = of(&[
+            ("AzureWebJobsStorage", "UseDevelopmentStorage=true"),
+            ("COSMOS__accountEndpoint", "https://mine.documents.azure.com/"),
+            ("COSMOS__accountKey", "a2V5"),
+            ("COSMOS__database", "turnwheel"),
+        ]);
+        assert!(elsewhere.unwrap_err().contains("on this machine"));
+    }
+}
