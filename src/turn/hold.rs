@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::agent::content::ToolCall;
 use crate::agent::draft::{Draft, Rules};
 use crate::agent::entry::Entry;
-use crate::agent::head::{Claim, Head, READER};
+use crate::agent::head::{Claim, Head};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::{Continuation, MODEL, Settings};
 use crate::agent::step::{Input, Paying, step};
@@ -78,9 +78,13 @@ pub(super) async fn take<'w>(
         world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
     let Claimed::Free { head: stored, inbox, is_settled } = claimed else { return Ok(None) };
     let head = match record::read_head(&stored) {
-        Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
+        Ok(head) if head.min_reader <= world.limits.reader && head.phase != Phase::Deleted => head,
         unusable => {
             world.store.release(key, &worker).await;
+            // Also where nothing but that can be read of it.
+            if record::needs_newer(&stored, world.limits.reader) {
+                return Ok(None);
+            }
             let head = unusable.map_err(|source| store_error(key, "read", source))?;
             if head.phase == Phase::Deleted {
                 purge(world, key).await;

@@ -23,6 +23,7 @@ mod queues;
 mod recovery;
 mod retrying;
 mod schedules;
+mod seeds;
 mod simulation;
 mod soon;
 mod stops;

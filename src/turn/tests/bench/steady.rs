@@ -1,12 +1,11 @@
-//! The embedded store under virtual time: while its disk works, time stands still.
+//! The embedded store under virtual time: while its disk works, time and everybody else stand still, so that a run is the
+//! same each time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
@@ -16,29 +15,22 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
-/// Writes at the same time; all of them are over when all places are free.
-const PLACES: u32 = 64;
-
 #[derive(Debug)]
 pub(in crate::turn::tests) struct Steady {
     folder: PathBuf,
-    store: Arc<EmbeddedStore>,
-    places: Arc<Semaphore>,
+    store: EmbeddedStore,
 }
 
 impl Steady {
     pub(in crate::turn::tests) fn open(folder: PathBuf) -> Arc<Self> {
-        let store = Arc::new(EmbeddedStore::open(&folder).unwrap());
-        Arc::new(Self { folder, store, places: Arc::new(Semaphore::new(PLACES as usize)) })
+        let store = EmbeddedStore::open(&folder).unwrap();
+        Arc::new(Self { folder, store })
     }
 
     /// As after the end of its process: what was on its way to the disk has arrived.
-    pub(super) async fn reopen(this: Arc<Self>) -> Arc<Self> {
-        let places = Arc::clone(&this.places);
-        let _all = places.acquire_many(PLACES).await.unwrap();
-        let folder = this.folder.clone();
-        assert_eq!(Arc::strong_count(&this.store), 1, "somebody holds the old store");
-        drop(this);
+    pub(super) fn reopen(this: Arc<Self>) -> Arc<Self> {
+        let Self { folder, store } = Arc::into_inner(this).expect("nobody holds the old store");
+        drop(store);
         Self::open(folder)
     }
 
@@ -54,16 +46,12 @@ impl ConversationStore for Steady {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        let place = Arc::clone(&self.places).acquire_owned().await.unwrap();
-        let (store, partition) = (Arc::clone(&self.store), partition.clone());
-        // A blocking task: the runtime does not move its clock while one runs.
-        let written = spawn_blocking(move || {
-            let answer = Handle::current().block_on(store.write(&partition, writes));
-            drop(store);
-            drop(place);
-            answer
-        });
-        written.await.unwrap()
+        // Others come first now and then, as they would if writes took their time.
+        tokio::task::yield_now().await;
+        let handle = Handle::current();
+        std::thread::scope(|scope| {
+            scope.spawn(|| handle.block_on(self.store.write(partition, writes))).join().unwrap()
+        })
     }
 
     async fn read(
