@@ -15,6 +15,12 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
+/// Ends before anything else goes on: what threads answer in some order would make each run another one.
+fn at_once<T: Send>(work: impl Future<Output = T> + Send) -> T {
+    let runtime = Handle::current();
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
+}
+
 #[derive(Debug)]
 pub(in crate::turn::tests) struct Steady {
     folder: PathBuf,
@@ -46,12 +52,9 @@ impl ConversationStore for Steady {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        // Others come first now and then, as they would if writes took their time.
+        // Others come first, as they would while a write takes its time.
         tokio::task::yield_now().await;
-        let handle = Handle::current();
-        std::thread::scope(|scope| {
-            scope.spawn(|| handle.block_on(self.store.write(partition, writes))).join().unwrap()
-        })
+        at_once(self.store.write(partition, writes))
     }
 
     async fn read(
@@ -60,7 +63,7 @@ impl ConversationStore for Steady {
         id: &str,
         freshness: Freshness,
     ) -> Result<Option<Stored>, StoreError> {
-        self.store.read(partition, id, freshness).await
+        at_once(self.store.read(partition, id, freshness))
     }
 
     async fn select(
@@ -69,15 +72,15 @@ impl ConversationStore for Steady {
         selection: &Selection,
         freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError> {
-        self.store.select(partition, selection, freshness).await
+        at_once(self.store.select(partition, selection, freshness))
     }
 
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        self.store.claim(request).await
+        at_once(self.store.claim(request))
     }
 
     async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError> {
-        self.store.renew(request).await
+        at_once(self.store.renew(request))
     }
 
     fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
@@ -85,7 +88,7 @@ impl ConversationStore for Steady {
     }
 
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.store.release(key, worker).await;
+        at_once(self.store.release(key, worker));
     }
 
     async fn due(
@@ -94,10 +97,10 @@ impl ConversationStore for Steady {
         limit: usize,
         continuation: Option<&str>,
     ) -> Result<Page<Owed>, StoreError> {
-        self.store.due(at, limit, continuation).await
+        at_once(self.store.due(at, limit, continuation))
     }
 
     async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        self.store.heads(query).await
+        at_once(self.store.heads(query))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::altered::Altered;
 use super::{Bench, agent};
@@ -78,13 +78,21 @@ fn newer(document: Document) -> Document {
         return document;
     }
     let mut body = document.body.value();
-    let writes = body.pointer("/next/writes").and_then(Value::as_u64).unwrap_or(0);
-    body["next"] = json!({"writes": writes + 1});
+    let commit = body["commitId"].clone();
+    body["next"] = json!({"commit": commit});
     // A state that the older version would do wrong with.
     if is_head && body["phase"]["owed"] == "calls" && body["turn"].as_u64() == Some(2) {
         body["minReader"] = json!(NEWER_READER);
     }
     Document { body: RawJson::of(&body), ..document }
+}
+
+/// What one version of a head tells.
+struct Known {
+    has_next: bool,
+    /// Whether the newer version wrote it.
+    is_newer: bool,
+    needs_newer: bool,
 }
 
 /// What a conversation's heads lost to the older version; empty: nothing.
@@ -95,16 +103,17 @@ pub(in crate::turn::tests) fn lost_to_older(
     let heads = store.history(&Partition::Conversation(key.clone()), HEAD_ID);
     let known = heads.iter().flatten().map(|stored| {
         let body = stored.document.body.value();
-        let writes = body.pointer("/next/writes").and_then(Value::as_u64).unwrap_or(0);
-        (writes, body["minReader"].as_u64() == Some(u64::from(NEWER_READER)))
+        let is_newer = body["next"]["commit"] == body["commitId"];
+        let needs_newer = body["minReader"].as_u64() == Some(u64::from(NEWER_READER));
+        Known { has_next: !body["next"].is_null(), is_newer, needs_newer }
     });
-    let known: Vec<(u64, bool)> = known.collect();
+    let known: Vec<Known> = known.collect();
     let mut lost = Vec::new();
     for (before, after) in known.iter().zip(known.iter().skip(1)) {
-        if after.0 < before.0 {
+        if before.has_next && !after.has_next {
             lost.push(format!("{key}: the older version dropped what the newer one wrote"));
         }
-        if before.1 && after.0 == before.0 {
+        if before.needs_newer && !after.is_newer {
             lost.push(format!("{key}: the older version wrote over a head that it must leave"));
         }
     }
