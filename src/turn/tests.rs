@@ -30,6 +30,7 @@ mod stops;
 mod telling;
 mod together;
 mod turns;
+mod versions;
 mod waiting;
 mod week;
 mod why;

@@ -71,14 +71,15 @@ impl Bench {
             let told = scene.clone();
             running.push(SCENE.scope(scene, async move {
                 tokio::select! {
+                    biased;
+                    at = crash.wait_for(Option::is_some) => {
+                        (true, format!("{told} crashed: {:?}", at.unwrap().unwrap()))
+                    }
                     outcome = delivery::handle(&world, &nudge) => {
                         if outcome.is_ok() {
                             let _ = queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
                         }
                         (false, format!("{told} for {}: {outcome:?}", nudge.key.conversation_id))
-                    }
-                    at = crash.wait_for(Option::is_some) => {
-                        (true, format!("{told} crashed: {:?}", at.unwrap().unwrap()))
                     }
                 }
             }));

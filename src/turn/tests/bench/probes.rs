@@ -48,6 +48,8 @@ pub(super) struct CrashProbe {
     pub(super) scene: Scene,
 }
 
+/// Between the last look at the claim and the call.
+const SENDING_MAX: Duration = Duration::from_secs(15);
 /// Longer than a claim holds.
 const STILL_MAX: Duration = Duration::from_secs(150);
 
@@ -57,7 +59,9 @@ impl CrashProbe {
         let Some(fate) = self.fate.as_ref().filter(|_| self.still_in_a_hundred > 0) else { return };
         let at = format!("{} {boundary}", self.at);
         if fate.says(STILL, &at, f64::from(self.still_in_a_hundred) / 100.0) {
-            let most = u64::try_from(STILL_MAX.as_millis()).unwrap();
+            // What a claim and a tool's time-out allow lies behind the last look at them: no promise goes further.
+            let most = if boundary == "tool.before" { SENDING_MAX } else { STILL_MAX };
+            let most = u64::try_from(most.as_millis()).unwrap();
             tokio::time::sleep(Duration::from_millis(fate.size(STILL, &at, most))).await;
         }
     }

@@ -51,9 +51,9 @@ enum Versions {
 }
 
 impl Plan {
-    /// Most weeks are short; one of twenty has everything.
+    /// Most weeks are short; one of a hundred has everything.
     pub(super) fn of(seed: u64) -> Self {
-        if seed % 20 == 0 {
+        if seed % 100 == 0 {
             return Self::whole();
         }
         let versions = match seed % 5 {
