@@ -16,7 +16,7 @@ use url::Url;
 
 pub use self::blob::BlobArtifacts;
 pub use self::embedded::EmbeddedArtifacts;
-pub use self::memory::MemoryArtifacts;
+pub use self::memory::{Faults, MemoryArtifacts};
 use crate::clock::Timestamp;
 use crate::ids::{ArtifactId, ConversationKey, is_plain};
 

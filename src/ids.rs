@@ -1,5 +1,7 @@
 //! The names of things, one type each, and the only source of chance.
 
+pub mod fate;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

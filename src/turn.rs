@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::head::READER;
 use crate::agents::Agents;
 use crate::artifacts::Artifacts;
 use crate::clock::Clock;
@@ -86,11 +87,13 @@ pub struct Limits {
     /// How long after a model call the tenant's books are told of its cost, where nothing bounds it: what comes meanwhile is
     /// told with it.
     pub settle_after: Duration,
+    /// The newest `minReader` that is acted on: what needs a newer one is left to newer workers.
+    pub reader: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn: Duration::from_mins(5), settle_after: Duration::from_mins(10) }
+        Self { turn: Duration::from_mins(5), settle_after: Duration::from_mins(10), reader: READER }
     }
 }
 

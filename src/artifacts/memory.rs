@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,6 +14,26 @@ use super::{
     oldest_first,
 };
 use crate::ids::ArtifactId;
+use crate::ids::fate::Fate;
+
+/// What goes wrong with blobs far away: probabilities from 0 to 1, per call. None by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Puts that are cut after some of their blocks. What is not committed is not there: the next put begins anew.
+    pub cut: f64,
+    /// Puts that have done their work, and only the answer was lost.
+    pub unheard: f64,
+    /// Puts of which nothing is known, and that are done some calls later.
+    pub late: f64,
+    /// Calls other than puts that are not answered.
+    pub unavailable: f64,
+    /// Calls that take up to `slow_max`: half of them before their work is done, half of them after it.
+    pub slow: f64,
+    pub slow_max: Duration,
+}
+
+/// How many calls later a put that lingers on its way may be done.
+const LATE_CALLS_MAX: u64 = 4;
 
 pub struct MemoryArtifacts(Mutex<State>);
 
@@ -20,19 +41,57 @@ struct State {
     shelves: HashMap<Shelf, BTreeMap<ArtifactId, (ArtifactFacts, Bytes)>>,
     dice: fastrand::Rng,
     unavailable: u8,
+    /// Where each fault can be told again by its place.
+    fate: Option<(Fate, Faults)>,
+    calls: u64,
+    /// Puts still under way, and the call at which they are done.
+    late: Vec<(u64, Shelf, ArtifactFacts, Bytes)>,
+}
+
+/// What becomes of a put.
+enum Put {
+    Done,
+    Cut,
+    Unheard,
+    Late(u64),
 }
 
 impl MemoryArtifacts {
     /// `unavailable`: calls in a hundred that fail; half of these have done their work, all of it, and only the answer
     /// was lost.
     pub fn new(seed: u64, unavailable: u8) -> Self {
-        let dice = fastrand::Rng::with_seed(seed);
-        Self(Mutex::new(State { shelves: HashMap::new(), dice, unavailable }))
+        Self(Mutex::new(State {
+            shelves: HashMap::new(),
+            dice: fastrand::Rng::with_seed(seed),
+            unavailable,
+            fate: None,
+            calls: 0,
+            late: Vec::new(),
+        }))
+    }
+
+    /// As a store far away fails, and so that each fault can be told again by its place.
+    pub fn with_fate(fate: Fate, faults: Faults) -> Self {
+        let artifacts = Self::new(0, 0);
+        artifacts.state().fate = Some((fate, faults));
+        artifacts
     }
 
     /// How many calls in a hundred fail from now on.
     pub fn set_unavailable(&self, unavailable: u8) {
         self.state().unavailable = unavailable;
+    }
+
+    /// From now on.
+    pub fn set_faults(&self, fate: &Fate, faults: Faults) {
+        self.state().fate = Some((fate.clone(), faults));
+    }
+
+    /// From now on nothing goes wrong; what is still under way never arrives.
+    pub fn calm(&self) {
+        let mut state = self.state();
+        state.fate = None;
+        state.late.clear();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -41,10 +100,18 @@ impl MemoryArtifacts {
 
     fn act<T>(
         &self,
+        shelf: &Shelf,
         work: impl FnOnce(&mut State) -> Result<T, ArtifactError>,
     ) -> Result<T, ArtifactError> {
         let mut state = self.state();
-        let fails = state.dice.u8(0..100) < state.unavailable;
+        state.begin();
+        let at = shelf.key.conversation_id.as_str();
+        if let Some((fate, faults)) = &state.fate
+            && fate.says("a call of the artifacts failed", at, faults.unavailable)
+        {
+            return Err(ArtifactError::Unavailable("simulated: the call was lost".into()));
+        }
+        let fails = state.fails();
         if fails && state.dice.bool() {
             return Err(ArtifactError::Unavailable("simulated: the call was lost".into()));
         }
@@ -54,9 +121,68 @@ impl MemoryArtifacts {
         }
         answer
     }
+
+    /// Waits when the call is a slow one: before its work, or after it.
+    async fn linger(&self, shelf: &Shelf, is_before: bool) {
+        const SLOW: [&str; 2] =
+            ["an artifact was slow, then done", "an artifact was done, then slow"];
+        let wait = {
+            let state = self.state();
+            let Some((fate, faults)) = &state.fate else { return };
+            let (at, [slow, done]) = (shelf.key.conversation_id.as_str(), SLOW);
+            let what = if is_before { slow } else { done };
+            if !fate.says(what, at, faults.slow / 2.0) {
+                return;
+            }
+            let most = u64::try_from(faults.slow_max.as_millis()).unwrap_or(u64::MAX);
+            Duration::from_millis(fate.size(what, at, most.saturating_add(1)))
+        };
+        tokio::time::sleep(wait).await;
+    }
 }
 
 impl State {
+    fn begin(&mut self) {
+        self.calls += 1;
+        let now = self.calls;
+        let (landing, waiting) =
+            std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
+        self.late = waiting;
+        for (_, shelf, facts, bytes) in landing {
+            self.put(&shelf, facts, bytes);
+        }
+    }
+
+    fn fails(&mut self) -> bool {
+        self.dice.u8(0..100) < self.unavailable
+    }
+
+    fn put(&mut self, shelf: &Shelf, facts: ArtifactFacts, bytes: Bytes) {
+        let shelf = self.shelves.entry(shelf.clone()).or_default();
+        shelf.entry(facts.id.clone()).or_insert((facts, bytes));
+    }
+
+    fn put_fault(&mut self, shelf: &Shelf) -> Put {
+        const LATE: &str = "an artifact came late";
+        let at = shelf.key.conversation_id.as_str();
+        let Some((fate, faults)) = &self.fate else {
+            return match (self.fails(), self.dice.bool()) {
+                (false, _) => Put::Done,
+                (true, true) => Put::Cut,
+                (true, false) => Put::Unheard,
+            };
+        };
+        if fate.says("an artifact was cut", at, faults.cut) {
+            Put::Cut
+        } else if fate.says("an artifact was kept unheard", at, faults.unheard) {
+            Put::Unheard
+        } else if fate.says(LATE, at, faults.late) {
+            Put::Late(self.calls + 1 + fate.size(LATE, at, LATE_CALLS_MAX))
+        } else {
+            Put::Done
+        }
+    }
+
     fn find(
         &self,
         shelf: &Shelf,
@@ -81,19 +207,35 @@ impl Artifacts for MemoryArtifacts {
         if !is_nameable(shelf) || facts.id.parts().is_none() {
             return Err(ArtifactError::NotFound);
         }
-        self.act(|state| {
-            state
-                .shelves
-                .entry(shelf.clone())
-                .or_default()
-                .entry(facts.id.clone())
-                .or_insert_with(|| (ArtifactFacts { size, ..facts.clone() }, bytes));
-            Ok(())
-        })
+        let facts = ArtifactFacts { size, ..facts.clone() };
+        let unavailable = |why: &'static str| Err(ArtifactError::Unavailable(why.into()));
+        self.linger(shelf, true).await;
+        let answer = {
+            let mut state = self.state();
+            state.begin();
+            match state.put_fault(shelf) {
+                Put::Done => {
+                    state.put(shelf, facts, bytes);
+                    Ok(())
+                }
+                Put::Cut => unavailable("simulated: the call was lost"),
+                Put::Unheard => {
+                    state.put(shelf, facts, bytes);
+                    unavailable("simulated: the answer was lost")
+                }
+                Put::Late(at) => {
+                    state.late.push((at, shelf.clone(), facts, bytes));
+                    unavailable("simulated: the call is still under way")
+                }
+            }
+        };
+        self.linger(shelf, false).await;
+        answer
     }
 
     async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError> {
-        self.act(|state| state.find(shelf, id).map(|(facts, _)| facts.clone()))
+        self.linger(shelf, true).await;
+        self.act(shelf, |state| state.find(shelf, id).map(|(facts, _)| facts.clone()))
     }
 
     async fn get(
@@ -102,7 +244,8 @@ impl Artifacts for MemoryArtifacts {
         id: &ArtifactId,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError> {
-        self.act(|state| {
+        self.linger(shelf, true).await;
+        self.act(shelf, |state| {
             let (facts, bytes) = state.find(shelf, id)?;
             let range = cut(range, facts.size);
             // Both fit: the size is that of bytes in memory.
@@ -113,14 +256,14 @@ impl Artifacts for MemoryArtifacts {
     }
 
     async fn list(&self, shelf: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError> {
-        self.act(|state| {
+        self.act(shelf, |state| {
             let all = state.shelves.get(shelf).into_iter().flatten();
             Ok(oldest_first(all.map(|(_, (facts, _))| facts.clone()).collect()))
         })
     }
 
     async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError> {
-        self.act(|state| {
+        self.act(shelf, |state| {
             state.shelves.remove(shelf);
             Ok(())
         })
@@ -175,5 +318,37 @@ mod tests {
         assert!(answered < there && there < 200, "{answered} were answered, {there} are there");
         assert_eq!(shaky(5).await, (answers.clone(), there));
         assert_ne!(shaky(6).await.0, answers);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_store_far_away_does_wrong_is_told_and_loses_nothing_that_was_answered() {
+        let faults = Faults {
+            cut: 0.2,
+            unheard: 0.2,
+            late: 0.2,
+            unavailable: 0.2,
+            slow: 0.2,
+            slow_max: Duration::from_secs(15),
+        };
+        let fate = Fate::new(2);
+        let artifacts = MemoryArtifacts::with_fate(fate.clone(), faults);
+        let shelf = shelf("far");
+        let (mut answered, mut not_answered) = (Vec::new(), Vec::new());
+        for number in 0..100 {
+            let bytes = Bytes::from(number.to_string());
+            let facts = facts_of("tw_c_1_2_3", &bytes, 1);
+            let is_answered = artifacts.put(&shelf, &facts, bytes).await.is_ok();
+            if is_answered { answered.push(facts.id) } else { not_answered.push(facts.id) }
+        }
+        artifacts.calm();
+        let kinds: std::collections::BTreeSet<_> =
+            fate.happened().into_iter().map(|mishap| mishap.what).collect();
+        assert_eq!(kinds.len(), 5, "{kinds:?}");
+        for id in &answered {
+            artifacts.get(&shelf, id, None).await.unwrap();
+        }
+        let all = artifacts.list(&shelf).await.unwrap().len();
+        assert!(answered.len() < all && all < 100, "{} of {all}", answered.len());
+        assert_eq!(answered.len() + not_answered.len(), 100);
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::line::{Line, Message, Moment};
 use super::{PROMPTS, Queue, QueueError, Received, check};
 use crate::clock::Clock;
+use crate::ids::fate::Fate;
 
 /// How often, in percent, each thing goes wrong. None does by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct MemoryQueue {
 struct State {
     lines: BTreeMap<String, Line>,
     dice: fastrand::Rng,
+    /// Decides in the place of the dice.
+    fate: Option<Fate>,
     faults: Faults,
     last_id: u64,
 }
@@ -44,8 +47,15 @@ struct State {
 impl MemoryQueue {
     pub fn new(clock: Arc<dyn Clock>, seed: u64, faults: Faults) -> Self {
         let dice = fastrand::Rng::with_seed(seed);
-        let state = State { lines: BTreeMap::new(), dice, faults, last_id: 0 };
+        let state = State { lines: BTreeMap::new(), dice, fate: None, faults, last_id: 0 };
         Self { clock, state: Mutex::new(state) }
+    }
+
+    /// The same where each fault can be told again by its place.
+    pub fn with_fate(clock: Arc<dyn Clock>, fate: Fate, faults: Faults) -> Self {
+        let queue = Self::new(clock, 0, faults);
+        queue.state().fate = Some(fate);
+        queue
     }
 
     /// Other faults from now on: a simulation ends calmly to see whether all comes to rest.
@@ -73,13 +83,15 @@ impl MemoryQueue {
 
     fn act<T>(
         &self,
+        queue: &str,
         work: impl FnOnce(&mut State, Moment) -> Result<T, QueueError>,
     ) -> Result<T, QueueError> {
+        const FAILED: &str = "a call of the queue failed";
         let now = Moment::of(&*self.clock);
         let mut state = self.state();
         let percent = state.faults.unavailable;
-        let fails = state.happens(percent);
-        if fails && state.dice.bool() {
+        let fails = state.happens(FAILED, queue, percent);
+        if fails && state.size(FAILED, queue, 1) == 0 {
             return Err(QueueError::Unavailable("simulated: the call was lost".into()));
         }
         let answer = work(&mut state, now);
@@ -91,8 +103,19 @@ impl MemoryQueue {
 }
 
 impl State {
-    fn happens(&mut self, percent: u8) -> bool {
-        self.dice.u8(0..100) < percent
+    fn happens(&mut self, what: &'static str, queue: &str, percent: u8) -> bool {
+        match &self.fate {
+            Some(fate) => fate.says(what, queue, f64::from(percent) / 100.0),
+            None => self.dice.u8(0..100) < percent,
+        }
+    }
+
+    /// From 0 to `most`.
+    fn size(&mut self, what: &'static str, queue: &str, most: u64) -> u64 {
+        match &self.fate {
+            Some(fate) => fate.size(what, queue, most.saturating_add(1)),
+            None => self.dice.u64(0..=most),
+        }
     }
 
     fn fresh(&mut self) -> String {
@@ -101,26 +124,27 @@ impl State {
     }
 
     fn send(&mut self, queue: &str, text: &str, visible_at: Duration, now: Moment) {
+        const LATE: &str = "a message came late";
+        const AHEAD: &str = "a message overtook others";
         let is_losable = queue != PROMPTS && !queue.ends_with("-poison");
-        if self.happens(self.faults.lose) && is_losable {
+        if is_losable && self.happens("a message was lost", queue, self.faults.lose) {
             return;
         }
-        let copies = if self.happens(self.faults.double) { 2 } else { 1 };
-        for _ in 0..copies {
+        let is_double = self.happens("a message came twice", queue, self.faults.double);
+        for _ in 0..if is_double { 2 } else { 1 } {
             let mut visible_at = visible_at;
-            if self.happens(self.faults.delay) {
-                visible_at = visible_at.saturating_add(self.part_of(self.faults.delay_max));
+            if self.happens(LATE, queue, self.faults.delay) {
+                let most = crate::clock::millis(self.faults.delay_max);
+                let late = Duration::from_millis(self.size(LATE, queue, most));
+                visible_at = visible_at.saturating_add(late);
             }
-            if self.happens(self.faults.reorder) && visible_at <= now.monotonic {
-                visible_at = self.part_of(now.monotonic);
+            if self.happens(AHEAD, queue, self.faults.reorder) && visible_at <= now.monotonic {
+                let most = crate::clock::millis(now.monotonic);
+                visible_at = Duration::from_millis(self.size(AHEAD, queue, most));
             }
             let message = Message::new(self.fresh(), text.to_owned(), now.wall);
             self.lines.entry(queue.to_owned()).or_default().insert(message, visible_at);
         }
-    }
-
-    fn part_of(&mut self, span: Duration) -> Duration {
-        Duration::from_millis(self.dice.u64(0..=crate::clock::millis(span)))
     }
 }
 
@@ -128,7 +152,7 @@ impl State {
 impl Queue for MemoryQueue {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
         check(&text)?;
-        self.act(|state, now| {
+        self.act(queue, |state, now| {
             state.send(queue, &text, now.monotonic.saturating_add(delay), now);
             Ok(())
         })
@@ -140,7 +164,7 @@ impl Queue for MemoryQueue {
         count_max: usize,
         hide: Duration,
     ) -> Result<Vec<Received>, QueueError> {
-        self.act(|state, now| {
+        self.act(queue, |state, now| {
             // Taken out, since the receipts come from the same state.
             let Some(mut line) = state.lines.remove(queue) else { return Ok(Vec::new()) };
             let all = line.receive(now, count_max, hide, || state.fresh());
@@ -156,7 +180,7 @@ impl Queue for MemoryQueue {
         pop_receipt: &str,
         hide: Duration,
     ) -> Result<String, QueueError> {
-        self.act(|state, now| {
+        self.act(queue, |state, now| {
             let receipt = state.fresh();
             let line = state.lines.get_mut(queue).ok_or(QueueError::Gone)?;
             line.renew(id, pop_receipt, now.monotonic.saturating_add(hide), receipt.clone())?;
@@ -165,7 +189,7 @@ impl Queue for MemoryQueue {
     }
 
     async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
-        self.act(|state, _| {
+        self.act(queue, |state, _| {
             let line = state.lines.get_mut(queue).ok_or(QueueError::Gone)?;
             line.check(id, pop_receipt)?;
             line.remove(id);
@@ -174,7 +198,7 @@ impl Queue for MemoryQueue {
     }
 
     async fn length(&self, queue: &str) -> Result<u64, QueueError> {
-        self.act(|state, _| {
+        self.act(queue, |state, _| {
             Ok(state.lines.get(queue).map_or(0, |line| line.len().try_into().unwrap_or(u64::MAX)))
         })
     }

@@ -10,10 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
+use crate::ids::fate::Fate;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::held;
 pub use crate::store::memory::faults::Faults;
-use crate::store::memory::faults::{Dice, WriteFault};
+use crate::store::memory::faults::{Dice, LATE, WriteFault};
 use crate::store::memory::versions::Versions;
 use crate::store::place::{self, PAGE_MAX};
 use crate::store::{
@@ -23,6 +24,8 @@ use crate::store::{
 
 /// How many operations later a batch that lingers on its way may arrive.
 const LATE_OPERATIONS_MAX: u64 = 8;
+/// For how many operations a throttled store serves nobody, at most.
+const THROTTLED_OPERATIONS_MAX: u64 = 6;
 /// How many commits an answer that may lag can lie behind.
 const LAG_COMMITS_MAX: u64 = 20;
 
@@ -39,6 +42,8 @@ struct State {
     operations: u64,
     /// Batches still under way, and the operation at which they arrive.
     late: Vec<(u64, Partition, Vec<Write>)>,
+    /// The last operation that is refused because too much is asked.
+    throttled_until: u64,
 }
 
 impl MemoryStore {
@@ -49,8 +54,16 @@ impl MemoryStore {
 
     /// The same seed and the same calls in the same order give the same answers.
     pub fn with_faults(seed: u64, faults: Faults) -> Self {
-        let state = State { faults, dice: Dice::new(seed), ..State::default() };
-        Self { state: Mutex::new(state) }
+        Self::with_dice(Dice::Numbers(seed), faults)
+    }
+
+    /// The same where each fault can be told again by its place.
+    pub fn with_fate(fate: Fate, faults: Faults) -> Self {
+        Self::with_dice(Dice::Fate(fate), faults)
+    }
+
+    fn with_dice(dice: Dice, faults: Faults) -> Self {
+        Self { state: Mutex::new(State { faults, dice, ..State::default() }) }
     }
 
     /// From now on; what is already under way still arrives.
@@ -62,6 +75,19 @@ impl MemoryStore {
     pub fn documents(&self, partition: &Partition) -> Vec<Stored> {
         let state = self.lock();
         state.versions.all_in(partition, state.versions.newest()).cloned().collect()
+    }
+
+    /// A document as it is: for whoever looks on; never fails and never lags.
+    pub fn newest(&self, partition: &Partition, id: &str) -> Option<Stored> {
+        let state = self.lock();
+        state.versions.at(partition, id, state.versions.newest()).cloned()
+    }
+
+    /// The same for all documents of a kind, in the order of ids.
+    pub fn newest_of(&self, partition: &Partition, kind: Kind) -> Vec<Stored> {
+        let state = self.lock();
+        let all = state.versions.all_in(partition, state.versions.newest());
+        all.filter(|stored| stored.document.kind == kind).cloned().collect()
     }
 
     /// Every version a document has had, oldest first; `None` where it was deleted.
@@ -79,11 +105,11 @@ impl MemoryStore {
     }
 
     /// Lets others go first when the dice say so, then what was late arrive.
-    async fn begin(&self) -> MutexGuard<'_, State> {
+    async fn begin(&self, at: &str) -> Result<MutexGuard<'_, State>, StoreError> {
         let steps_aside = {
             let mut state = self.lock();
             let chance = state.faults.step_aside;
-            state.dice.says(chance)
+            state.dice.turns("the store lets others go first", at, chance)
         };
         if steps_aside {
             tokio::task::yield_now().await;
@@ -91,15 +117,32 @@ impl MemoryStore {
         let mut state = self.lock();
         state.operations += 1;
         state.land_late();
-        state
+        if state.operations <= state.throttled_until {
+            return Err(unavailable("too much is asked"));
+        }
+        Ok(state)
     }
 
-    async fn begin_read(&self) -> Result<MutexGuard<'_, State>, StoreError> {
-        let mut state = self.begin().await;
+    async fn begin_read(&self, at: &str) -> Result<MutexGuard<'_, State>, StoreError> {
+        let mut state = self.begin(at).await?;
         let chance = state.faults.unavailable_reads;
-        if state.dice.says(chance) { Err(unavailable("the read failed")) } else { Ok(state) }
+        if state.dice.says("a read failed", at, chance) {
+            return Err(unavailable("the read failed"));
+        }
+        Ok(state)
     }
 }
+
+/// Whose documents they are, as mishaps name them.
+fn place_of(partition: &Partition) -> &str {
+    match partition {
+        Partition::Conversation(key) => key.conversation_id.as_str(),
+        Partition::Scope(_) => "books",
+    }
+}
+
+/// Where lists over all conversations go wrong.
+const LISTS: &str = "lists";
 
 impl State {
     fn land_late(&mut self) {
@@ -118,12 +161,18 @@ impl State {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        match self.dice.write_fault(self.faults) {
+        match self.dice.write_fault(place_of(partition), self.faults) {
             None => self.versions.apply(partition, writes),
             Some(WriteFault::Conflict) => Err(StoreError::Conflict),
             Some(WriteFault::ConflictAfter) => {
                 self.versions.apply(partition, writes)?;
                 Err(StoreError::Conflict)
+            }
+            Some(WriteFault::Throttled) => {
+                let at = place_of(partition);
+                let span = self.dice.below("the store was throttled", at, THROTTLED_OPERATIONS_MAX);
+                self.throttled_until = self.operations + span;
+                Err(unavailable("too much is asked"))
             }
             Some(WriteFault::UnavailableBefore) => Err(unavailable("the batch was lost")),
             Some(WriteFault::UnavailableAfter) => {
@@ -131,7 +180,8 @@ impl State {
                 Err(unavailable("the answer was lost"))
             }
             Some(WriteFault::UnavailableLate) => {
-                let at = self.operations + 1 + self.dice.below(LATE_OPERATIONS_MAX);
+                let after = self.dice.below(LATE, place_of(partition), LATE_OPERATIONS_MAX);
+                let at = self.operations + 1 + after;
                 self.late.push((at, partition.clone(), writes));
                 Err(unavailable("the batch is still under way"))
             }
@@ -139,11 +189,12 @@ impl State {
     }
 
     /// The commit as of which a read answers.
-    fn snapshot(&mut self, freshness: Freshness) -> u64 {
+    fn snapshot(&mut self, at: &str, freshness: Freshness) -> u64 {
+        const STALE: &str = "a read was stale";
         let newest = self.versions.newest();
         match freshness {
-            Freshness::Any if self.dice.says(self.faults.stale_reads) => {
-                newest.saturating_sub(1 + self.dice.below(LAG_COMMITS_MAX))
+            Freshness::Any if self.dice.says(STALE, at, self.faults.stale_reads) => {
+                newest.saturating_sub(1 + self.dice.below(STALE, at, LAG_COMMITS_MAX))
             }
             Freshness::Any | Freshness::Latest => newest,
         }
@@ -151,9 +202,10 @@ impl State {
 
     /// How many items this page holds; a page cut short may hold none.
     fn page_size(&mut self, limit: usize) -> usize {
+        const SHORT: &str = "a page was short";
         let limit = limit.clamp(1, PAGE_MAX);
-        if self.dice.says(self.faults.short_pages) {
-            let below = self.dice.below(u64::try_from(limit).unwrap_or(u64::MAX));
+        if self.dice.says(SHORT, LISTS, self.faults.short_pages) {
+            let below = self.dice.below(SHORT, LISTS, u64::try_from(limit).unwrap_or(u64::MAX));
             return usize::try_from(below).unwrap_or(limit);
         }
         limit
@@ -171,7 +223,7 @@ impl ConversationStore for MemoryStore {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        self.begin().await.write(partition, writes)
+        self.begin(place_of(partition)).await?.write(partition, writes)
     }
 
     async fn read(
@@ -182,8 +234,8 @@ impl ConversationStore for MemoryStore {
     ) -> Result<Option<Stored>, StoreError> {
         check::partition(partition)?;
         check::document_id(id)?;
-        let mut state = self.begin_read().await?;
-        let snapshot = state.snapshot(freshness);
+        let mut state = self.begin_read(place_of(partition)).await?;
+        let snapshot = state.snapshot(place_of(partition), freshness);
         Ok(state.versions.at(partition, id, snapshot).cloned())
     }
 
@@ -194,8 +246,8 @@ impl ConversationStore for MemoryStore {
         freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError> {
         check::partition(partition)?;
-        let mut state = self.begin_read().await?;
-        let snapshot = state.snapshot(freshness);
+        let mut state = self.begin_read(place_of(partition)).await?;
+        let snapshot = state.snapshot(place_of(partition), freshness);
         let Selection { kind, from_id, to_id, limit } = selection;
         let is_selected = |stored: &&Stored| {
             let document = &stored.document;
@@ -209,7 +261,7 @@ impl ConversationStore for MemoryStore {
 
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
         check::conversation(request.key)?;
-        let state = self.begin_read().await?;
+        let state = self.begin_read(request.key.conversation_id.as_str()).await?;
         let partition = Partition::Conversation(request.key.clone());
         let newest = state.versions.newest();
         let Some(head) = state.versions.at(&partition, HEAD_ID, newest) else {
@@ -233,7 +285,7 @@ impl ConversationStore for MemoryStore {
         continuation: Option<&str>,
     ) -> Result<Page<Owed>, StoreError> {
         let after = place::due_place(at, continuation)?;
-        let mut state = self.begin_read().await?;
+        let mut state = self.begin_read(LISTS).await?;
         let size = state.page_size(limit);
         let mut rest = state.versions.due(at, &after);
         let has_more = rest.len() > size;
@@ -245,9 +297,9 @@ impl ConversationStore for MemoryStore {
 
     async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
         let after = place::heads_place(query)?;
-        let mut state = self.begin_read().await?;
+        let mut state = self.begin_read(LISTS).await?;
         let size = state.page_size(query.limit);
-        let snapshot = state.snapshot(Freshness::Any);
+        let snapshot = state.snapshot(LISTS, Freshness::Any);
         let mut rest = state.versions.heads(query, &after, snapshot);
         let has_more = rest.len() > size;
         rest.truncate(size);

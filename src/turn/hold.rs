@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::agent::content::ToolCall;
 use crate::agent::draft::{Draft, Rules};
 use crate::agent::entry::Entry;
-use crate::agent::head::{Claim, Head, READER};
+use crate::agent::head::{Claim, Head};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::{Continuation, MODEL, Settings};
 use crate::agent::step::Paying;
@@ -15,12 +15,12 @@ use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
 use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError, Stored};
 use crate::telemetry::fault::Fault;
-use crate::turn::World;
 use crate::turn::admission::delete;
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
 use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
+use crate::turn::{World, record};
 
 /// The right to act on one conversation, and what is known of it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -80,9 +80,13 @@ pub(super) async fn take<'w>(
         world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
     let Claimed::Free { head: stored, inbox, is_settled } = claimed else { return Ok(None) };
     let head = match world.entries.head(key, &stored) {
-        Ok(head) if head.min_reader <= READER && head.phase != Phase::Deleted => head,
+        Ok(head) if head.min_reader <= world.limits.reader && head.phase != Phase::Deleted => head,
         unusable => {
             world.store.release(key, &worker).await;
+            // Also where nothing but that can be read of it.
+            if record::needs_newer(&stored, world.limits.reader) {
+                return Ok(None);
+            }
             let head = unusable.map_err(|source| store_error(key, "read", source))?;
             if head.phase == Phase::Deleted {
                 purge(world, key).await;

@@ -132,6 +132,16 @@ pub fn read_head(stored: &Stored) -> Result<Head, StoreError> {
     Ok(head)
 }
 
+/// Whether only a worker that is newer than that may act on the head, whatever else stands in it.
+pub fn needs_newer(stored: &Stored, reader: u32) -> bool {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Needs {
+        min_reader: u32,
+    }
+    read::<Needs>(&stored.document).is_ok_and(|needs| needs.min_reader > reader)
+}
+
 /// # Errors
 /// [`StoreError::Corrupt`]: a person has to look.
 pub fn read_entries(stored: &[Stored]) -> Result<Vec<Arc<Entry>>, StoreError> {

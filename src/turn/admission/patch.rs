@@ -48,6 +48,10 @@ pub async fn patch_conversation(
             };
             return Ok(Answer { body: Some(body), ..replayed });
         }
+        // What this version does not know of such a head would be lost in the writing.
+        if head.min_reader > world.limits.reader {
+            return Err(load::left_to_newer());
+        }
         if !is_wanted(&etag_of(&head)) {
             return Err(Refusal::PreconditionFailed { etag: etag_of(&head) });
         }

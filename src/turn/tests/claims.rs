@@ -21,6 +21,7 @@ use crate::turn::delivery::{Handled, TurnError, handle};
 use crate::turn::{NoProbe, record};
 
 const BROKEN: Faults = Faults {
+    throttled: 0.0,
     unavailable_before: 1.0,
     unavailable_reads: 1.0,
     conflict: 0.0,

@@ -184,7 +184,6 @@ async fn calls_that_change_files_work_on_what_the_one_before_left() {
     turn(&bench, &world, &counting).await;
     assert_eq!(began.elapsed().as_secs(), 20, "the nap held nobody up");
     assert_eq!(order(&bench).await.0, ["c1", "c2", "c3", "c0"]);
-    // Artifacts are this worker's own.
     while turn_if_any(&bench, &world).await {}
     bench.run().await;
     let entries = bench.entries().await;

@@ -32,7 +32,16 @@ pub(crate) async fn any_head(
     let Some(stored) = world.store.read(&partition, HEAD_ID, Freshness::Latest).await? else {
         return Ok(None);
     };
-    Ok(Some((record::read_head(&stored)?, stored.etag)))
+    match record::read_head(&stored) {
+        Ok(head) => Ok(Some((head, stored.etag))),
+        Err(_) if record::needs_newer(&stored, world.limits.reader) => Err(left_to_newer()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What needs a newer version than this one is neither changed nor shown wrong by it.
+pub(crate) fn left_to_newer() -> Refusal {
+    Refusal::Unavailable { what: "the newer version that has this conversation", source: None }
 }
 
 /// The head of a conversation that is there for clients.

@@ -11,6 +11,7 @@ use turnwheel::turn::NoProbe;
 use super::rig::{Answer, Rig};
 
 const ROUGH: Faults = Faults {
+    throttled: 0.0,
     conflict: 0.1,
     conflict_after: 0.1,
     unavailable_before: 0.15,

@@ -15,6 +15,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, Catalog};
+use crate::ids::fate::Fate;
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 use crate::tools::workspace::builtin;
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
@@ -39,6 +40,8 @@ enum Way {
     Lossy,
     /// Makes more widgets than a commit holds.
     Lavish,
+    /// Says more than a result holds.
+    Bulky,
     /// Takes longer than half a turn.
     Slow,
     /// Takes as many seconds as it is asked to.
@@ -50,6 +53,28 @@ struct CountingTool {
     definition: ToolDefinition,
     way: Way,
     done: Done,
+    /// What loses answers of writes besides `wire`'s, and how many.
+    lost: Option<(Fate, f64)>,
+}
+
+/// More than a result may have.
+const BULKY_LINES: usize = 2_100;
+
+impl CountingTool {
+    fn is_answer_lost(&self, effect: &str) -> bool {
+        let Some((fate, share)) = &self.lost else {
+            return self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
+        };
+        if self.definition.effect != Effect::Write {
+            return false;
+        }
+        let share = if self.way == Way::Lossy { 0.5 } else { *share };
+        // Without the incarnation, which is another one in another run.
+        let mut parts = effect.split('_');
+        let (conversation, place) = (parts.nth(1).unwrap(), parts.skip(1).collect::<Vec<_>>());
+        let at = format!("{conversation} {}", place.join("."));
+        fate.says("a tool's answer was lost", &at, share)
+    }
 }
 
 #[async_trait]
@@ -62,7 +87,7 @@ impl RunTool for CountingTool {
         let expires_after = match self.way {
             Way::Gated => GATE_EXPIRES,
             Way::Patient => PATIENCE,
-            Way::Plain | Way::Lossy | Way::Lavish | Way::Slow | Way::Nap => {
+            Way::Plain | Way::Lossy | Way::Lavish | Way::Bulky | Way::Slow | Way::Nap => {
                 return None;
             }
         };
@@ -81,16 +106,18 @@ impl RunTool for CountingTool {
         let span = match self.way {
             Way::Slow => 200_000,
             Way::Nap => arguments.value["n"].as_u64().unwrap() * 1_000,
-            Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 50,
+            Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish | Way::Bulky => 50,
         };
         tokio::time::sleep(Duration::from_millis(span)).await;
-        let is_lost = self.way == Way::Lossy && effect.bytes().map(u32::from).sum::<u32>() % 2 == 0;
-        if is_lost {
+        if self.is_answer_lost(&effect) {
             return ToolOutcome::Unknown { reason: "cut".to_owned() };
         }
         let mut result = ToolResult::text(format!("{} done", self.definition.name));
         if self.way == Way::Nap {
             result = ToolResult::text(arguments.value["n"].to_string());
+        }
+        if self.way == Way::Bulky {
+            result = ToolResult::text("line\n".repeat(BULKY_LINES));
         }
         if self.way == Way::Lavish {
             let widget = Output::Widget(WidgetOutput {
@@ -105,9 +132,10 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `brew` and
+/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `dump` (more
+/// than a result holds), `brew` and
 /// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `write`, `edit` and `schedule`.
-pub(super) fn catalog(done: &Done) -> Catalog {
+pub(super) fn catalog(done: &Done, lost: Option<(Fate, f64)>) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
             name: name.to_owned(),
@@ -118,11 +146,13 @@ pub(super) fn catalog(done: &Done) -> Catalog {
             on_unknown: OnUnknown::Ask,
             timeout: Duration::from_secs(match way {
                 Way::Slow | Way::Nap => 240,
-                Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish => 30,
+                Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish | Way::Bulky => {
+                    30
+                }
             }),
             revision: "1".to_owned(),
         };
-        Arc::new(CountingTool { definition, way, done: Arc::clone(done) })
+        Arc::new(CountingTool { definition, way, done: Arc::clone(done), lost: lost.clone() })
     };
     let mut tools = vec![
         tool("look", Effect::Read, Way::Plain),
@@ -132,6 +162,7 @@ pub(super) fn catalog(done: &Done) -> Catalog {
         tool("put", Effect::Idempotent, Way::Plain),
         tool("wire", Effect::Write, Way::Lossy),
         tool("make", Effect::Write, Way::Lavish),
+        tool("dump", Effect::Write, Way::Bulky),
         tool("brew", Effect::Write, Way::Slow),
         tool("study", Effect::Read, Way::Slow),
         tool("nap", Effect::Read, Way::Nap),

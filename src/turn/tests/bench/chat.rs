@@ -14,7 +14,8 @@ use crate::turn::admission::waiting::{InputChange, clear, edit};
 use crate::turn::views::inbox::{InputState, InputView, input};
 use crate::turn::{NoProbe, World};
 
-use super::{Bench, idempotency, sender};
+use super::clients::sender;
+use super::{Bench, idempotency};
 
 /// What was said, and what was done to it while it waited.
 #[derive(Clone, Debug)]
@@ -106,22 +107,23 @@ impl Bench {
     }
 
     fn next_act(&mut self) -> Option<(Act, Duration)> {
-        // Where nobody ever says anything, chance is left alone.
-        if self.chats_max == 0 || self.dice.u8(0..100) >= self.chats_in_a_hundred {
+        const SPOKE: &str = "somebody spoke up";
+        if self.chats_max == 0 || !self.happens(SPOKE, "a client", self.chats_in_a_hundred) {
             return None;
         }
-        let after = Duration::from_millis(self.dice.u64(0..400));
+        let mut dice = fastrand::Rng::with_seed(self.size(SPOKE, "a client", u64::MAX));
+        let after = Duration::from_millis(dice.u64(0..400));
         let number = self.said.len();
-        let of = self.dice.usize(0..number.max(1));
+        let of = dice.usize(0..number.max(1));
         let known = self.said.get(of).cloned().filter(|said| !said.is_cleared);
-        let act = match (self.dice.u8(0..4), known) {
-            (2, Some(said)) => Act::Edit { of, said, number: self.dice.u32(..) },
+        let act = match (dice.u8(0..4), known) {
+            (2, Some(said)) => Act::Edit { of, said, number: dice.u32(..) },
             (3, Some(said)) => Act::Clear { of, said },
             _ if number < self.chats_max => Act::Say {
-                key: self.conversations[self.dice.usize(0..self.conversations.len())].clone(),
+                key: self.conversations[dice.usize(0..self.conversations.len())].clone(),
                 number,
-                mode: if self.dice.bool() { Mode::Steer } else { Mode::FollowUp },
-                when_idle: if self.dice.u8(0..4) == 0 { WhenIdle::Hold } else { WhenIdle::Start },
+                mode: if dice.bool() { Mode::Steer } else { Mode::FollowUp },
+                when_idle: if dice.u8(0..4) == 0 { WhenIdle::Hold } else { WhenIdle::Start },
             },
             _ => return None,
         };
@@ -130,7 +132,7 @@ impl Bench {
 
     pub(super) fn note_act(&mut self, done: Done) {
         let Some((number, said)) = done else { return };
-        self.story.push(format!("{said:?}"));
+        self.story.push(format_args!("{said:?}"));
         if number < self.said.len() {
             self.said[number] = said;
         } else {

@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::Scene;
 use crate::clock::{Clock, Timestamp, millis};
+use crate::ids::fate::Fate;
 use crate::turn::Probe;
 
 /// Wall and monotonic time of the paused runtime: sleeping moves it.
@@ -34,15 +36,50 @@ impl Clock for RuntimeClock {
 #[derive(Debug)]
 pub(super) struct CrashProbe {
     pub(super) dice: Mutex<fastrand::Rng>,
+    /// Decides in the place of the dice.
+    pub(super) fate: Option<Fate>,
+    /// The conversation that its worker was called for.
+    pub(super) at: String,
     pub(super) in_a_hundred: u8,
+    /// How often it stands still instead.
+    pub(super) still_in_a_hundred: u8,
     /// Shared by workers of one process: they die together.
     pub(super) crashed: Arc<watch::Sender<Option<&'static str>>>,
+    pub(super) scene: Scene,
+}
+
+/// Between the last look at the claim and the call.
+const SENDING_MAX: Duration = Duration::from_secs(15);
+/// Longer than a claim holds.
+const STILL_MAX: Duration = Duration::from_secs(150);
+
+impl CrashProbe {
+    async fn stand_still(&self, boundary: &str) {
+        const STILL: &str = "a worker stood still";
+        let Some(fate) = self.fate.as_ref().filter(|_| self.still_in_a_hundred > 0) else { return };
+        let at = format!("{} {boundary}", self.at);
+        if fate.says(STILL, &at, f64::from(self.still_in_a_hundred) / 100.0) {
+            // What a claim and a tool's time-out allow lies behind the last look at them: no promise goes further.
+            let most = if boundary == "tool.before" { SENDING_MAX } else { STILL_MAX };
+            let most = u64::try_from(most.as_millis()).unwrap();
+            tokio::time::sleep(Duration::from_millis(fate.size(STILL, &at, most))).await;
+        }
+    }
 }
 
 #[async_trait]
 impl Probe for CrashProbe {
     async fn reached(&self, boundary: &'static str) {
-        let is_crash = self.dice.lock().unwrap().u8(0..100) < self.in_a_hundred;
+        self.scene.reached(boundary);
+        let is_crash = match &self.fate {
+            Some(_) if self.in_a_hundred == 0 => false,
+            Some(fate) => {
+                let at = format!("{} {boundary}", self.at);
+                fate.says("a worker crashed", &at, f64::from(self.in_a_hundred) / 100.0)
+            }
+            None => self.dice.lock().unwrap().u8(0..100) < self.in_a_hundred,
+        };
+        self.stand_still(boundary).await;
         if is_crash && self.crashed.send_if_modified(|at| at.replace(boundary).is_none()) {
             std::future::pending::<()>().await;
         }

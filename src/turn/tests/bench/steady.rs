@@ -1,12 +1,11 @@
-//! The embedded store under virtual time: while its disk works, time stands still.
+//! The embedded store under virtual time: while its disk works, time and everybody else stand still, so that a run is the
+//! same each time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
@@ -16,29 +15,28 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
-/// Writes at the same time; all of them are over when all places are free.
-const PLACES: u32 = 64;
+/// Ends before anything else goes on: what threads answer in some order would make each run another one.
+fn at_once<T: Send>(work: impl Future<Output = T> + Send) -> T {
+    let runtime = Handle::current();
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
+}
 
 #[derive(Debug)]
 pub(in crate::turn::tests) struct Steady {
     folder: PathBuf,
-    store: Arc<EmbeddedStore>,
-    places: Arc<Semaphore>,
+    store: EmbeddedStore,
 }
 
 impl Steady {
     pub(in crate::turn::tests) fn open(folder: PathBuf) -> Arc<Self> {
-        let store = Arc::new(EmbeddedStore::open(&folder).unwrap());
-        Arc::new(Self { folder, store, places: Arc::new(Semaphore::new(PLACES as usize)) })
+        let store = EmbeddedStore::open(&folder).unwrap();
+        Arc::new(Self { folder, store })
     }
 
     /// As after the end of its process: what was on its way to the disk has arrived.
-    pub(super) async fn reopen(this: Arc<Self>) -> Arc<Self> {
-        let places = Arc::clone(&this.places);
-        let _all = places.acquire_many(PLACES).await.unwrap();
-        let folder = this.folder.clone();
-        assert_eq!(Arc::strong_count(&this.store), 1, "somebody holds the old store");
-        drop(this);
+    pub(super) fn reopen(this: Arc<Self>) -> Arc<Self> {
+        let Self { folder, store } = Arc::into_inner(this).expect("nobody holds the old store");
+        drop(store);
         Self::open(folder)
     }
 
@@ -54,16 +52,9 @@ impl ConversationStore for Steady {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        let place = Arc::clone(&self.places).acquire_owned().await.unwrap();
-        let (store, partition) = (Arc::clone(&self.store), partition.clone());
-        // A blocking task: the runtime does not move its clock while one runs.
-        let written = spawn_blocking(move || {
-            let answer = Handle::current().block_on(store.write(&partition, writes));
-            drop(store);
-            drop(place);
-            answer
-        });
-        written.await.unwrap()
+        // Others come first, as they would while a write takes its time.
+        tokio::task::yield_now().await;
+        at_once(self.store.write(partition, writes))
     }
 
     async fn read(
@@ -72,7 +63,7 @@ impl ConversationStore for Steady {
         id: &str,
         freshness: Freshness,
     ) -> Result<Option<Stored>, StoreError> {
-        self.store.read(partition, id, freshness).await
+        at_once(self.store.read(partition, id, freshness))
     }
 
     async fn select(
@@ -81,15 +72,15 @@ impl ConversationStore for Steady {
         selection: &Selection,
         freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError> {
-        self.store.select(partition, selection, freshness).await
+        at_once(self.store.select(partition, selection, freshness))
     }
 
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
-        self.store.claim(request).await
+        at_once(self.store.claim(request))
     }
 
     async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError> {
-        self.store.renew(request).await
+        at_once(self.store.renew(request))
     }
 
     fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
@@ -97,7 +88,7 @@ impl ConversationStore for Steady {
     }
 
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
-        self.store.release(key, worker).await;
+        at_once(self.store.release(key, worker));
     }
 
     async fn due(
@@ -106,10 +97,10 @@ impl ConversationStore for Steady {
         limit: usize,
         continuation: Option<&str>,
     ) -> Result<Page<Owed>, StoreError> {
-        self.store.due(at, limit, continuation).await
+        at_once(self.store.due(at, limit, continuation))
     }
 
     async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {
-        self.store.heads(query).await
+        at_once(self.store.heads(query))
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Bench, PauseProbe};
+use crate::artifacts;
 use crate::queue::Faults as QueueFaults;
 use crate::store::memory::Faults;
 use crate::turn::World;
@@ -15,6 +16,7 @@ pub(in crate::turn::tests) fn bad_store() -> Faults {
     Faults {
         conflict: 0.03,
         conflict_after: 0.03,
+        throttled: 0.01,
         unavailable_before: 0.03,
         unavailable_after: 0.03,
         unavailable_late: 0.02,
@@ -33,6 +35,18 @@ pub(in crate::turn::tests) fn bad_queue() -> QueueFaults {
         delay_max: Duration::from_secs(100),
         reorder: 20,
         unavailable: 5,
+    }
+}
+
+pub(in crate::turn::tests) fn bad_blobs() -> artifacts::Faults {
+    artifacts::Faults {
+        cut: 0.1,
+        unheard: 0.1,
+        late: 0.1,
+        unavailable: 0.1,
+        slow: 0.2,
+        // Longer than a result is held back for them.
+        slow_max: Duration::from_secs(15),
     }
 }
 

@@ -1,0 +1,127 @@
+//! Deliveries: each by a worker of its own, which may crash at every boundary; and what else goes wrong meanwhile.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::probes::CrashProbe;
+use super::story::SCENE;
+use super::{Bench, Scene, Steady};
+use crate::queue::{self, Queue as _};
+use crate::turn::{NoProbe, Nudge, delivery, recount};
+
+impl Bench {
+    /// Whether it goes wrong this time.
+    pub(super) fn happens(&mut self, what: &'static str, at: &str, in_a_hundred: u8) -> bool {
+        match &self.fate {
+            Some(fate) => fate.says(what, at, f64::from(in_a_hundred) / 100.0),
+            // Where it never does, chance is left alone.
+            None => in_a_hundred > 0 && self.dice.u8(0..100) < in_a_hundred,
+        }
+    }
+
+    /// How much of it, from 0 to `bound - 1`.
+    pub(super) fn size(&mut self, what: &'static str, at: &str, bound: u64) -> u64 {
+        match &self.fate {
+            Some(fate) => fate.size(what, at, bound),
+            None => self.dice.u64(0..bound.max(1)),
+        }
+    }
+
+    /// How much the next worker's wall clock is ahead of the slowest: every second one's is.
+    pub(super) fn clock_ahead(&mut self) -> Duration {
+        const SKEWED: &str = "a clock was ahead";
+        let most = u64::try_from(self.skew_max.as_millis()).unwrap();
+        if most == 0 || !self.happens(SKEWED, "a worker", 50) {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(self.size(SKEWED, "a worker", most + 1))
+    }
+
+    /// Takes what is on the queue, one delivery each; a crash leaves its message to come back. Whether there was anything,
+    /// or nobody knows.
+    pub(in crate::turn::tests) async fn deliver(&mut self) -> bool {
+        let received = self.queue.receive(queue::TURNS, 3, Duration::from_secs(90)).await;
+        let Ok(received) = received else { return true };
+        let is_any = !received.is_empty();
+        let mut running = Vec::new();
+        let (one_process, _) = watch::channel(None);
+        let one_process = Arc::new(one_process);
+        for message in received {
+            let crashed = match &self.steady {
+                Some(_) => Arc::clone(&one_process),
+                None => Arc::new(watch::channel(None).0),
+            };
+            let mut crash = crashed.subscribe();
+            let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
+            let scene = Scene::default();
+            let probe = CrashProbe {
+                dice: Mutex::new(fastrand::Rng::with_seed(self.dice.u64(..))),
+                fate: self.fate.clone(),
+                at: nudge.key.conversation_id.to_string(),
+                in_a_hundred: self.crash_in_a_hundred,
+                still_in_a_hundred: self.still_in_a_hundred,
+                crashed,
+                scene: scene.clone(),
+            };
+            let world = self.worker(Arc::new(probe));
+            scene.is(&self.called(&world));
+            let queue = self.queue.clone();
+            let told = scene.clone();
+            running.push(SCENE.scope(scene, async move {
+                tokio::select! {
+                    biased;
+                    at = crash.wait_for(Option::is_some) => {
+                        (true, format!("{told} crashed: {:?}", at.unwrap().unwrap()))
+                    }
+                    outcome = delivery::handle(&world, &nudge) => {
+                        if outcome.is_ok() {
+                            let _ = queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
+                        }
+                        (false, format!("{told} for {}: {outcome:?}", nudge.key.conversation_id))
+                    }
+                }
+            }));
+        }
+        let chat = self.next_chat();
+        let (ended, done) = tokio::join!(futures_util::future::join_all(running), chat);
+        self.note_act(done);
+        let mut has_crashed = false;
+        for (is_crash, told) in ended {
+            has_crashed |= is_crash;
+            self.story.push(told);
+        }
+        if has_crashed && self.steady.is_some() {
+            self.start_again().await;
+        }
+        is_any
+    }
+
+    /// The embedded store's process died: its claims and its doorbells with it.
+    pub(in crate::turn::tests) async fn start_again(&mut self) {
+        self.queue.drop_queue(queue::TURNS);
+        self.shared = self.store.clone();
+        if let Some(steady) = self.steady.take() {
+            self.use_steady(Steady::reopen(steady));
+        }
+        let world = self.worker(Arc::new(NoProbe));
+        let rung = recount::start_up(&world).await;
+        self.story.push(format!("started again: {rung:?}"));
+    }
+
+    /// From now on workers write to the embedded store; a crash is one of the whole process.
+    pub(in crate::turn::tests) fn use_steady(&mut self, steady: Arc<Steady>) {
+        self.shared = steady.clone();
+        self.steady = Some(steady);
+    }
+
+    /// Both queues are deleted, some of the time.
+    pub(super) fn lose_queues(&mut self) {
+        if self.happens("the queues were deleted", "queues", self.queues_lost_in_a_hundred) {
+            self.story.push("the queues were deleted");
+            self.queue.drop_queue(queue::TURNS);
+            self.queue.drop_queue(queue::NOTIFY);
+        }
+    }
+}
