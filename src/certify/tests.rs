@@ -140,7 +140,7 @@ impl Extension for Forgetful {
 #[tokio::test]
 async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
     let mut order = order(Settings::default(), vec![Arc::new(Forgetful::default())]);
-    order.only = Some("tool.after".parse().unwrap());
+    order.only = Some("answer.after".parse().unwrap());
     let report = certify(&order).await.unwrap();
     assert!(!report.is_ok());
     let text = report.to_string();
@@ -159,6 +159,7 @@ async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
     let (command, only) = again.split_once(" --only ").unwrap();
     assert_eq!(command, "turnwheel certify clerk");
     order.only = Some(only.parse().unwrap());
+    order.extensions = vec![Arc::new(Forgetful::default())];
     let report = certify(&order).await.unwrap();
     let [run] = report.agents[0].runs.as_slice() else { panic!("{report}") };
     assert_eq!(format!("{}#{}", run.boundary, run.occurrence), only.split_once(':').unwrap().0);
@@ -202,7 +203,7 @@ fn runs_are_named_as_they_are_told() {
 async fn a_run_that_there_is_not_is_no_success() {
     let mut order = order(Settings::default(), Vec::new());
     for (only, why) in [
-        ("schedule.create", "does not come to schedule.create, but to admission.accept"),
+        ("schedule.create", "does not come to schedule.create, but to admission.hold-key"),
         ("tool.before#9", "comes to tool.before 5 times"),
         ("model.after#1:time-out", "not every fault can happen there"),
     ] {
@@ -369,6 +370,7 @@ fn a_report_is_a_table_or_plain_xml() {
     let text = report.to_string();
     let (_, below) = text.split_once("boundaries\n").unwrap();
     insta::assert_snapshot!(below, @r#"
+      note: look <here>
 
       boundary    times  kill  take-over  duplicate  late  lost-answer  conflict  two-workers  time-out
       tool.after      2  ok    –          –          –     –            BROKEN    –            –
