@@ -24,7 +24,11 @@ pub(in crate::azure) struct SharedKeyPolicy {
 }
 
 impl SharedKeyPolicy {
-    pub(in crate::azure) fn new(account: &str, key: &Secret<Vec<u8>>, clock: Arc<dyn Clock>) -> Self {
+    pub(in crate::azure) fn new(
+        account: &str,
+        key: &Secret<Vec<u8>>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self { account: account.to_owned(), key: key.clone(), clock }
     }
 
