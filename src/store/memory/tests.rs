@@ -41,6 +41,19 @@ async fn it_keeps_the_contract_when_others_run_between_and_pages_end_early() {
 }
 
 #[tokio::test]
+async fn a_throttled_store_serves_nobody_for_a_while() {
+    let store = always(|faults| faults.throttled = 1.0);
+    assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
+    store.set_faults(Faults::default());
+    let mut refused = 0;
+    while create(&store).await.is_err() {
+        refused += 1;
+    }
+    assert!(refused < 6, "{refused} more were refused");
+    assert_eq!(store.commits(), 1);
+}
+
+#[tokio::test]
 async fn a_lost_answer_says_nothing_about_the_batch() {
     let before = always(|faults| faults.unavailable_before = 1.0);
     assert!(matches!(create(&before).await, Err(StoreError::Unavailable(_))));

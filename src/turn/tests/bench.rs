@@ -119,17 +119,17 @@ impl Bench {
 
     /// A world in which what goes wrong is decided place by place, and some of tools' answers are lost.
     pub(super) fn fated(seed: u64, fate: &Fate, script: Script, answers_lost: f64) -> Self {
-        let bench = Self::of(seed, Some((fate.clone(), answers_lost)));
+        let bench = Self::of(seed, Some(&(fate.clone(), answers_lost)));
         *bench.model.script.lock().unwrap() = script;
         let story = bench.story.clone();
         fate.tell(move |mishap| story.tell(mishap));
         bench
     }
 
-    fn of(seed: u64, fate: Option<(Fate, f64)>) -> Self {
+    fn of(seed: u64, fate: Option<&(Fate, f64)>) -> Self {
         let done = Done::default();
         let clock = RuntimeClock { began: Instant::now(), ahead: Duration::ZERO };
-        let (ours, none) = (fate.as_ref().map(|(fate, _)| fate.clone()), QueueFaults::default());
+        let (ours, none) = (fate.map(|(fate, _)| fate.clone()), QueueFaults::default());
         let (store, queue, artifacts) = match &ours {
             None => (
                 MemoryStore::with_faults(seed, Faults::default()),
@@ -148,7 +148,7 @@ impl Bench {
             store,
             queue: Arc::new(queue),
             artifacts: Arc::new(artifacts),
-            agents: agent::catalog(&done, fate.clone()).into(),
+            agents: agent::catalog(&done, fate).into(),
             fate: ours,
             workers: 0,
             mix: None,
@@ -234,9 +234,10 @@ impl Bench {
 
     pub(super) async fn head_of(&self, key: &ConversationKey) -> Option<Head> {
         let partition = Partition::Conversation(key.clone());
-        let stored = match self.is_watched_from_outside() {
-            true => self.store.newest(&partition, HEAD_ID)?,
-            false => self.shared.read(&partition, HEAD_ID, Freshness::Latest).await.ok()??,
+        let stored = if self.is_watched_from_outside() {
+            self.store.newest(&partition, HEAD_ID)?
+        } else {
+            self.shared.read(&partition, HEAD_ID, Freshness::Latest).await.ok()??
         };
         Some(record::read_head(&stored).unwrap())
     }
@@ -270,12 +271,11 @@ impl Bench {
         for key in &self.conversations {
             let Some(head) = self.head_of(key).await else { return false };
             let partition = Partition::Conversation(key.clone());
-            let inbox = match self.is_watched_from_outside() {
-                true => Ok(self.store.newest_of(&partition, Kind::Inbox)),
-                false => {
-                    let all = Selection::all(Kind::Inbox);
-                    self.shared.select(&partition, &all, Freshness::Latest).await
-                }
+            let inbox = if self.is_watched_from_outside() {
+                Ok(self.store.newest_of(&partition, Kind::Inbox))
+            } else {
+                let all = Selection::all(Kind::Inbox);
+                self.shared.select(&partition, &all, Freshness::Latest).await
             };
             let is_held = |stored: &Stored| {
                 let item: InboxItem = record::read(&stored.document).unwrap();

@@ -89,10 +89,10 @@ pub(super) async fn live(budget: Budget, run: impl AsyncFn(u64, Fate) -> Lived) 
     while !budget.is_over(tally.runs) {
         let seed = tally.runs + 1;
         let fate = Fate::new(seed);
-        match run(seed, fate.clone()).await.outcome {
-            Ok(failed) => tally.add(failed, &fate.happened()),
-            Err(_) => panic!("{}", Found::of(seed, &fate.happened(), run).await),
-        }
+        let Ok(failed) = run(seed, fate.clone()).await.outcome else {
+            panic!("{}", Found::of(seed, &fate.happened(), run).await);
+        };
+        tally.add(failed, &fate.happened());
     }
     #[expect(clippy::print_stdout, reason = "who asked for a long run is told what came of it")]
     {

@@ -61,7 +61,7 @@ fn expect_few_failed(tally: &Tally) {
 
 #[tokio::test(start_paused = true)]
 async fn bad_weeks_with_claims_in_the_head_keep_every_invariant() {
-    let tally = live(Budget::or_every_day(500), one_week).await;
+    let tally = live(Budget::or_every_day(250), one_week).await;
     tally.expect_each(&TROUBLES, tally.runs / 80);
     expect_few_failed(&tally);
 }
@@ -72,7 +72,7 @@ async fn bad_weeks_of_calls_that_run_at_once_keep_every_invariant() {
         let plan = Plan::of(seed + 1_000_000).with_calls_at_once();
         live_through(seed, &fate, &plan, Over::Memory).await
     };
-    expect_few_failed(&live(Budget::or_every_day(240), run).await);
+    expect_few_failed(&live(Budget::or_every_day(120), run).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +90,7 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_seed_is_the_same_week() {
-    for seed in [1, 2, 3, 100] {
+    for seed in [1, 2, 5] {
         let mut stories = Vec::new();
         for _ in 0..2 {
             let fate = Fate::new(seed);

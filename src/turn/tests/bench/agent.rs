@@ -135,7 +135,7 @@ impl RunTool for CountingTool {
 /// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `dump` (more
 /// than a result holds), `brew` and
 /// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `write`, `edit` and `schedule`.
-pub(super) fn catalog(done: &Done, lost: Option<(Fate, f64)>) -> Catalog {
+pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
             name: name.to_owned(),
@@ -152,7 +152,7 @@ pub(super) fn catalog(done: &Done, lost: Option<(Fate, f64)>) -> Catalog {
             }),
             revision: "1".to_owned(),
         };
-        Arc::new(CountingTool { definition, way, done: Arc::clone(done), lost: lost.clone() })
+        Arc::new(CountingTool { definition, way, done: Arc::clone(done), lost: lost.cloned() })
     };
     let mut tools = vec![
         tool("look", Effect::Read, Way::Plain),

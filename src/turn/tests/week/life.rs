@@ -53,7 +53,7 @@ enum Versions {
 impl Plan {
     /// Most weeks are short; one of a hundred has everything.
     pub(super) fn of(seed: u64) -> Self {
-        if seed % 100 == 0 {
+        if seed.is_multiple_of(100) {
             return Self::whole();
         }
         let versions = match seed % 5 {
@@ -63,9 +63,9 @@ impl Plan {
         };
         Self {
             conversations: 1,
-            prompts: 1 + usize::from(seed % 3 == 0),
-            chats_max: if seed % 2 == 0 { 3 } else { 0 },
-            at_once: if seed % 4 == 0 { 3 } else { 1 },
+            prompts: 1 + usize::from(seed.is_multiple_of(3)),
+            chats_max: if seed.is_multiple_of(2) { 3 } else { 0 },
+            at_once: if seed.is_multiple_of(4) { 3 } else { 1 },
             versions,
             has_long_input: seed % 32 == 5,
         }
@@ -88,7 +88,7 @@ impl Plan {
 
     /// A whole week of one process, which is of one version.
     pub(super) fn of_one_process(seed: u64) -> Self {
-        let at_once = if seed % 2 == 0 { 3 } else { 1 };
+        let at_once = if seed.is_multiple_of(2) { 3 } else { 1 };
         Self { at_once, versions: Versions::One, ..Self::whole() }
     }
 
