@@ -102,7 +102,7 @@ pub(super) async fn play(
         wrong: Vec::new(),
         story: Vec::new(),
     };
-    if let Err(why) = play.through().await {
+    if let Err(why) = Box::pin(play.through()).await {
         play.wrong.push(why);
     }
     Ok(play.outcome(agent).await)
@@ -113,9 +113,9 @@ impl Play<'_> {
         for number in 0..self.conversation.prompts.len() {
             self.asked = number;
             self.surely(&Task::Ask(number)).await?;
-            self.until(End::Rest, "come to rest").await?;
+            Box::pin(self.until(End::Rest, "come to rest")).await?;
         }
-        self.until(End::NothingOwed, "settle what it owes").await?;
+        Box::pin(self.until(End::NothingOwed, "settle what it owes")).await?;
         self.ring_late().await
     }
 

@@ -96,7 +96,7 @@ pub(crate) struct Handler {
 /// How a request gets to the handler.
 #[derive(Clone)]
 enum Way {
-    Connection(Client<HttpConnector, Body>),
+    Connection(Box<Client<HttpConnector, Body>>),
     /// In this process the request is handed over as it is, without a connection to oneself.
     Here(Router),
 }
@@ -116,7 +116,7 @@ impl Handler {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .build(connector);
-        Self { way: Way::Connection(client), authority, errors: Arc::default() }
+        Self { way: Way::Connection(Box::new(client)), authority, errors: Arc::default() }
     }
 
     /// The same handler, which runs in this process.

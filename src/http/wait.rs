@@ -67,7 +67,11 @@ async fn commit(world: &World, reader: &mut dyn LiveReader, ends_at: Instant) ->
             match reader.next().await {
                 LiveEvent::Committed { busy_with, .. } => return busy_with,
                 LiveEvent::Gone => return None,
-                _ => {}
+                LiveEvent::AnswerStarted(_)
+                | LiveEvent::Delta { .. }
+                | LiveEvent::SoFar(_)
+                | LiveEvent::Reset { .. }
+                | LiveEvent::ToolUpdate(_) => {}
             }
         }
     });

@@ -322,7 +322,13 @@ impl Bytes {
                 Write::Create(document) | Write::Replace(document, _) => match document.kind {
                     Kind::Head => bytes.head += document.body.text().len(),
                     Kind::Entry => bytes.entries += document.body.text().len(),
-                    _ => {}
+                    Kind::Events
+                    | Kind::Inbox
+                    | Kind::Receipt
+                    | Kind::Notice
+                    | Kind::Live
+                    | Kind::Watch
+                    | Kind::Scope => {}
                 },
                 Write::Delete(..) => {}
             }

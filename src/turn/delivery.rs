@@ -52,7 +52,7 @@ pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> 
     let work = spans::priced(world, async {
         match &nudge.schedule {
             Some(document_id) => Box::pin(schedules::fire::fire(world, nudge, document_id)).await,
-            None => rounds(world, nudge).await,
+            None => Box::pin(rounds(world, nudge)).await,
         }
     });
     Box::pin(spending::told(world, &nudge.key, work)).await

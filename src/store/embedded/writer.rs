@@ -33,7 +33,7 @@ const VERSION_BITS: u32 = 40;
 /// Conversations that are worked on below which a commit waits for no other.
 const SIBLINGS_MIN: usize = 8;
 /// What a commit waits for others, for each conversation that is worked on; and at most. They share its fsync and the pages
-/// that it writes, and their workers have others to see to meanwhile. (PostgreSQL has the same: `commit_siblings` and
+/// that it writes, and their workers have others to see to meanwhile. (`PostgreSQL` has the same: `commit_siblings` and
 /// `commit_delay`.)
 const GATHER_EACH: Duration = Duration::from_micros(75);
 const GATHER_MAX: Duration = Duration::from_millis(5);
@@ -177,6 +177,7 @@ impl WriterThread {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own, none of the runtime's")]
     fn gather(&self) {
         let wait = gather_time(self.claims.count());
         if !wait.is_zero() {

@@ -73,10 +73,10 @@ async fn assert_as_on_a_good_day(rules: Vec<Arc<FaultInjectionRule>>, from: From
 #[tokio::test(start_paused = true)]
 async fn a_batch_whose_answer_was_lost_is_recognised_as_won() {
     let lost = |hits| vec![rule(Fault::ResponseTimeoutAfterService, Operation::BatchItem, hits)];
-    assert_as_on_a_good_day(lost(Some(1)), From::TheFirstRequest).await;
-    assert_as_on_a_good_day(lost(Some(SOME)), From::TheFirstRequest).await;
+    Box::pin(assert_as_on_a_good_day(lost(Some(1)), From::TheFirstRequest)).await;
+    Box::pin(assert_as_on_a_good_day(lost(Some(SOME)), From::TheFirstRequest)).await;
     // No batch is ever answered again.
-    assert_as_on_a_good_day(lost(None), From::TheAcceptedPrompt).await;
+    Box::pin(assert_as_on_a_good_day(lost(None), From::TheAcceptedPrompt)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +92,7 @@ async fn a_batch_that_was_never_taken_is_sent_again() {
     ] {
         for hits in [1, SOME] {
             let rules = vec![rule(fault, Operation::BatchItem, Some(hits))];
-            assert_as_on_a_good_day(rules, From::TheFirstRequest).await;
+            Box::pin(assert_as_on_a_good_day(rules, From::TheFirstRequest)).await;
         }
     }
 }
@@ -104,5 +104,5 @@ async fn a_read_that_fails_while_the_winner_is_looked_for_decides_nothing() {
         rule(lost, Operation::BatchItem, Some(2 * SOME)),
         rule(Fault::ServiceUnavailable, Operation::ReadItem, Some(SOME)),
     ];
-    assert_as_on_a_good_day(rules, From::TheFirstRequest).await;
+    Box::pin(assert_as_on_a_good_day(rules, From::TheFirstRequest)).await;
 }

@@ -61,7 +61,7 @@ fn expect_few_failed(tally: &Tally) {
 
 #[tokio::test(start_paused = true)]
 async fn bad_weeks_with_claims_in_the_head_keep_every_invariant() {
-    let tally = live(Budget::or_every_day(250), one_week).await;
+    let tally = Box::pin(live(Budget::or_every_day(250), one_week)).await;
     tally.expect_each(&TROUBLES, tally.runs / 80);
     expect_few_failed(&tally);
 }
@@ -72,7 +72,7 @@ async fn bad_weeks_of_calls_that_run_at_once_keep_every_invariant() {
         let plan = Plan::of(seed + 1_000_000).with_calls_at_once();
         live_through(seed, &fate, &plan, Over::Memory).await
     };
-    expect_few_failed(&live(Budget::or_every_day(120), run).await);
+    expect_few_failed(&Box::pin(live(Budget::or_every_day(120), run)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +82,7 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
         let steady = Steady::open(folder.path().to_owned());
         live_through(seed, &fate, &Plan::of_one_process(seed), Over::Embedded(steady)).await
     };
-    let tally = live(Budget::or_every_day(5), run).await;
+    let tally = Box::pin(live(Budget::or_every_day(5), run)).await;
     tally.expect_each(&["a worker crashed", "a tool's answer was lost"], 1);
     // A process that dies takes all three conversations with it, so steps are tried in vain more often.
     assert!(tally.failed as u64 <= 3 * tally.runs, "{tally}");

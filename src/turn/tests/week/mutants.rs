@@ -33,7 +33,7 @@ async fn told(mutant: fn(Arc<MemoryStore>) -> Arc<dyn ConversationStore>) -> Fou
     for seed in 1..=30 {
         let fate = Fate::new(seed);
         if run(seed, fate.clone()).await.outcome.is_err() {
-            return Found::of(seed, &fate.happened(), run).await;
+            return Box::pin(Found::of(seed, &fate.happened(), run)).await;
         }
     }
     panic!("nobody noticed");
@@ -41,7 +41,7 @@ async fn told(mutant: fn(Arc<MemoryStore>) -> Arc<dyn ConversationStore>) -> Fou
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_believes_in_lost_batches_is_found_and_told_in_three_mishaps() {
-    let found = told(trusting).await;
+    let found = Box::pin(told(trusting)).await;
     let story = found.to_string();
     assert!((1..=3).contains(&found.mishaps.len()), "{story}");
     assert!(found.broken.contains("invariant "), "{story}");
@@ -52,7 +52,7 @@ async fn a_worker_that_believes_in_lost_batches_is_found_and_told_in_three_misha
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_takes_a_conflict_for_a_success_is_found_and_told_in_three_mishaps() {
-    let found = told(overbearing).await;
+    let found = Box::pin(told(overbearing)).await;
     assert!((1..=3).contains(&found.mishaps.len()), "{found}");
     assert!(found.broken.contains("invariant "), "{found}");
 }
