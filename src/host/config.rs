@@ -235,8 +235,8 @@ mod tests {
                 route_prefix: "api".into(),
                 function_timeout: Some(Duration::from_mins(10)),
                 queues: QueueConfig {
-                    batch_size: 16,
-                    new_batch_threshold: 8,
+                    batch_size: 32,
+                    new_batch_threshold: 96,
                     polling_interval_max: Duration::from_secs(2),
                     visibility_timeout: Duration::ZERO,
                     dequeue_count_max: 5,
