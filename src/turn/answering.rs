@@ -154,7 +154,7 @@ impl Hold<'_> {
                     Failure::Final
                 };
                 let failure = Some(failure);
-                Ok(Some(Answer { reply, failure, ..failed(&record.id, text) }))
+                Ok(Some(Answer { failure, reply, ..failed(&record.id, text) }))
             }
             () = &mut stopped => Ok(None),
             error = self.keep() => Err(error),
