@@ -68,7 +68,9 @@ impl MemoryStore {
 
     /// From now on; what is already under way still arrives.
     pub fn set_faults(&self, faults: Faults) {
-        self.lock().faults = faults;
+        let mut state = self.lock();
+        state.faults = faults;
+        state.throttled_until = 0;
     }
 
     /// What is stored in a partition, in the order of ids: for assertions; never fails and never lags.

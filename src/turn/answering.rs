@@ -130,7 +130,7 @@ impl Hold<'_> {
     }
 
     /// Waits for the answer, renewing the claim. `None`: a stop came first; a turn that would outlast the host's patience fails
-    /// instead.
+    /// instead, and is tried again where the model had less than its time: its worker must have stood still.
     pub(super) async fn listen(
         &mut self,
         record: &ModelRecord,
@@ -148,7 +148,13 @@ impl Hold<'_> {
             () = &mut over => {
                 let text = format!("The model did not finish within {} s.", left.as_secs());
                 let reply = Reply { error: Some("timeout".to_owned()), ..Reply::default() };
-                Ok(Some(Answer { reply, ..failed(&record.id, text) }))
+                let failure = if left < world.limits.turn / 2 {
+                    Failure::Retryable { after: None }
+                } else {
+                    Failure::Final
+                };
+                let failure = Some(failure);
+                Ok(Some(Answer { failure, reply, ..failed(&record.id, text) }))
             }
             () = &mut stopped => Ok(None),
             error = self.keep() => Err(error),

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::bench::{Bench, text};
+use super::bench::{Bench, PauseProbe, text};
+use crate::agent::entry::PromptState;
 use crate::agent::inbox::{Admission, InboxBody, InboxItem};
 use crate::agent::notice::Notice;
 use crate::agent::phase::Phase;
@@ -16,8 +17,9 @@ use crate::clock::Clock as _;
 use crate::ids::{ConversationKey, InputId};
 use crate::store::{ConversationStore as _, Document, HEAD_ID, Kind, Partition, Write};
 use crate::turn::admission::delete::{TOMBSTONE, delete_conversation};
+use crate::turn::delivery::handle;
 use crate::turn::notify::{Herald, Told, notify};
-use crate::turn::{NoProbe, record, recount};
+use crate::turn::{Limits, NoProbe, record, recount};
 
 fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
     vec![text("hello")]
@@ -159,11 +161,11 @@ async fn a_step_that_kills_every_worker_fails_its_prompt_after_five() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     for _ in 0..5 {
-        let pause = Arc::new(super::bench::PauseProbe::new("model.before"));
+        let pause = Arc::new(PauseProbe::new("model.before"));
         let worker = bench.worker(pause.clone());
         let nudge = Bench::nudge();
         tokio::select! {
-            _ = crate::turn::delivery::handle(&worker, &nudge) => panic!("it was killed"),
+            _ = handle(&worker, &nudge) => panic!("it was killed"),
             () = pause.reached.notified() => {}
         }
         tokio::time::sleep(Duration::from_secs(66)).await;
@@ -176,4 +178,23 @@ async fn a_step_that_kills_every_worker_fails_its_prompt_after_five() {
     });
     assert_eq!(end.unwrap().kind, "poisoned");
     assert_eq!(*bench.model.answers.lock().unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stood_still_until_its_turn_was_over_fails_no_prompt() {
+    let mut bench = Bench::new(1);
+    let client = bench.worker(Arc::new(NoProbe));
+    bench.ask(&client).await;
+    let pause = Arc::new(PauseProbe::new("model.before"));
+    let worker = bench.worker(pause.clone());
+    let nudge = Bench::nudge();
+    let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
+        pause.reached.notified().await;
+        tokio::time::sleep(Limits::default().turn + Duration::from_secs(10)).await;
+        pause.go.notify_one();
+    });
+    handled.unwrap();
+    bench.run().await;
+    let head = bench.head().await.unwrap();
+    assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed, "{:#?}", bench.story);
 }

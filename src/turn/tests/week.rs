@@ -88,6 +88,15 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
     assert!(tally.failed as u64 <= 3 * tally.runs, "{tally}");
 }
 
+/// 764: a worker stood still until its turn was over, and the prompt failed for want of a model's answer.
+#[tokio::test(start_paused = true)]
+async fn weeks_that_broke_something_once_do_so_no_more() {
+    for seed in [764] {
+        let lived = one_week(seed, Fate::new(seed)).await;
+        assert_eq!(lived.outcome.map(|_failed| ()), Ok(()), "{:?}", lived.story);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_same_seed_is_the_same_week() {
     for seed in [1, 2, 5] {
