@@ -107,7 +107,14 @@ async fn a_tool_round_is_six_requests_to_cosmos_and_three_to_its_queue_on_the_wi
     let watches = take("Cosmos read of a watch");
     assert!((0..=15).contains(&watches), "{watches} in {shown}");
     // The local host's own, as often as it has time for it; and the sweep's, each minute.
-    let (_, _) = (take("queue get of nothing"), take("Cosmos query of all partitions"));
+    let (_, sweeps) = (take("queue get of nothing"), take("Cosmos query of all partitions"));
+    // A sweep that finds a turn rung for and not yet begun rings for it once more: somebody hears that, and looks.
+    let bells = more.get("queue put").map_or(0, |puts| puts - 10);
+    if sweeps > 0 && bells == 1 {
+        for name in ["Cosmos query", "queue delete", "queue get", "queue put"] {
+            *more.entry(name.to_owned()).or_default() -= bells;
+        }
+    }
     let wanted = [
         ("Cosmos batch", 30),
         ("Cosmos query", 30),

@@ -198,16 +198,18 @@ async fn at_most_a_batch_and_the_threshold_run_at_once() {
         }
     }))
     .await;
-    for _ in 0..64 {
+    for _ in 0..192 {
         rig.shelf.put(TURNS, "ring").await;
     }
-    soon(counts.wait_for(|(now, _)| *now == 16)).await.unwrap();
-    // Eight may still run when the next sixteen are fetched.
-    gate.add_permits(8);
-    soon(counts.wait_for(|(now, _)| *now == 24)).await.unwrap();
-    gate.add_permits(64);
-    rig.shelf.until("all are deleted", |state| state.deletions == 64).await;
-    assert_eq!(counts.borrow().1, 24);
+    // 96 may still run when the next 32 are fetched.
+    soon(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
+    gate.add_permits(31);
+    soon(counts.wait_for(|(now, _)| *now == 97)).await.unwrap();
+    gate.add_permits(1);
+    soon(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
+    gate.add_permits(192);
+    rig.shelf.until("all are deleted", |state| state.deletions == 192).await;
+    assert_eq!(counts.borrow().1, 128);
 }
 
 /// What the host tells about a `turn` that answers like this; its message ends in the poison queue.
