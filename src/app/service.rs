@@ -277,12 +277,9 @@ fn limits(is_alone: bool) -> Limits {
     if is_alone { Limits { settle_after: Duration::from_secs(1), ..limits } } else { limits }
 }
 
-/// Bytes of entries that are worth their memory where reading them again is a look into a file: what some hundred
-/// conversations at work hold.
-const ENTRY_BYTES_ALONE: u64 = 4 * 1024 * 1024;
-
+/// On one machine reading entries again is a look into a file.
 fn entries(is_alone: bool) -> EntryMemory {
-    if is_alone { EntryMemory::of_bytes(ENTRY_BYTES_ALONE) } else { EntryMemory::default() }
+    if is_alone { EntryMemory::of_work() } else { EntryMemory::default() }
 }
 
 /// The host that drives the handler on this machine.

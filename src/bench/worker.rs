@@ -3,6 +3,7 @@
 //! It tells its address in its first line, answers each line it is sent with what its store has counted, and ends with its
 //! standard input: with whoever started it, however that ended.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -144,12 +145,18 @@ impl Worker {
 async fn next_line<T: serde::de::DeserializeOwned>(
     lines: &mut Lines<BufReader<ChildStdout>>,
 ) -> Result<T, BenchError> {
-    let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
-    match line {
-        Err(_) => Err(BenchError::Worker("it says nothing".to_owned())),
-        Ok(Err(error)) => Err(io("read from the worker")(error)),
-        Ok(Ok(None)) => Err(BenchError::Worker("see above".to_owned())),
-        Ok(Ok(Some(line))) => serde_json::from_str(&line).map_err(|_| BenchError::Worker(line)),
+    loop {
+        let line = match tokio::time::timeout(PATIENCE, lines.next_line()).await {
+            Err(_) => return Err(BenchError::Worker("it says nothing".to_owned())),
+            Ok(Err(error)) => return Err(io("read from the worker")(error)),
+            Ok(Ok(None)) => return Err(BenchError::Worker("see above".to_owned())),
+            Ok(Ok(Some(line))) => line,
+        };
+        match serde_json::from_str(&line) {
+            Ok(told) => return Ok(told),
+            // A line of its log.
+            Err(_) => std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap_or(()),
+        }
     }
 }
 

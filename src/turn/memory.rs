@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
+use crate::agent::phase::Phase;
 use crate::ids::ConversationKey;
 use crate::store::{ConversationStore, ETag, Freshness, Partition, Selection, StoreError, Stored};
 use crate::turn::record;
@@ -11,6 +12,8 @@ use crate::turn::record;
 /// Bytes of entries kept over all conversations, as they are stored; in memory they take about twice that. For a store
 /// whose reads are paid for.
 const BYTES_KEPT: u64 = 128 * 1024 * 1024;
+/// The same where only what is worked on is kept.
+const WORK_BYTES_KEPT: u64 = 32 * 1024 * 1024;
 /// Bytes of heads kept over all conversations, as they are stored.
 const HEAD_BYTES_KEPT: u64 = 4 * 1024 * 1024;
 /// What a head takes besides its text.
@@ -58,6 +61,7 @@ impl quick_cache::Weighter<ConversationKey, KnownHead> for HeadWeight {
 pub struct EntryMemory {
     cache: quick_cache::sync::Cache<ConversationKey, Remembered, Weight>,
     heads: quick_cache::sync::Cache<ConversationKey, KnownHead, HeadWeight>,
+    forgets_at_rest: bool,
 }
 
 impl std::fmt::Debug for EntryMemory {
@@ -73,9 +77,14 @@ impl Default for EntryMemory {
 }
 
 impl EntryMemory {
-    /// Keeps so many bytes of entries, as they are stored.
-    pub fn of_bytes(bytes: u64) -> Self {
+    /// For a store whose reads cost little: keeps what is worked on, and forgets a conversation that has come to rest.
+    pub fn of_work() -> Self {
+        Self { forgets_at_rest: true, ..Self::of_bytes(WORK_BYTES_KEPT) }
+    }
+
+    fn of_bytes(bytes: u64) -> Self {
         Self {
+            forgets_at_rest: false,
             cache: quick_cache::sync::Cache::with_weighter(1_000, bytes, Weight),
             heads: quick_cache::sync::Cache::with_weighter(1_000, HEAD_BYTES_KEPT, HeadWeight),
         }
@@ -98,6 +107,9 @@ impl EntryMemory {
 
     /// For the next delivery: the head in the version that this etag names, `bytes` long as it is stored.
     pub(super) fn keep_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
+        if self.forgets_at_rest && head.phase == Phase::Idle {
+            return self.forget(key);
+        }
         let known = KnownHead { etag, head: Arc::new(head), bytes: bytes as u64 };
         self.heads.insert(key.clone(), known);
     }
