@@ -1,4 +1,5 @@
-//! For tests: a store that tells of each request before it hands it on, and hands on nothing that is refused.
+//! For tests: a store that tells of each request before it hands it on, and hands on nothing that is refused. What is written,
+//! and what is heard of it, can be something else on the way.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +25,22 @@ pub(crate) enum Asked<'a> {
     Heads,
 }
 
+/// What is known of a batch once it was handed on.
+pub(crate) type Written = Result<Vec<ETag>, StoreError>;
+
 pub(crate) trait Watch: fmt::Debug + Send + Sync {
-    fn asked(&self, asked: &Asked<'_>) -> Result<(), StoreError>;
+    fn asked(&self, _asked: &Asked<'_>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn altered(&self, writes: Vec<Write>) -> Vec<Write> {
+        writes
+    }
+
+    /// What is heard of a batch of so many writes.
+    fn heard(&self, written: Written, _count: usize) -> Written {
+        written
+    }
 }
 
 /// Renewals and releases are not told.
@@ -43,7 +58,9 @@ impl<W: Watch> ConversationStore for Watched<W> {
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
         self.watch.asked(&Asked::Write(partition, &writes))?;
-        self.inner.write(partition, writes).await
+        let writes = self.watch.altered(writes);
+        let count = writes.len();
+        self.watch.heard(self.inner.write(partition, writes).await, count)
     }
 
     async fn read(
