@@ -13,6 +13,7 @@ mod model;
 mod ports;
 mod prices;
 mod service;
+mod signing;
 mod upkeep;
 mod usage;
 mod voice;

@@ -1,5 +1,7 @@
 //! What each command does.
 
+mod operating;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,13 +9,13 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::Loaded;
-use crate::app::arguments::{Arguments, Command, Place, Redriven, StorageArguments};
+use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::certify::Wish;
 use crate::app::looking::Named;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, bench, certify, checks, looking, model, upkeep, usage, voice};
+use crate::app::{App, bench, certify, checks, model, voice};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 use crate::ids::TenantId;
@@ -39,10 +41,10 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Package { out, binary, force }) => {
             package(&app, &out, binary.as_deref(), force)
         }
-        Some(Command::RebuildQueue { place }) => upkeep(&place, None),
-        Some(Command::Redrive { queue, place }) => upkeep(&place, Some(queue)),
+        Some(Command::RebuildQueue { place }) => operating::upkeep(&place, None),
+        Some(Command::Redrive { queue, place }) => operating::upkeep(&place, Some(queue)),
         Some(Command::Usage { by, from, to, tenant, data, json }) => {
-            usage(Question { by: by.by(), from, to, tenant }, &data, json)
+            operating::usage(Question { by: by.by(), from, to, tenant }, &data, json)
         }
         Some(Command::Bench(arguments)) => match arguments.check() {
             Err(text) => refuse(&text),
@@ -56,11 +58,11 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
             bench_worker(app, (data, agents), queue_prefix)
         }
         Some(Command::Why { id, tenant, user, data, json }) => {
-            why(&Named { id, tenant, user }, &data, json)
+            operating::why(&Named { id, tenant, user }, &data, json)
         }
         Some(Command::Ls { stuck, waiting, tenant, data, json }) => {
             let tenant = tenant.map(TenantId::new);
-            ls(WorkQuery { tenant, stuck, is_waiting: waiting }, &data, json)
+            operating::ls(WorkQuery { tenant, stuck, is_waiting: waiting }, &data, json)
         }
         Some(Command::Certify { names, agents, tools, json, junit, only }) => {
             certify(app, Wish { names, agents, tools: tools.tools(), junit, only }, json)
@@ -161,80 +163,6 @@ fn serve(app: App) -> u8 {
         telemetry: Telemetry::default(),
     };
     block_on(work(app, settings, options, false))
-}
-
-fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    let storage = match place.storage.of_upkeep(&settings) {
-        Ok(storage) => storage,
-        Err(text) => return refuse(text),
-    };
-    block_on(async {
-        let done = match redriven {
-            None => Box::pin(upkeep::rebuild(&settings, &storage, &place.data)).await,
-            Some(queue) => {
-                Box::pin(upkeep::redrive(&settings, (&storage, &place.data), queue.name())).await
-            }
-        };
-        match done {
-            Ok(sentence) => {
-                say(&sentence);
-                DONE
-            }
-            Err(error) => complain(&error),
-        }
-    })
-}
-
-fn why(named: &Named, data: &Path, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    block_on(async {
-        let asked = Box::pin(looking::ask_why(&settings, data, named)).await;
-        shown(asked, is_json, looking::told)
-    })
-}
-
-fn ls(query: WorkQuery, data: &Path, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    let is_stuck = query.stuck.is_some();
-    block_on(async {
-        let asked = Box::pin(looking::ask_work(&settings, data, query)).await;
-        shown(asked, is_json, |report| looking::listed(report, is_stuck))
-    })
-}
-
-/// As JSON for a program, in words for a person.
-fn shown<T: serde::Serialize>(
-    asked: Result<T, StartError>,
-    is_json: bool,
-    told: impl FnOnce(&T) -> String,
-) -> u8 {
-    match asked {
-        Ok(found) if is_json => say(&serde_json::to_string_pretty(&found).unwrap_or_default()),
-        Ok(found) => say(&told(&found)),
-        Err(error) => return complain(&error),
-    }
-    DONE
-}
-
-fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    block_on(async {
-        let asked = Box::pin(usage::ask(&settings, data, question)).await;
-        shown(asked, is_json, usage::table)
-    })
 }
 
 /// Told what to do by its environment alone: no file of the folder it stands in counts.

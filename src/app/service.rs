@@ -18,13 +18,14 @@ use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
 use crate::app::ports::{self, Opening, Storage};
 use crate::app::prices;
+use crate::app::signing::{link_maker, signing_keys};
 use crate::azure::credential::Credentials;
 use crate::azurite::Azurite;
-use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::clock::{Clock, SystemClock};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
-use crate::http::token::{KEY_BYTES_MIN, LinkClaims, SigningKeys};
-use crate::ids::{ConversationKey, Ids, RequestId, SystemIds, WorkerId};
+use crate::http::token::SigningKeys;
+use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::model::Model;
 use crate::payments::PaymentsServer;
 use crate::queue::Queue;
@@ -385,52 +386,6 @@ fn about_nothing(brakes: &Brakes, catalog: &Catalog) -> Vec<String> {
         }
     };
     brakes.about_nothing(is_agent, is_tool).into_iter().map(told).collect()
-}
-
-/// The settings' keys; without any, one that is made once and kept beside the data.
-fn signing_keys(settings: &Settings, data: &Path) -> Result<SigningKeys, StartError> {
-    let keys: Vec<Vec<u8>> = settings.signing_keys.iter().map(|key| key.reveal().clone()).collect();
-    let keys = if keys.is_empty() { vec![own_signing_key(data)?] } else { keys };
-    SigningKeys::new(keys).map_err(io("use the signing keys"))
-}
-
-fn own_signing_key(data: &Path) -> Result<Vec<u8>, StartError> {
-    let file = data.join("signing.key");
-    match std::fs::read(&file) {
-        Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(key),
-        _ => {
-            let key = crate::ids::secret_bytes(KEY_BYTES_MIN).map_err(io("make a signing key"))?;
-            std::fs::create_dir_all(data).map_err(io("make the data folder"))?;
-            write_secret(&file, &key).map_err(io("keep the signing key"))?;
-            Ok(key)
-        }
-    }
-}
-
-#[cfg(unix)]
-fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-#[cfg(not(unix))]
-fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    std::fs::write(file, bytes)
-}
-
-fn link_maker(keys: SigningKeys, public_url: String) -> LinkMaker {
-    Arc::new(move |key: &ConversationKey, request: &RequestId, expires_at: Timestamp| {
-        let claims = LinkClaims { key: key.clone(), request_id: request.clone(), expires_at };
-        keys.link(&public_url, &claims)
-    })
 }
 
 /// The webhook; on a developer's machine without one, the console, where the links are needed.

@@ -5,6 +5,7 @@
 mod answer;
 mod pages;
 mod queries;
+mod swept;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -20,11 +21,11 @@ use azure_data_cosmos::options::{
     BatchDeleteOptions, BatchOptions, BatchReplaceOptions, ItemReadOptions, Precondition,
 };
 use azure_data_cosmos::{ContainerClient, CosmosClientBuilder, TransactionalBatch};
-use serde::{Deserialize, Serialize};
 
 use self::answer::{noted, of_batch, of_request};
 use self::pages::{Pages, Part};
 use self::queries::partition_key;
+use self::swept::Swept;
 use self::wrapped::{Found, Wrapped};
 use crate::azure::cosmos::{self, ConnectError, Containers, bounded, latest};
 use crate::clock::Timestamp;
@@ -112,35 +113,6 @@ fn batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, 
 
 fn if_match(etag: &ETag) -> Precondition {
     Precondition::if_match(etag.0.clone())
-}
-
-/// What the sweep finds, in either container.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Due {
-    id: String,
-    kind: String,
-    due: Timestamp,
-    tenant: String,
-    #[serde(default)]
-    user: String,
-    #[serde(default)]
-    conversation_id: String,
-}
-
-impl Due {
-    fn owed(self) -> Result<Owed, StoreError> {
-        let Self { id, kind, due, tenant, user, conversation_id } = self;
-        let partition = Partition::from_parts(tenant, user, conversation_id);
-        Ok(Owed { partition, id, kind: Kind::named(&kind)?, due })
-    }
-}
-
-/// How far a sweep is: conversations come first, then scopes, each with the SDK's token.
-#[derive(Serialize, Deserialize)]
-struct Swept {
-    is_in_scopes: bool,
-    token: Option<String>,
 }
 
 #[async_trait]
@@ -253,24 +225,12 @@ impl ConversationStore for CosmosStore {
         continuation: Option<&str>,
     ) -> Result<Page<Owed>, StoreError> {
         let list = ("due".to_owned(), at);
-        let swept: Swept = match continuation {
+        let swept = match continuation {
             Some(text) => place::decode(&list, text)?,
-            None => Swept { is_in_scopes: false, token: None },
+            None => Swept::begin(&self.containers).await?,
         };
-        let Swept { is_in_scopes, token } = swept;
-        let Containers { conversations, scopes } = &self.containers;
-        let container = if is_in_scopes { scopes } else { conversations };
-        let asked = queries::due(at);
-        let how = (limit, Freshness::Latest);
-        let pages: Pages<Due> = Pages::begin("cosmos.due", container, &asked, how, token).await?;
-        let Part { items, token } = pages.next_part().await?;
-        let items = items.into_iter().map(Due::owed).collect::<Result<_, _>>()?;
-        let next = match token {
-            None if is_in_scopes => None,
-            None => Some(Swept { is_in_scopes: true, token: None }),
-            token => Some(Swept { is_in_scopes, token }),
-        };
-        Ok(Page { items, continuation: next.map(|next| place::encode(&list, &next)) })
+        let (items, left) = swept.next(&self.containers, at, limit).await?;
+        Ok(Page { items, continuation: left.map(|left| place::encode(&list, &left)) })
     }
 
     async fn heads(&self, query: &HeadQuery) -> Result<Page<Stored>, StoreError> {

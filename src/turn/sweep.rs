@@ -16,7 +16,8 @@ use crate::turn::{Nudge, World, faults, schedules};
 pub const GRACE: Duration = Duration::from_secs(20);
 /// What falls due within this is rung for with that delay.
 pub const AHEAD: Duration = Duration::from_secs(90);
-const PAGE: usize = 200;
+/// A store that asks many partitions takes a share of it from each.
+const PAGE: usize = 800;
 /// Nudges that are sent at the same time.
 const RING_AT_ONCE: usize = 16;
 
@@ -71,7 +72,7 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
     if !rung.is_empty() {
         tracing::info!(
             count = rung.len(),
-            "the sweep rang for {} conversations and schedules",
+            "the sweep rang for owed work, of {} conversations or schedules",
             rung.len()
         );
     }

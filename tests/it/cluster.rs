@@ -18,7 +18,7 @@ use turnwheel::payments::{Payment, PaymentsServer};
 use crate::support::azure::{Azure, signal};
 use crate::support::clerk::Clerk;
 use crate::support::normal::normal;
-use crate::support::process::Dev;
+use crate::support::process::{Dev, Log};
 
 const INSTANCES: usize = 3;
 const EVERY_DAY: usize = 20;
@@ -51,6 +51,8 @@ struct Cluster {
     addresses: Addresses,
     client: reqwest::Client,
     next: AtomicUsize,
+    /// Of every instance there was.
+    logs: Mutex<Vec<Log>>,
     folder: tempfile::TempDir,
 }
 
@@ -146,6 +148,7 @@ impl Cluster {
             addresses: Arc::new(Mutex::new(vec![None; INSTANCES])),
             client: reqwest::Client::new(),
             next: AtomicUsize::new(0),
+            logs: Mutex::default(),
             folder: tempfile::tempdir().unwrap(),
         }
     }
@@ -170,7 +173,27 @@ impl Cluster {
             }
         });
         self.addresses.lock().unwrap()[number] = Some(dev.url(""));
+        self.logs.lock().unwrap().push(dev.shared_log());
         dev
+    }
+
+    /// What a person would look at who finds a conversation stuck.
+    async fn told_of(&self, story: &Story) -> String {
+        let Story { tenant, conversation, base, .. } = story;
+        let why = self.ask(tenant, &format!("{base}/why"), None).await;
+        let shown = self.ask(tenant, base, None).await;
+        let mut told =
+            vec![format!("{conversation} did not come to its end: why {why:?}\n{shown:?}")];
+        for (instance, log) in self.logs.lock().unwrap().iter().enumerate() {
+            let is_named = |line: &&str| {
+                let mut words = line.split(|letter: char| !letter.is_alphanumeric());
+                words.any(|word| word == conversation)
+            };
+            let log = log.lock().unwrap();
+            let named = log.lines().filter(is_named);
+            told.extend(named.map(|line| format!("{instance}: {line}")));
+        }
+        told.join("\n")
     }
 
     /// One fault after the other, until everything is done or it has been long enough.
@@ -261,7 +284,9 @@ impl Cluster {
         let deadline = Instant::now() + PATIENCE;
         let mut was_asked_for_outcome = false;
         loop {
-            assert!(Instant::now() < deadline, "{} did not come to its end", story.conversation);
+            if Instant::now() > deadline {
+                panic!("{}", self.told_of(&story).await);
+            }
             if let Some((prompt, entries)) = self.round(&story, &mut was_asked_for_outcome).await {
                 return Ending { story, entries, prompt, was_asked_for_outcome };
             }

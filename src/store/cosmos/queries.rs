@@ -109,10 +109,10 @@ pub(super) fn heads(query: &HeadQuery) -> Asked {
     asked.ordered("c.createdAt DESC")
 }
 
-/// The one query that looks into every partition: the sweep's. In no order, so that each is asked alone and once.
-pub(super) fn due(at: Timestamp) -> Asked {
+/// The one query that looks into all partitions, one physical one after the other: the sweep's. In no order.
+pub(super) fn due(at: Timestamp, scope: FeedScope) -> Asked {
     let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId";
-    Asked::new(columns, FeedScope::full_container()).and("c.due <=", "@at", json!(at))
+    Asked::new(columns, scope).and("c.due <=", "@at", json!(at))
 }
 
 #[cfg(test)]
@@ -154,8 +154,8 @@ mod tests {
         assert_indexed(&select(&conversation, &selection(Kind::Entry)), &CONVERSATIONS);
         assert_indexed(&select(&scope, &selection(Kind::Scope)), &SCOPES);
         assert_indexed(&claim(&conversation), &CONVERSATIONS);
-        assert_indexed(&due(Timestamp(1)), &CONVERSATIONS);
-        assert_indexed(&due(Timestamp(1)), &SCOPES);
+        assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &CONVERSATIONS);
+        assert_indexed(&due(Timestamp(1), FeedScope::full_container()), &SCOPES);
         let users = [None, Some(UserId::new("u"))];
         for (user, state) in users.into_iter().zip([Some("idle".to_owned()), None]) {
             let query =
@@ -183,6 +183,6 @@ mod tests {
             heads(&query).text(),
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
         );
-        assert!(!due(Timestamp(1)).text().contains("ORDER"), "one range after the other");
+        assert!(!due(Timestamp(1), FeedScope::full_container()).text().contains("ORDER"), "one range after the other");
     }
 }

@@ -6,11 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// What a process has said, as it grows.
+pub(crate) type Log = Arc<Mutex<String>>;
+
 /// `turnwheel dev` on a free port. Killed when dropped.
 pub(crate) struct Dev {
     child: Child,
     address: String,
-    log: Arc<Mutex<String>>,
+    log: Log,
 }
 
 impl Dev {
@@ -91,6 +94,11 @@ impl Dev {
 
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// To be read when the process is gone.
+    pub(crate) fn shared_log(&self) -> Log {
+        Arc::clone(&self.log)
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -126,7 +126,7 @@ async fn every_request_is_counted_those_that_fail_too() {
         shown,
         [
             ("cosmos.claim", 1),
-            ("cosmos.due", 1),
+            ("cosmos.due", 2),
             ("cosmos.heads", 1),
             ("cosmos.read", 2),
             ("cosmos.select", 1),

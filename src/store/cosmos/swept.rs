@@ -1,0 +1,118 @@
+//! A look for what is owed, partition by partition: several are asked at the same time, and each look begins with another one.
+//! One that is cut short has not left out the same conversations as the one before.
+
+use std::collections::VecDeque;
+
+use azure_data_cosmos::feed::FeedRange;
+use azure_data_cosmos::FeedScope;
+use futures_util::future::try_join_all;
+use serde::{Deserialize, Serialize};
+
+use super::answer::of_request;
+use super::pages::{Pages, Part};
+use super::queries;
+use crate::azure::cosmos::Containers;
+use crate::clock::Timestamp;
+use crate::ids::{Ids as _, SystemIds};
+use crate::store::{Freshness, Kind, Owed, Partition, StoreError};
+
+/// Physical partitions that are asked at the same time. They answer independently of each other.
+const AT_ONCE: usize = 8;
+
+/// What is left of a look.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Swept(VecDeque<Section>);
+
+/// A physical partition of one of the containers, and how far it was read.
+#[derive(Serialize, Deserialize)]
+struct Section {
+    is_in_scopes: bool,
+    range: FeedRange,
+    token: Option<String>,
+}
+
+impl Swept {
+    pub(super) async fn begin(containers: &Containers) -> Result<Self, StoreError> {
+        let mut sections = VecDeque::new();
+        for (is_in_scopes, container) in
+            [(false, &containers.conversations), (true, &containers.scopes)]
+        {
+            let ranges = container.read_feed_ranges(None).await.map_err(of_request)?;
+            let section = |range| Section { is_in_scopes, range, token: None };
+            sections.extend(ranges.into_iter().map(section));
+        }
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of some thousands"
+        )]
+        let first = (SystemIds.chance() * sections.len() as f64) as usize;
+        sections.rotate_left(first.min(sections.len()));
+        Ok(Self(sections))
+    }
+
+    /// What the next of them owe, `limit` at most, and what is left then.
+    pub(super) async fn next(
+        self,
+        containers: &Containers,
+        at: Timestamp,
+        limit: usize,
+    ) -> Result<(Vec<Owed>, Option<Self>), StoreError> {
+        let Self(mut left) = self;
+        let count = AT_ONCE.min(limit.max(1)).min(left.len());
+        let each = limit / count.max(1);
+        let asked = left.drain(..count).map(|section| section.ask(containers, at, each));
+        let answers = try_join_all(asked).await?;
+        let mut items = Vec::new();
+        for (found, rest) in answers {
+            items.extend(found);
+            left.extend(rest);
+        }
+        Ok((items, Some(Self(left)).filter(|Self(left)| !left.is_empty())))
+    }
+}
+
+impl Section {
+    /// What it owes, and itself where there is more.
+    async fn ask(
+        self,
+        containers: &Containers,
+        at: Timestamp,
+        limit: usize,
+    ) -> Result<(Vec<Owed>, Option<Self>), StoreError> {
+        let Self { is_in_scopes, range, token } = self;
+        let container =
+            if is_in_scopes { &containers.scopes } else { &containers.conversations };
+        let asked = queries::due(at, FeedScope::range(range.clone()));
+        let how = (limit, Freshness::Latest);
+        let pages: Pages<Due> =
+            Box::pin(Pages::begin("cosmos.due", container, &asked, how, token)).await?;
+        let Part { items, token } = Box::pin(pages.next_part()).await?;
+        let items = items.into_iter().map(Due::owed).collect::<Result<_, _>>()?;
+        let rest = token.map(|token| Self { is_in_scopes, range, token: Some(token) });
+        Ok((items, rest))
+    }
+}
+
+/// What the sweep finds, in either container.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Due {
+    id: String,
+    kind: String,
+    due: Timestamp,
+    tenant: String,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    conversation_id: String,
+}
+
+impl Due {
+    fn owed(self) -> Result<Owed, StoreError> {
+        let Self { id, kind, due, tenant, user, conversation_id } = self;
+        let partition = Partition::from_parts(tenant, user, conversation_id);
+        Ok(Owed { partition, id, kind: Kind::named(&kind)?, due })
+    }
+}
