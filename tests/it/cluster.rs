@@ -53,6 +53,8 @@ struct Cluster {
     next: AtomicUsize,
     /// Of every instance there was.
     logs: Mutex<Vec<Log>>,
+    /// What was answered last to each path that is not answered well.
+    refusals: Mutex<BTreeMap<String, String>>,
     folder: tempfile::TempDir,
 }
 
@@ -149,18 +151,20 @@ impl Cluster {
             client: reqwest::Client::new(),
             next: AtomicUsize::new(0),
             logs: Mutex::default(),
+            refusals: Mutex::default(),
             folder: tempfile::tempdir().unwrap(),
         }
     }
 
-    fn start_instance(&self, number: usize) -> Dev {
+    /// On a thread that may wait: conversations go on meanwhile.
+    async fn start_instance(&self, number: usize) -> Dev {
         let mut settings = self.azure.settings();
         settings.push(("PAYMENTS_URL", self.payments.base_url.clone()));
         settings.push(("TURNWHEEL_MODEL", "gpt-5.1".to_owned()));
         settings.push(("AZURE_OPENAI_BASE_URL", self.clerk.url.clone()));
         settings.push(("AZURE_OPENAI_API_KEY", "a-key".to_owned()));
         let data = self.folder.path().join(number.to_string());
-        let dev = tokio::task::block_in_place(|| {
+        let starting = tokio::task::spawn_blocking(move || {
             let arguments = ["--storage", "azure", "--queue-prefix", "cluster"];
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
             // An account that is too busy for a moment ends a start; whoever runs the service starts it again.
@@ -172,6 +176,7 @@ impl Cluster {
                 }
             }
         });
+        let dev = starting.await.unwrap();
         self.addresses.lock().unwrap()[number] = Some(dev.url(""));
         self.logs.lock().unwrap().push(dev.shared_log());
         dev
@@ -193,6 +198,9 @@ impl Cluster {
             let named = log.lines().filter(is_named);
             told.extend(named.map(|line| format!("{instance}: {line}")));
         }
+        let refusals = self.refusals.lock().unwrap();
+        let refused = refusals.iter().filter(|(path, _)| path.starts_with(base));
+        told.extend(refused.map(|(path, refusal)| format!("{path}: {refusal}")));
         told.join("\n")
     }
 
@@ -216,7 +224,7 @@ impl Cluster {
                     instances[number].kill();
                     faults.kills += 1;
                     tokio::time::sleep(shortly).await;
-                    instances[number] = self.start_instance(number);
+                    instances[number] = self.start_instance(number).await;
                 }
                 10..14 => {
                     self.stop(&instances[number], number, shortly).await;
@@ -271,11 +279,20 @@ impl Cluster {
             None => self.client.get(url),
         };
         let request = request.header("turnwheel-tenant", tenant).timeout(Duration::from_secs(15));
-        let answer = request.send().await.ok()?;
-        let status = answer.status();
-        let text = answer.text().await.ok()?;
-        assert!(status.is_success() || status.is_server_error(), "{path}: {status} {text}");
-        if status.is_success() { serde_json::from_str(&text).ok() } else { None }
+        let answered = async {
+            let answer = request.send().await?;
+            Ok::<_, reqwest::Error>((answer.status(), answer.text().await?))
+        };
+        let refusal = match answered.await {
+            Ok((status, text)) if status.is_success() => return serde_json::from_str(&text).ok(),
+            Ok((status, text)) => {
+                assert!(status.is_server_error(), "{path}: {status} {text}");
+                format!("{status} {text}")
+            }
+            Err(error) => error.to_string(),
+        };
+        self.refusals.lock().unwrap().insert(path.to_owned(), refusal);
+        None
     }
 
     /// Plays one conversation as a patient client would: every request is repeated, with its key, until it is answered.
@@ -414,7 +431,10 @@ fn record(kind: Kind, entries: &[Value]) -> Vec<Value> {
 async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     let count = conversations();
     let cluster = Cluster::start().await;
-    let instances: Vec<Dev> = (0..INSTANCES).map(|number| cluster.start_instance(number)).collect();
+    let mut instances = Vec::new();
+    for number in 0..INSTANCES {
+        instances.push(cluster.start_instance(number).await);
+    }
     let began = Instant::now();
     let span = FAULTS.max(FAULTS_EACH * u32::try_from(count).unwrap());
     // One of each kind before anything is disturbed: what the record looks like.

@@ -24,6 +24,7 @@ use azure_data_cosmos_driver::in_memory_emulator::{
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::percent_decode_str;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use url::Url;
 
@@ -87,14 +88,14 @@ impl CosmosEmulator {
         Some(response)
     }
 
-    async fn serve(self, listener: TcpListener) -> io::Result<()> {
+    async fn serve(self, listener: TcpListener, works: Handle) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         // Each answer at once: two small packets would wait for each other.
         let listener = listener.tap_io(|socket| {
             let _ = socket.set_nodelay(true);
         });
-        let router = Router::new().fallback(any(answer)).with_state(self);
+        let router = Router::new().fallback(any(answer)).with_state((self, works));
         axum::serve(listener, router).await
     }
 }
@@ -103,6 +104,9 @@ impl CosmosEmulator {
 #[derive(Debug)]
 pub(crate) struct CosmosHost {
     pub(crate) emulator: CosmosEmulator,
+    /// Carries out what was received, also when the server has ended meanwhile: cut in their middle, requests have left the
+    /// emulator unable to take any others.
+    works: Option<Runtime>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
@@ -119,7 +123,8 @@ impl CosmosHost {
         let endpoint = format!("http://{}/", listener.local_addr()?);
         let endpoint = Url::parse(&endpoint).map_err(io::Error::other)?;
         let emulator = CosmosEmulator::new(endpoint, database, containers, partitions)?;
-        let mut host = Self { emulator, stop: None, thread: None };
+        let works = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let mut host = Self { emulator, works: Some(works), stop: None, thread: None };
         host.serve(listener);
         Ok(host)
     }
@@ -128,12 +133,14 @@ impl CosmosHost {
     pub(crate) fn serve(&mut self, listener: TcpListener) {
         let (stop, stopped) = oneshot::channel();
         let serving = self.emulator.clone();
+        let works = self.works.as_ref().map(|works| works.handle().clone());
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let works = works.ok_or_else(|| io::Error::other("the emulator has ended"))?;
+            let runtime = Builder::new_current_thread().enable_all().build()?;
             // Not gracefully: connections that nobody closes would be waited for.
             runtime.block_on(async {
                 tokio::select! {
-                    ended = serving.serve(listener) => ended,
+                    ended = serving.serve(listener, works) => ended,
                     _ = stopped => Ok(()),
                 }
             })
@@ -161,12 +168,18 @@ impl CosmosHost {
 impl Drop for CosmosHost {
     fn drop(&mut self) {
         self.stop();
+        if let Some(works) = self.works.take() {
+            works.shutdown_background();
+        }
     }
 }
 
 /// Takes a request to the emulator and adds what the account's gateway does before: the check of the key, and two forms
 /// that other SDKs send.
-async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Response<Body> {
+async fn answer(
+    State((emulator, works)): State<(CosmosEmulator, Handle)>,
+    request: Request,
+) -> Response<Body> {
     if let Some(refused) = emulator.too_many() {
         return refused;
     }
@@ -201,8 +214,8 @@ async fn answer(State(emulator): State<CosmosEmulator>, request: Request) -> Res
     } else if !bytes.is_empty() {
         asked.set_body(bytes.to_vec());
     }
-    pass_on(&emulator, &asked)
-        .await
+    let done = works.spawn(async move { pass_on(&emulator, &asked).await }).await;
+    done.unwrap_or_else(|died| Err(died.to_string()))
         .unwrap_or_else(|why| refuse(StatusCode::INTERNAL_SERVER_ERROR, &why))
 }
 
