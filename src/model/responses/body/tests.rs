@@ -1,5 +1,7 @@
 //! What stands in a request beside the history, and every byte of one that has all there is.
 
+use serde_json::{Value, json};
+
 use super::*;
 use crate::agent::message::Message;
 use crate::agent::settings::ThinkingLevel;
@@ -19,20 +21,16 @@ fn written<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Strin
         traceparent: None,
     };
     change(&mut request);
-    request_body(&request, &Names::new(request.tools)).to_string()
+    let names = Names::new(request.tools);
+    String::from_utf8(request_body(&request, &names).to_bytes().unwrap()).unwrap()
 }
 
 fn body<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Value {
     serde_json::from_str(&written(model, change)).unwrap()
 }
 
-fn offer(name: &str, description: &str, parameters: &Value) -> ToolOffer {
-    ToolOffer {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        parameters: parameters.clone(),
-        strict: false,
-    }
+fn offer<'a>(name: &'a str, description: &'a str, parameters: &'a Value) -> ToolOffer<'a> {
+    ToolOffer { name, description, parameters, strict: false }
 }
 
 #[test]

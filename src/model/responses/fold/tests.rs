@@ -269,9 +269,9 @@ fn nonsense_in_usage_is_no_failure() {
 #[test]
 fn names_are_the_tools_own() {
     let offer = crate::model::ToolOffer {
-        name: "test.echo".to_owned(),
-        description: String::new(),
-        parameters: Value::Null,
+        name: "test.echo",
+        description: "",
+        parameters: &Value::Null,
         strict: false,
     };
     let mut fold = Fold::new("m", Tariff::default(), Names::new(&[offer]));
