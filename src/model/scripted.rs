@@ -175,8 +175,7 @@ impl<'a> Scene<'a> {
             });
         }
         if let Some(first) = self.request.tools.first() {
-            let names: Vec<&str> =
-                self.request.tools.iter().map(|tool| tool.name).collect();
+            let names: Vec<&str> = self.request.tools.iter().map(|tool| tool.name).collect();
             let arguments = sample::of(first.parameters, "…");
             let _ = write!(
                 text,
