@@ -1,4 +1,4 @@
-//! What a turn costs beside the model, the store and the tools: deciding, projecting, reading entries, hearing an answer.
+//! What a turn costs beside the model, the store and the tools: deciding, projecting, reading entries, asking, hearing an answer.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,12 +9,15 @@ use turnwheel::agent::compaction::Room;
 use turnwheel::agent::draft::{Draft, Rules};
 use turnwheel::agent::entry::Entry;
 use turnwheel::agent::head::Head;
+use turnwheel::agent::message::Message;
 use turnwheel::agent::path::path;
 use turnwheel::agent::projection;
-use turnwheel::agent::settings::{QueueMode, Retry};
+use turnwheel::agent::settings::{QueueMode, Retry, ThinkingLevel};
 use turnwheel::agent::step::{Answered, Input, Setback, step};
 use turnwheel::clock::Timestamp;
+use turnwheel::model::ModelRequest;
 use turnwheel::model::catalogue::{Catalogue, tariff};
+use turnwheel::model::responses::body::request_body;
 use turnwheel::model::responses::fold::Fold;
 use turnwheel::model::responses::names::Names;
 
@@ -70,6 +73,34 @@ fn project(bencher: Bencher<'_, '_>, rounds: usize) {
     bencher.bench(|| {
         let path = path(black_box(&entries), leaf.as_ref());
         projection::convert(projection::messages(&path)).len()
+    });
+}
+
+/// Every model call: its request planned, looked at and written.
+#[divan::bench(args = ROUNDS)]
+fn write_a_request(bencher: Bencher<'_, '_>, rounds: usize) {
+    let entries = entries(rounds);
+    let leaf = entries.last().map(|entry| entry.base.entry_id.clone());
+    let path = path(&entries, leaf.as_ref());
+    let converted = projection::convert(projection::messages(&path));
+    let messages: Vec<&Message> = converted.iter().map(AsRef::as_ref).collect();
+    let record = Catalogue::default().record("gpt-5-mini", "gpt-5-mini");
+    let request = ModelRequest {
+        model: &record,
+        system: Some("Look."),
+        messages: &messages,
+        tools: &[],
+        thinking: ThinkingLevel::Low,
+        temperature: None,
+        max_output_tokens: None,
+        response_schema: None,
+        session_id: "c",
+        traceparent: None,
+    };
+    bencher.bench(|| {
+        let names = Names::new(&[]);
+        let body = request_body(black_box(&request), &names);
+        (body.objection(), body.to_bytes().map_or(0, |bytes| bytes.len()))
     });
 }
 

@@ -74,22 +74,22 @@ impl Prices {
 }
 
 /// A tool as the model is told of it. `name` is the tool's own; the client maps it to the wire and back.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ToolOffer {
-    pub name: String,
-    pub description: String,
-    pub parameters: Value,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ToolOffer<'a> {
+    pub name: &'a str,
+    pub description: &'a str,
+    pub parameters: &'a Value,
     pub strict: bool,
 }
 
-/// One request. Messages are references: the history is not copied for a call.
+/// One request. Messages and tools are references: neither the history nor a schema is copied for a call.
 #[derive(Debug)]
 pub struct ModelRequest<'a> {
     pub model: &'a ModelRecord,
     pub system: Option<&'a str>,
     /// Well-formed: each call has one output, no failed answer among them (`agent::projection`).
     pub messages: &'a [&'a Message],
-    pub tools: &'a [ToolOffer],
+    pub tools: &'a [ToolOffer<'a>],
     pub thinking: ThinkingLevel,
     pub temperature: Option<f64>,
     pub max_output_tokens: Option<u64>,

@@ -13,6 +13,7 @@ pub mod fold;
 mod fuzz;
 pub mod ids;
 pub mod input;
+pub mod item;
 pub mod names;
 pub mod stream;
 

@@ -175,9 +175,8 @@ impl<'a> Scene<'a> {
             });
         }
         if let Some(first) = self.request.tools.first() {
-            let names: Vec<&str> =
-                self.request.tools.iter().map(|tool| tool.name.as_str()).collect();
-            let arguments = sample::of(&first.parameters, "…");
+            let names: Vec<&str> = self.request.tools.iter().map(|tool| tool.name).collect();
+            let arguments = sample::of(first.parameters, "…");
             let _ = write!(
                 text,
                 " I can use {}. Try: use {} with {arguments} then say done",

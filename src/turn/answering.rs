@@ -166,7 +166,7 @@ fn request_of<'a>(
     record: &'a ModelRecord,
     agent: &'a Agent,
     settings: &Settings,
-    tools: &'a [ToolOffer],
+    tools: &'a [ToolOffer<'a>],
     messages: &'a [&'a Message],
 ) -> ModelRequest<'a> {
     ModelRequest {
@@ -184,7 +184,7 @@ fn request_of<'a>(
 }
 
 /// The tools that are offered: the agent's, less those that the settings leave out. Unknown names are passed over.
-pub(super) fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
+pub(super) fn offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer<'a>> {
     let is_active = |name: &str| {
         settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
     };
@@ -195,9 +195,9 @@ pub(super) fn offers(agent: &Agent, settings: &Settings) -> Vec<ToolOffer> {
         .filter(|definition| is_active(&definition.name));
     tools
         .map(|definition| ToolOffer {
-            name: definition.name.clone(),
-            description: definition.description.clone(),
-            parameters: definition.parameters.clone(),
+            name: &definition.name,
+            description: &definition.description,
+            parameters: &definition.parameters,
             strict: false,
         })
         .collect()

@@ -81,7 +81,7 @@ impl Hold<'_> {
         let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
         let offers = offers(&agent, &self.settings());
         let tools = offers.iter().map(|offer| {
-            count(&offer.name) + count(&offer.description) + count(&offer.parameters.to_string())
+            count(offer.name) + count(offer.description) + count(&offer.parameters.to_string())
         });
         count(&agent.instructions) + tools.sum::<u64>()
     }

@@ -67,9 +67,9 @@ async fn call(
 ) -> Answer {
     let messages: Vec<&Message> = messages.iter().collect();
     let tools = [ToolOffer {
-        name: "test.echo".to_owned(),
-        description: "Echoes.".to_owned(),
-        parameters: json!({ "type": "object" }),
+        name: "test.echo",
+        description: "Echoes.",
+        parameters: &json!({ "type": "object" }),
         strict: false,
     }];
     let request = ModelRequest {

@@ -17,7 +17,6 @@ use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::catalogue::{Catalogue, tariff};
 use crate::model::responses::body::request_body;
-use crate::model::responses::check::objection;
 use crate::model::responses::config::{IDLE_DEFAULT, ResponsesConfig, Secret, given};
 use crate::model::responses::credential::Access;
 use crate::model::responses::event::Event;
@@ -131,13 +130,7 @@ impl AzureResponses {
             Ok(Err(text)) => return Err(lost(Fault::lost(text))),
             Err(_) => return Err(lost(Fault::lost("no credential came in 30 seconds"))),
         };
-        let body = request_body(request, names);
-        if let Some(objection) = objection(&body) {
-            return Err(lost(Fault::refused(format!(
-                "The request was not sent, because the service would refuse it: {objection}"
-            ))));
-        }
-        let body = Bytes::from(body.to_string());
+        let body = written(request, names).map_err(|fault| lost(*fault))?;
         let mut shown = secret;
         let mut response = self.post(request, (name, &shown), &body).await?;
         if matches!(response.status().as_u16(), 401 | 403)
@@ -286,6 +279,20 @@ impl Model for AzureResponses {
 enum Credential {
     Token(Arc<dyn TokenCredential>),
     Vault(Arc<VaultSecret>),
+}
+
+/// What is sent, looked at once more.
+fn written(request: &ModelRequest<'_>, names: &Names) -> Result<Bytes, Box<Fault>> {
+    let body = request_body(request, names);
+    if let Some(objection) = body.objection() {
+        let text =
+            format!("The request was not sent, because the service would refuse it: {objection}");
+        return Err(Fault::refused(text).into());
+    }
+    let bytes = body
+        .to_bytes()
+        .map_err(|error| Fault::refused(format!("the request could not be written: {error}")))?;
+    Ok(bytes.into())
 }
 
 /// A front end that does not stream answers with the whole response, or with an error, under 200.

@@ -1,5 +1,9 @@
 //! One event of a Responses stream, read leniently: every field may be missing, and new ones come.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::agent::text::repair_surrogates;
@@ -14,15 +18,32 @@ pub struct Event {
     body: Value,
 }
 
-impl std::fmt::Debug for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Some more of an item: what nearly all events are, read without a tree.
+#[derive(Clone, Deserialize, PartialEq)]
+pub struct Piece<'a> {
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub delta: Cow<'a, str>,
+    pub output_index: Option<u64>,
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Event").field(&self.kind).finish()
+    }
+}
+
+impl fmt::Debug for Piece<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Piece").field(&self.kind).finish()
     }
 }
 
 /// What a frame turned out to be.
 #[derive(Debug, PartialEq)]
-pub enum Frame {
+pub enum Frame<'a> {
+    Piece(Piece<'a>),
     Event(Event),
     /// Broken, and no event that ends an answer: passed over.
     Noise,
@@ -39,8 +60,15 @@ impl Event {
     }
 
     /// `name` is the frame's `event:` line, if it had one.
-    pub fn read(name: Option<&str>, data: &str) -> Frame {
+    pub fn read<'a>(name: Option<&str>, data: &'a str) -> Frame<'a> {
         let repaired = repair_surrogates(data);
+        if let Cow::Borrowed(text) = repaired
+            && name.is_none_or(is_of_piece)
+            && let Ok(piece) = serde_json::from_str::<Piece<'_>>(text)
+            && is_of_piece(&piece.kind)
+        {
+            return Frame::Piece(piece);
+        }
         let body = serde_json::from_str::<Value>(&repaired).ok();
         let event = body.and_then(|mut body| {
             if let (Some(object), Some(name)) = (body.as_object_mut(), name) {
@@ -72,6 +100,12 @@ impl Event {
         self.get(field)?.as_str()
     }
 
+    /// What the event adds to its item, if that is what it does.
+    pub fn piece(&self) -> Option<Piece<'_>> {
+        let delta = self.text("delta").filter(|_| is_of_piece(&self.kind))?.into();
+        Some(Piece { kind: self.kind.as_str().into(), delta, output_index: self.output_index() })
+    }
+
     pub fn output_index(&self) -> Option<u64> {
         self.get("output_index")?.as_u64()
     }
@@ -81,6 +115,10 @@ impl Event {
         let item = self.get("item")?;
         Some((item, item.get("type")?.as_str()?))
     }
+}
+
+fn is_of_piece(kind: &str) -> bool {
+    kind.rsplit_once('.').is_some_and(|(_, what)| what == "delta")
 }
 
 #[cfg(test)]
@@ -111,6 +149,26 @@ mod tests {
             panic!()
         };
         assert_eq!(event.text("delta"), Some("a"));
+    }
+
+    #[test]
+    fn a_piece_is_read_without_a_tree_and_an_odd_one_with_it() {
+        let data =
+            r#"{"type":"x.delta","item_id":"i","output_index":2,"delta":"a\n","logprobs":[]}"#;
+        let piece = Piece { kind: "x.delta".into(), delta: "a\n".into(), output_index: Some(2) };
+        for name in [None, Some("x.delta")] {
+            assert_eq!(Event::read(name, data), Frame::Piece(piece.clone()));
+        }
+        let odd = [
+            (Some("message"), data),
+            (Some("x.delta"), r#"{"output_index":2,"delta":"a\n"}"#),
+            (None, r#"{"type":"x.delta","output_index":0,"output_index":2,"delta":"a\n"}"#),
+            (None, r#"{"type":"x.delta","output_index":2,"delta":"a\n\ud83d"}"#),
+        ];
+        for (name, data) in odd {
+            let Frame::Event(event) = Event::read(name, data) else { panic!("{data}") };
+            assert_eq!(event.piece(), Some(piece.clone()), "{data}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::model::Reply;
 use crate::model::catalogue::Tariff;
-use crate::model::responses::event::{Event, Frame};
+use crate::model::responses::event::{Event, Frame, Piece};
 use crate::model::responses::fault::Fault;
 use crate::model::responses::names::Names;
 
@@ -80,6 +80,7 @@ impl Fold {
     /// One frame of the stream: its `event:` line and its data.
     pub fn push_frame(&mut self, name: Option<&str>, data: &str) -> Vec<AnswerEvent> {
         match Event::read(name, data) {
+            Frame::Piece(piece) => self.grow(&piece),
             Frame::Event(event) => self.push(&event),
             Frame::Noise => Vec::new(),
             Frame::BrokenEnd { kind } => {
@@ -95,23 +96,21 @@ impl Fold {
             return Vec::new();
         }
         self.note_reply(event);
+        if let Some(piece) = event.piece() {
+            return self.grow(&piece);
+        }
         match event.kind.as_str() {
             "response.output_item.added" => self.open(event),
             "response.output_item.done" => self.close(event),
-            "response.output_text.delta" | "response.refusal.delta" => {
-                self.grow(event, Part::grow_text)
-            }
-            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                self.grow(event, Part::grow_thinking)
-            }
             "response.reasoning_summary_part.done" => self
-                .slot(event)
+                .slot(event.output_index())
                 .and_then(|slot| slot.grow("\n\n", Part::grow_thinking))
                 .into_iter()
                 .collect(),
-            "response.function_call_arguments.delta" => self.grow(event, Part::grow_arguments),
             "response.function_call_arguments.done" => {
-                if let (Some(arguments), Some(slot)) = (event.text("arguments"), self.slot(event)) {
+                if let Some(arguments) = event.text("arguments")
+                    && let Some(slot) = self.slot(event.output_index())
+                {
                     slot.settle_arguments(arguments);
                 }
                 Vec::new()
@@ -190,8 +189,8 @@ impl Fold {
     }
 
     /// By `output_index`, for ids may change under way; without one, the item that was opened last.
-    fn slot(&mut self, event: &Event) -> Option<&mut Slot> {
-        let at = self.find(event.output_index())?;
+    fn slot(&mut self, index: Option<u64>) -> Option<&mut Slot> {
+        let at = self.find(index)?;
         self.slots.get_mut(at)
     }
 
@@ -205,13 +204,20 @@ impl Fold {
         })
     }
 
-    fn grow(
-        &mut self,
-        event: &Event,
-        into: fn(&mut Part, &str, usize) -> Option<AnswerEvent>,
-    ) -> Vec<AnswerEvent> {
-        let Some(delta) = event.text("delta") else { return Vec::new() };
-        self.slot(event).and_then(|slot| slot.grow(delta, into)).into_iter().collect()
+    fn grow(&mut self, piece: &Piece<'_>) -> Vec<AnswerEvent> {
+        let into: fn(&mut Part, &str, usize) -> Option<AnswerEvent> = match piece.kind.as_ref() {
+            "response.output_text.delta" | "response.refusal.delta" => Part::grow_text,
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                Part::grow_thinking
+            }
+            "response.function_call_arguments.delta" => Part::grow_arguments,
+            _ => return Vec::new(),
+        };
+        if self.is_over() {
+            return Vec::new();
+        }
+        let slot = self.slot(piece.output_index);
+        slot.and_then(|slot| slot.grow(&piece.delta, into)).into_iter().collect()
     }
 
     fn open(&mut self, event: &Event) -> Vec<AnswerEvent> {

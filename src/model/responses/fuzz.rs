@@ -23,7 +23,6 @@ use crate::clock::Timestamp;
 use crate::fuzz::check;
 use crate::model::catalogue::{Catalogue, Tariff};
 use crate::model::responses::body::request_body;
-use crate::model::responses::check::objection;
 use crate::model::{Listener, ModelRequest, Prices};
 
 static RUNTIME: LazyLock<Runtime> =
@@ -114,7 +113,8 @@ fn holds(folded: &Folded, input: &[u8]) {
         session_id: "",
         traceparent: None,
     };
-    let objection = objection(&request_body(&request, &Names::default()));
+    let names = Names::default();
+    let objection = request_body(&request, &names).objection();
     assert_eq!(objection, None, "the next request would be refused");
 }
 

@@ -1,5 +1,7 @@
 //! Ids on the wire: at most 64 plain characters, and both halves of a tool call's id in one string.
 
+use std::borrow::Cow;
+
 use sha2::{Digest as _, Sha256};
 
 /// The provider's limit on `call_id`, item ids, tool names and the cache key.
@@ -17,19 +19,19 @@ pub fn split(id: &str) -> (&str, &str) {
 
 /// Characters outside `[A-Za-z0-9_-]` become `_`, trailing `_` go; a text over the limit keeps its beginning and gets a
 /// hash, so that two long ones stay apart.
-pub fn plain(text: &str) -> String {
-    let replaced: String = text
-        .chars()
-        .map(|letter| {
-            if letter.is_ascii_alphanumeric() || letter == '_' || letter == '-' {
-                letter
-            } else {
-                '_'
-            }
-        })
-        .collect();
+pub fn plain(text: &str) -> Cow<'_, str> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+    if text.len() <= WIRE_ID_MAX && text.chars().all(is_plain) {
+        return Cow::Borrowed(text.trim_end_matches('_'));
+    }
+    let replaced: String =
+        text.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
     let trimmed = replaced.trim_end_matches('_');
-    if trimmed.len() <= WIRE_ID_MAX { trimmed.to_owned() } else { shortened(trimmed, text) }
+    Cow::Owned(if trimmed.len() <= WIRE_ID_MAX {
+        trimmed.to_owned()
+    } else {
+        shortened(trimmed, text)
+    })
 }
 
 /// Sixteen hex digits that differ when the texts do.

@@ -1,8 +1,9 @@
 //! History as Responses input items. Pure, and total: whatever the history holds, the request is one that the service takes.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::agent::content::{Block, Content, FileBlock, Image, Text, Thinking, ToolCall};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage, UserMessage};
@@ -10,6 +11,7 @@ use crate::agent::raw::RawJson;
 use crate::agent::text::repair_surrogates;
 use crate::model::responses::fold::CARRIED;
 use crate::model::responses::ids::{WIRE_ID_MAX, hash, plain, split};
+use crate::model::responses::item::{Item, Part, Role, Words};
 use crate::model::responses::names::Names;
 use crate::model::{ModelRecord, ModelRequest};
 
@@ -19,11 +21,11 @@ const NO_PICTURE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP pic
 const NO_IMAGES: &str = "(image omitted: this model takes no images)";
 
 /// The system prompt as the first item, then each message's items in order.
-pub fn plan_input(request: &ModelRequest<'_>, names: &Names) -> Vec<Value> {
-    let mut plan = Plan::new(request.model, names);
+pub(crate) fn plan_input<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Vec<Item<'a>> {
+    let mut plan = Plan::new(request, names);
     if let Some(system) = request.system.filter(|system| !system.is_empty()) {
-        let role = if request.model.reasoning { "developer" } else { "system" };
-        plan.items.push(json!({ "role": role, "content": system }));
+        let role = if request.model.reasoning { Role::Developer } else { Role::System };
+        plan.items.push(Item::Told { role, content: Words::Text(system) });
     }
     for message in request.messages {
         plan.add(message);
@@ -35,33 +37,34 @@ pub fn plan_input(request: &ModelRequest<'_>, names: &Names) -> Vec<Value> {
 struct Plan<'a> {
     model: &'a ModelRecord,
     names: &'a Names,
-    items: Vec<Value>,
+    items: Vec<Item<'a>>,
     /// Item ids may stand in one request only once.
-    item_ids: HashSet<String>,
-    call_ids: HashSet<String>,
+    item_ids: HashSet<Cow<'a, str>>,
+    call_ids: HashSet<Cow<'a, str>>,
     /// Calls of the last answer that have no output yet: stored id, `call_id` on the wire.
-    open_calls: Vec<(String, String)>,
+    open_calls: Vec<(&'a str, Cow<'a, str>)>,
     /// Of the tool results since the last other message: they go behind the last of these, for nothing may stand between outputs.
-    images: Vec<Value>,
+    images: Vec<Part<'a>>,
     /// Counts messages that left something behind.
     number: usize,
 }
 
 impl<'a> Plan<'a> {
-    fn new(model: &'a ModelRecord, names: &'a Names) -> Self {
+    fn new(request: &ModelRequest<'a>, names: &'a Names) -> Self {
+        let about = request.messages.len();
         Self {
-            model,
+            model: request.model,
             names,
-            items: Vec::new(),
-            item_ids: HashSet::new(),
-            call_ids: HashSet::new(),
+            items: Vec::with_capacity(about + about / 2),
+            item_ids: HashSet::with_capacity(about),
+            call_ids: HashSet::with_capacity(about / 2),
             open_calls: Vec::new(),
             images: Vec::new(),
             number: 0,
         }
     }
 
-    fn add(&mut self, message: &Message) {
+    fn add(&mut self, message: &'a Message) {
         let before = self.items.len();
         match message {
             Message::User(user) => {
@@ -86,61 +89,64 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn user(&mut self, user: &UserMessage) {
+    fn user(&mut self, user: &'a UserMessage) {
         let parts = match &user.content {
             Content::Text(text) if text.is_empty() => Vec::new(),
-            Content::Text(text) => vec![input_text(text)],
+            Content::Text(text) => vec![Part::text(text)],
             Content::Blocks(blocks) => self.parts(blocks),
         };
         if !parts.is_empty() {
-            self.items.push(json!({ "role": "user", "content": parts }));
+            self.tell(parts);
         }
     }
 
-    fn parts(&self, blocks: &[Block]) -> Vec<Value> {
-        let mut parts: Vec<Value> = blocks
+    fn tell(&mut self, parts: Vec<Part<'a>>) {
+        self.items.push(Item::Told { role: Role::User, content: Words::Parts(parts) });
+    }
+
+    fn parts(&self, blocks: &'a [Block]) -> Vec<Part<'a>> {
+        let mut parts: Vec<Part<'a>> = blocks
             .iter()
             .filter_map(|block| match block {
-                Block::Text(text) => (!text.text.is_empty()).then(|| input_text(&text.text)),
+                Block::Text(text) => (!text.text.is_empty()).then(|| Part::text(&text.text)),
                 Block::Image(image) if is_picture(image) => {
-                    self.model.images.then(|| input_image(image))
+                    self.model.images.then(|| Part::image(image))
                 }
-                Block::Image(_) => Some(input_text(NO_PICTURE)),
-                Block::File(file) => Some(input_text(&mention(file))),
+                Block::Image(_) => Some(Part::text(NO_PICTURE)),
+                Block::File(file) => Some(Part::text(mention(file))),
                 Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => None,
             })
             .collect();
         if parts.is_empty() && blocks.iter().any(|block| matches!(block, Block::Image(_))) {
-            parts.push(input_text(NO_IMAGES));
+            parts.push(Part::text(NO_IMAGES));
         }
         parts
     }
 
-    fn answer(&mut self, answer: &AssistantMessage) {
+    fn answer(&mut self, answer: &'a AssistantMessage) {
         let is_ours = is_of_model(answer, self.model);
+        let returned: Vec<Option<Item<'a>>> = answer
+            .content
+            .iter()
+            .map(|block| if is_ours { returned(block) } else { None })
+            .collect();
         // The service pairs item ids with the thoughts that led to them: where one of them cannot go back, none does.
         let keeps_thoughts = is_ours
-            && answer.content.iter().all(|block| match block {
-                Block::Thinking(thinking) => reasoning_item(thinking).is_some(),
-                Block::Other(raw) => carried_item(raw).is_some(),
+            && answer.content.iter().zip(&returned).all(|(block, returned)| match block {
+                Block::Thinking(_) | Block::Other(_) => returned.is_some(),
                 Block::Text(_) | Block::ToolCall(_) => true,
                 Block::Image(_) | Block::File(_) => false,
             });
         let start = self.items.len();
         self.open_calls.clear();
-        for block in &answer.content {
+        for (block, returned) in answer.content.iter().zip(returned) {
             let item = match block {
-                Block::Thinking(thinking) if keeps_thoughts => {
-                    reasoning_item(thinking).map(|item| self.with_single_id(item))
-                }
+                Block::Thinking(_) if keeps_thoughts => self.with_single_id(returned),
                 // What another model thought is read as something it said.
                 Block::Thinking(thinking) if !is_ours => self.foreign_thought(thinking),
                 Block::Text(text) => self.text(text, is_ours, keeps_thoughts),
                 Block::ToolCall(call) => Some(self.call(call, keeps_thoughts)),
-                Block::Other(raw) => {
-                    let item = if is_ours { carried_item(raw) } else { None };
-                    item.map(|item| self.with_single_id(item))
-                }
+                Block::Other(_) => self.with_single_id(returned),
                 Block::Thinking(_) | Block::Image(_) | Block::File(_) => None,
             };
             match item {
@@ -155,33 +161,30 @@ impl<'a> Plan<'a> {
 
     /// A reasoning item must have its successor.
     fn drop_last_thoughts(&mut self, start: usize) {
-        let is_thought =
-            |item: &Value| item.get("type").and_then(Value::as_str) == Some("reasoning");
-        while self.items.len() > start && self.items.last().is_some_and(is_thought) {
+        while self.items.len() > start && matches!(self.items.last(), Some(Item::Reasoning { .. }))
+        {
             self.items.pop();
         }
     }
 
-    fn with_single_id(&mut self, mut item: Value) -> Value {
-        let id = item.get("id").and_then(Value::as_str).map(ToOwned::to_owned);
-        let is_fit =
-            id.is_some_and(|id| (1..=WIRE_ID_MAX).contains(&id.len()) && self.item_ids.insert(id));
-        if let Some(object) = item.as_object_mut().filter(|_| !is_fit) {
-            object.shift_remove("id");
-        }
-        item
+    fn with_single_id(&mut self, item: Option<Item<'a>>) -> Option<Item<'a>> {
+        let item = item?;
+        let is_fit = item.id().is_some_and(|id| {
+            (1..=WIRE_ID_MAX).contains(&id.len()) && self.item_ids.insert(Cow::Owned(id.to_owned()))
+        });
+        Some(if is_fit { item } else { item.without_id() })
     }
 
-    fn foreign_thought(&mut self, thinking: &Thinking) -> Option<Value> {
+    fn foreign_thought(&mut self, thinking: &'a Thinking) -> Option<Item<'a>> {
         let is_redacted = thinking.extra.get("redacted").and_then(Value::as_bool) == Some(true);
         if is_redacted || thinking.thinking.trim().is_empty() {
             return None;
         }
-        let id = self.unused_item_id(format!("msg_{}", self.number));
-        Some(said(&thinking.thinking, &id))
+        let id = unused(&mut self.item_ids, format!("msg_{}", self.number).into());
+        Some(Item::said(&thinking.thinking, id, None))
     }
 
-    fn text(&mut self, text: &Text, is_ours: bool, keeps_thoughts: bool) -> Option<Value> {
+    fn text(&mut self, text: &'a Text, is_ours: bool, keeps_thoughts: bool) -> Option<Item<'a>> {
         let (id, phase) = match &text.text_signature {
             Some(signature) if is_ours => read_signature(signature),
             _ => (None, None),
@@ -191,82 +194,64 @@ impl<'a> Plan<'a> {
         }
         let id = match id.filter(|_| keeps_thoughts) {
             Some(id) if id.len() <= WIRE_ID_MAX => id,
-            Some(id) => format!("msg_{}", hash(&id)),
-            None => format!("msg_{}", self.number),
+            Some(id) => format!("msg_{}", hash(&id)).into(),
+            None => format!("msg_{}", self.number).into(),
         };
-        let id = self.unused_item_id(id);
-        let mut item = said(&text.text, &id);
-        if let (Some(phase), Some(object)) = (phase, item.as_object_mut()) {
-            object.insert("phase".to_owned(), Value::from(phase));
-        }
-        Some(item)
+        Some(Item::said(&text.text, unused(&mut self.item_ids, id), phase))
     }
 
-    fn call(&mut self, call: &ToolCall, keeps_thoughts: bool) -> Value {
+    fn call(&mut self, call: &'a ToolCall, keeps_thoughts: bool) -> Item<'a> {
         let (call_id, item_id) = split(&call.id);
-        let call_id = self.unused_call_id(call_id);
-        self.open_calls.push((call.id.clone(), call_id.clone()));
+        // Models repeat ids; an output must still find its call.
+        let call_id = unused(&mut self.call_ids, call_id_of(call_id));
+        self.open_calls.push((call.id.as_str(), call_id.clone()));
         let is_fit = keeps_thoughts
             && item_id.starts_with("fc")
             && item_id.len() <= WIRE_ID_MAX
             && plain(item_id) == item_id
-            && self.item_ids.insert(item_id.to_owned());
-        let mut item = json!({ "type": "function_call" });
-        if let Some(object) = item.as_object_mut() {
-            if is_fit {
-                object.insert("id".to_owned(), Value::from(item_id));
-            }
-            object.insert("call_id".to_owned(), Value::from(call_id));
-            object.insert("name".to_owned(), Value::from(self.names.wire(&call.name)));
-            object.insert("arguments".to_owned(), Value::from(arguments(&call.arguments)));
+            && self.item_ids.insert(Cow::Borrowed(item_id));
+        Item::FunctionCall {
+            id: is_fit.then_some(item_id),
+            call_id,
+            name: self.names.wire(&call.name),
+            arguments: arguments(&call.arguments),
         }
-        item
     }
 
-    fn result(&mut self, result: &ToolResultMessage) {
-        let texts: Vec<String> = result
-            .content
-            .iter()
-            .filter_map(|block| match block {
-                Block::Text(text) => Some(text.text.clone()),
-                Block::File(file) => Some(mention(file)),
-                Block::Thinking(_) | Block::Image(_) | Block::ToolCall(_) | Block::Other(_) => None,
-            })
-            .collect();
-        let images: Vec<&Image> = result
-            .content
-            .iter()
-            .filter_map(|block| match block {
-                Block::Image(image) if is_picture(image) => Some(image),
-                Block::Image(_)
-                | Block::Text(_)
-                | Block::Thinking(_)
-                | Block::ToolCall(_)
-                | Block::File(_)
-                | Block::Other(_) => None,
-            })
-            .collect();
-        let output = match (texts.is_empty(), images.is_empty()) {
-            (true, false) if self.model.images => "(see attached image)".to_owned(),
-            (true, false) => NO_IMAGES.to_owned(),
-            _ => texts.join("\n"),
-        };
-        let output = match output.as_str() {
-            "" if result.content.iter().any(|block| matches!(block, Block::Image(_))) => {
-                NO_PICTURE.to_owned()
+    fn result(&mut self, result: &'a ToolResultMessage) {
+        let mut texts: Vec<Cow<'a, str>> = Vec::new();
+        let mut pictures = Vec::new();
+        let mut has_image = false;
+        for block in &result.content {
+            match block {
+                Block::Text(text) => texts.push(Cow::Borrowed(&text.text)),
+                Block::File(file) => texts.push(Cow::Owned(mention(file))),
+                Block::Image(image) => {
+                    has_image = true;
+                    pictures.extend(is_picture(image).then(|| Part::image(image)));
+                }
+                Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => {}
             }
-            "" => NO_OUTPUT.to_owned(),
-            _ => output,
+        }
+        let said = if texts.is_empty() && !pictures.is_empty() {
+            let seen = if self.model.images { "(see attached image)" } else { NO_IMAGES };
+            Cow::Borrowed(seen)
+        } else {
+            joined(texts)
+        };
+        let output = match said.as_ref() {
+            "" if has_image => Cow::Borrowed(NO_PICTURE),
+            "" => Cow::Borrowed(NO_OUTPUT),
+            _ => said,
         };
         let at = self.open_calls.iter().position(|(stored, _)| *stored == result.tool_call_id);
         let call_id = match at {
             Some(at) => self.open_calls.remove(at).1,
             None => call_id_of(split(&result.tool_call_id).0),
         };
-        self.items
-            .push(json!({ "type": "function_call_output", "call_id": call_id, "output": output }));
+        self.items.push(Item::FunctionCallOutput { call_id, output });
         if self.model.images {
-            self.images.extend(images.into_iter().map(input_image));
+            self.images.append(&mut pictures);
         }
     }
 
@@ -274,39 +259,35 @@ impl<'a> Plan<'a> {
         if self.images.is_empty() {
             return;
         }
-        let mut parts = vec![input_text("Attached image(s) from tool result:")];
+        let mut parts = vec![Part::text("Attached image(s) from tool result:")];
         parts.append(&mut self.images);
-        self.items.push(json!({ "role": "user", "content": parts }));
-    }
-
-    fn unused_item_id(&mut self, wanted: String) -> String {
-        let id = unused(&self.item_ids, wanted);
-        self.item_ids.insert(id.clone());
-        id
-    }
-
-    /// Models repeat ids; an output must still find its call.
-    fn unused_call_id(&mut self, call_id: &str) -> String {
-        let id = unused(&self.call_ids, call_id_of(call_id));
-        self.call_ids.insert(id.clone());
-        id
+        self.tell(parts);
     }
 }
 
-fn call_id_of(text: &str) -> String {
+/// One text is sent as it stands in the history.
+fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
+    match <[_; 1]>::try_from(texts) {
+        Ok([only]) => only,
+        Err(texts) => Cow::Owned(texts.join("\n")),
+    }
+}
+
+fn call_id_of(text: &str) -> Cow<'_, str> {
     let id = plain(text);
-    if id.is_empty() { format!("call_{}", hash(text)) } else { id }
+    if id.is_empty() { format!("call_{}", hash(text)).into() } else { id }
 }
 
-fn unused(taken: &HashSet<String>, wanted: String) -> String {
-    if !taken.contains(&wanted) {
+/// The id that is wanted, or one like it; from now on it is taken.
+fn unused<'a>(taken: &mut HashSet<Cow<'a, str>>, wanted: Cow<'a, str>) -> Cow<'a, str> {
+    if taken.insert(wanted.clone()) {
         return wanted;
     }
     let head = wanted.get(..wanted.len().min(WIRE_ID_MAX - 8)).unwrap_or(&wanted);
     let mut number = 2;
     loop {
-        let id = format!("{head}_{number}");
-        if !taken.contains(&id) {
+        let id: Cow<'a, str> = format!("{head}_{number}").into();
+        if taken.insert(id.clone()) {
             return id;
         }
         number += 1;
@@ -318,89 +299,72 @@ fn is_of_model(answer: &AssistantMessage, model: &ModelRecord) -> bool {
     answer.model == model.id && (answer.api == model.api || answer.api.is_empty())
 }
 
+/// What goes back to the model that made it as it came.
+fn returned(block: &Block) -> Option<Item<'static>> {
+    match block {
+        Block::Thinking(thinking) => reasoning_item(thinking),
+        Block::Other(raw) => carried_item(raw),
+        Block::Text(_) | Block::ToolCall(_) | Block::Image(_) | Block::File(_) => None,
+    }
+}
+
 /// `None` when it cannot be sent again: nothing is stored with the service, so that without `encrypted_content` it would
 /// look for an id that it does not have.
-fn reasoning_item(thinking: &Thinking) -> Option<Value> {
+fn reasoning_item(thinking: &Thinking) -> Option<Item<'static>> {
     let signature = repair_surrogates(thinking.thinking_signature.as_deref()?);
-    let stored: Value = serde_json::from_str(&signature).ok()?;
+    let mut stored: Value = serde_json::from_str(&signature).ok()?;
     let is_thought = stored.get("type")?.as_str()? == "reasoning";
-    let encrypted =
-        stored.get("encrypted_content")?.as_str().filter(|content| !content.is_empty())?;
-    if !is_thought {
-        return None;
-    }
-    let summary = stored
-        .get("summary")
-        .filter(|summary| summary.is_array())
-        .cloned()
-        .unwrap_or_else(|| json!([]));
-    let mut item = json!({ "type": "reasoning" });
-    let object = item.as_object_mut()?;
-    if let Some(id) = stored.get("id").filter(|id| id.is_string()) {
-        object.insert("id".to_owned(), id.clone());
-    }
-    object.insert("summary".to_owned(), summary);
-    if let Some(content) = stored
-        .get("content")
-        .filter(|content| content.as_array().is_some_and(|parts| !parts.is_empty()))
-    {
-        object.insert("content".to_owned(), content.clone());
-    }
-    object.insert("encrypted_content".to_owned(), Value::from(encrypted));
-    Some(item)
+    let mut take = |name: &str| stored.get_mut(name).map(Value::take);
+    let encrypted_content = take("encrypted_content").and_then(text)?;
+    (is_thought && !encrypted_content.is_empty()).then(|| Item::Reasoning {
+        id: take("id").and_then(text),
+        summary: take("summary").map(list).unwrap_or_default(),
+        content: take("content").map(list).unwrap_or_default(),
+        encrypted_content,
+    })
 }
 
 /// See the fold's carried items.
-fn carried_item(raw: &RawJson) -> Option<Value> {
+fn carried_item(raw: &RawJson) -> Option<Item<'static>> {
     let mut block = raw.value();
     if block.get("type")?.as_str()? != "providerItem" {
         return None;
     }
-    let item = block.get_mut("item")?.take();
-    CARRIED.contains(&item.get("type")?.as_str()?).then_some(item)
+    let Value::Object(item) = block.get_mut("item")?.take() else { return None };
+    CARRIED.contains(&item.get("type")?.as_str()?).then_some(Item::Carried(item))
 }
 
 /// The message item's id, alone or with its phase as JSON.
-fn read_signature(signature: &str) -> (Option<String>, Option<String>) {
+fn read_signature(signature: &str) -> (Option<Cow<'_, str>>, Option<String>) {
     if !signature.starts_with('{') {
-        return (Some(signature.to_owned()).filter(|id| !id.is_empty()), None);
+        return (Some(Cow::Borrowed(signature)).filter(|id| !id.is_empty()), None);
     }
-    let stored: Value = serde_json::from_str(signature).unwrap_or_default();
-    let text = |name: &str| stored.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
-    (text("id").filter(|id| !id.is_empty()), text("phase"))
+    let mut stored: Value = serde_json::from_str(signature).unwrap_or_default();
+    let mut take = |name: &str| stored.get_mut(name).map(Value::take).and_then(text);
+    (take("id").filter(|id| !id.is_empty()).map(Cow::Owned), take("phase"))
+}
+
+fn text(value: Value) -> Option<String> {
+    if let Value::String(text) = value { Some(text) } else { None }
+}
+
+/// Empty for what is no list.
+fn list(value: Value) -> Vec<Value> {
+    if let Value::Array(list) = value { list } else { Vec::new() }
 }
 
 /// The model's own text. What was no JSON had become a JSON string and goes back as it came.
-fn arguments(raw: &RawJson) -> String {
+fn arguments(raw: &RawJson) -> Cow<'_, str> {
     let text = repair_surrogates(raw.text());
     match text.starts_with('"').then(|| serde_json::from_str::<String>(&text)) {
-        Some(Ok(came)) => came,
-        _ => text.into_owned(),
+        Some(Ok(came)) => Cow::Owned(came),
+        _ => text,
     }
-}
-
-fn said(text: &str, id: &str) -> Value {
-    json!({
-        "type": "message",
-        "role": "assistant",
-        "content": [{ "type": "output_text", "text": text, "annotations": [] }],
-        "status": "completed",
-        "id": id,
-    })
-}
-
-fn input_text(text: &str) -> Value {
-    json!({ "type": "input_text", "text": text })
 }
 
 /// Others would be refused, and with them every later request.
 fn is_picture(image: &Image) -> bool {
     matches!(image.mime_type.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
-}
-
-fn input_image(image: &Image) -> Value {
-    let url = format!("data:{};base64,{}", image.mime_type, image.data);
-    json!({ "type": "input_image", "detail": "auto", "image_url": url })
 }
 
 /// A file is not sent, only named: tools read it.

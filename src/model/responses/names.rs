@@ -1,5 +1,6 @@
 //! Tool names on the wire and back, for one request.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::model::ToolOffer;
@@ -14,19 +15,19 @@ pub struct Names {
 
 impl Names {
     /// Names that fall together on the wire get `_2`, `_3`, … in the order of the offer; one that is plain keeps its own.
-    pub fn new(tools: &[ToolOffer]) -> Self {
+    pub fn new(tools: &[ToolOffer<'_>]) -> Self {
         let mut names = Self::default();
-        let is_plain = |tool: &&ToolOffer| wire_form(&tool.name) == tool.name;
+        let is_plain = |tool: &&ToolOffer<'_>| wire_form(tool.name) == tool.name;
         for tool in tools.iter().filter(is_plain).chain(tools.iter().filter(|tool| !is_plain(tool)))
         {
-            names.add(&tool.name);
+            names.add(tool.name);
         }
         names
     }
 
     /// Also for a tool that is no longer offered: earlier calls keep a legal name.
-    pub fn wire(&self, own: &str) -> String {
-        self.wire.get(own).cloned().unwrap_or_else(|| wire_form(own))
+    pub fn wire<'a>(&'a self, own: &'a str) -> Cow<'a, str> {
+        self.wire.get(own).map_or_else(|| wire_form(own), |wire| Cow::Borrowed(wire.as_str()))
     }
 
     /// A name that was never offered stays as the model wrote it: the core answers that there is no such tool.
@@ -39,7 +40,7 @@ impl Names {
             return;
         }
         let base = wire_form(own);
-        let mut wire = base.clone();
+        let mut wire = base.clone().into_owned();
         let mut number = 2;
         while self.own.contains_key(&wire) {
             let suffix = format!("_{number}");
@@ -52,27 +53,22 @@ impl Names {
     }
 }
 
-fn wire_form(own: &str) -> String {
+fn wire_form(own: &str) -> Cow<'_, str> {
     // Unlike an id's, a name's trailing `_` is its own.
     let ends = own.len() - own.trim_end_matches('_').len();
     let mut wire = plain(own);
-    if wire.len() + ends <= WIRE_ID_MAX {
-        wire.push_str(own.get(own.len() - ends..).unwrap_or_default());
+    if ends > 0 && wire.len() + ends <= WIRE_ID_MAX {
+        wire.to_mut().push_str(own.get(own.len() - ends..).unwrap_or_default());
     }
-    if wire.is_empty() { "tool".to_owned() } else { wire }
+    if wire.is_empty() { Cow::Borrowed("tool") } else { wire }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn offer(name: &str) -> ToolOffer {
-        ToolOffer {
-            name: name.to_owned(),
-            description: String::new(),
-            parameters: serde_json::Value::Null,
-            strict: false,
-        }
+    fn offer(name: &str) -> ToolOffer<'_> {
+        ToolOffer { name, description: "", parameters: &serde_json::Value::Null, strict: false }
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) struct Payment {
 }
 
 /// Empty without a tool for it or a payment in the text.
-pub(super) fn read(text: &str, tools: &[ToolOffer]) -> Vec<Payment> {
+pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
     let Some((tool, to, sum)) = tools.iter().find_map(payment_tool) else { return Vec::new() };
     [&AMOUNT_FIRST, &PAYEE_FIRST]
         .into_iter()
@@ -125,7 +125,7 @@ fn receipt(json: &Value) -> Option<String> {
 }
 
 /// The tool's name and those of its arguments for payee and amount.
-fn payment_tool(tool: &ToolOffer) -> Option<(String, String, String)> {
+fn payment_tool(tool: &ToolOffer<'_>) -> Option<(String, String, String)> {
     if !tool.name.to_lowercase().contains("pay") {
         return None;
     }
@@ -135,5 +135,5 @@ fn payment_tool(tool: &ToolOffer) -> Option<(String, String, String)> {
     };
     let to = first(&["to", "payee", "recipient", "name", "account"])?;
     let sum = first(&["amount", "sum", "value"])?;
-    Some((tool.name.clone(), to, sum))
+    Some((tool.name.to_owned(), to, sum))
 }

@@ -37,7 +37,7 @@ pub(super) struct Script {
 
 impl Script {
     /// Empty for a text that commands nothing.
-    pub(super) fn read(text: &str, tools: &[ToolOffer]) -> Self {
+    pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Self {
         let mut script = Self::default();
         let mut rest = text;
         while let Some(command) = COMMAND.as_ref().and_then(|command| command.captures(rest)) {
@@ -65,7 +65,12 @@ impl Script {
     }
 
     /// The text behind the command.
-    fn add<'a>(&mut self, command: &Captures<'_>, after: &'a str, tools: &[ToolOffer]) -> &'a str {
+    fn add<'a>(
+        &mut self,
+        command: &Captures<'_>,
+        after: &'a str,
+        tools: &[ToolOffer<'_>],
+    ) -> &'a str {
         let named = |name: &str| command.name(name).map(|found| found.as_str());
         if let Some(tool) = named("tool") {
             let (arguments, after) = match named("with") {
@@ -125,9 +130,9 @@ mod tests {
 
     fn steps(text: &str) -> String {
         let tools = [ToolOffer {
-            name: "list".to_owned(),
-            description: String::new(),
-            parameters: serde_json::Value::Null,
+            name: "list",
+            description: "",
+            parameters: &serde_json::Value::Null,
             strict: false,
         }];
         let line = |step: &Step| match step {

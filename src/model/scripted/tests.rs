@@ -41,24 +41,24 @@ fn result(tool: &str, text: &str, is_error: bool) -> Value {
     })
 }
 
-fn tools() -> Vec<ToolOffer> {
-    let parameters = json!({
+fn parameters() -> Value {
+    json!({
         "type": "object", "required": ["to", "amount"],
         "properties": { "to": { "type": "string" }, "amount": { "type": "number" } },
-    });
-    vec![ToolOffer {
-        name: "send_payment".to_owned(),
-        description: String::new(),
-        parameters,
-        strict: false,
-    }]
+    })
 }
 
 async fn answer(
     list: Value,
     change: impl FnOnce(&mut ModelRequest<'_>),
 ) -> (Answer, Vec<AnswerEvent>) {
-    let (messages, tools) = (messages(list), tools());
+    let (messages, parameters) = (messages(list), parameters());
+    let tools = [ToolOffer {
+        name: "send_payment",
+        description: "",
+        parameters: &parameters,
+        strict: false,
+    }];
     let messages: Vec<&Message> = messages.iter().collect();
     let record = ScriptedModel.record("normal").unwrap();
     let mut request = ModelRequest {

@@ -8,7 +8,7 @@ use turnwheel::agent::message::Message;
 use turnwheel::agent::settings::ThinkingLevel;
 use turnwheel::model::ModelRequest;
 use turnwheel::model::catalogue::Catalogue;
-use turnwheel::model::responses::input::plan_input;
+use turnwheel::model::responses::body::request_body;
 use turnwheel::model::responses::names::Names;
 
 use super::streams::{MODEL, files, fold, name};
@@ -151,7 +151,9 @@ fn plan(messages: &[Message]) -> Vec<Value> {
         session_id: "",
         traceparent: None,
     };
-    plan_input(&request, &Names::default())
+    let names = Names::default();
+    let mut body = serde_json::to_value(request_body(&request, &names)).unwrap();
+    serde_json::from_value(body["input"].take()).unwrap()
 }
 
 /// What an item tells the model: kind, role, texts, call ids, names, arguments as JSON, outputs, encrypted content, and the

@@ -17,61 +17,83 @@ use crate::model::catalogue::Catalogue;
 use crate::model::responses::body::request_body;
 use crate::model::responses::names::Names;
 
-fn objects(input: &Value) -> String {
-    objection(&json!({ "input": input })).unwrap_or_default()
+fn user(parts: Vec<Part<'_>>) -> Item<'_> {
+    Item::Told { role: Role::User, content: Words::Parts(parts) }
+}
+
+fn told(role: Role) -> Item<'static> {
+    Item::Told { role, content: Words::Text("a") }
+}
+
+fn thought(encrypted_content: &str) -> Item<'static> {
+    Item::Reasoning {
+        id: Some("rs_1".to_owned()),
+        summary: Vec::new(),
+        content: Vec::new(),
+        encrypted_content: encrypted_content.to_owned(),
+    }
+}
+
+fn call<'a>(id: &'a str, call_id: &'a str, name: &'a str) -> Item<'a> {
+    let arguments = "{}".into();
+    Item::FunctionCall { id: Some(id), call_id: call_id.into(), name: name.into(), arguments }
+}
+
+fn output(text: &str) -> Item<'_> {
+    Item::FunctionCallOutput { call_id: "c1".into(), output: text.into() }
+}
+
+fn said(id: &str) -> Item<'_> {
+    Item::said("a", id.into(), None)
 }
 
 #[test]
 fn what_the_service_would_refuse_is_named_with_its_place() {
-    let user = json!({"role": "user", "content": [{"type": "input_text", "text": "go"}]});
-    let thought =
-        json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "E"});
-    let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "t", "arguments": "{}"});
-    let output = json!({"type": "function_call_output", "call_id": "c1", "output": "x"});
-    let said = json!({"type": "message", "role": "assistant", "id": "msg_1", "content": [{"type": "output_text", "text": "a", "annotations": []}]});
-    let with = |item: &Value, member: &str, value: Value| {
-        let mut changed = item.clone();
-        changed[member] = value;
-        changed
-    };
-    assert_eq!(objects(&json!([user, thought, call, output, said])), "");
+    let go = || user(vec![Part::text("go")]);
+    let call_1 = || call("fc_1", "c1", "t");
+    let (long, large) = ("x".repeat(65), "x".repeat(OUTPUT_CHARS_MAX + 1));
+    assert_eq!(objection(&[go(), thought("E"), call_1(), output("x"), said("msg_1")]), None);
     let cases = [
-        (json!([]), "there is nothing to answer"),
-        (json!([user, call]), "the end of its input comes before the output"),
-        (json!([user, call, user, output]), "item 2 of its input stands between a call"),
-        (json!([user, output]), "item 1 of its input is an output without its call"),
-        (json!([user, call, output, output]), "item 3 of its input is an output without its call"),
-        (json!([user, call, output, call, output]), "item 3 of its input has the id of an earlier"),
-        (json!([user, thought, user]), "item 2 of its input stands between a thought"),
-        (json!([user, thought]), "the end of its input is a thought"),
-        (json!([with(&thought, "encrypted_content", Value::Null), said]), "without its content"),
-        (json!([user, with(&call, "id", json!("msg_1")), output]), "none of a call"),
-        (json!([user, with(&call, "name", json!("my.tool")), output]), "without a legal name"),
-        (json!([user, with(&call, "call_id", json!("")), output]), "without a legal call_id"),
-        (json!([user, with(&said, "id", json!("x".repeat(65)))]), "too long"),
-        (json!([user, said, said]), "the id of an earlier one"),
-        (json!([with(&user, "content", json!([]))]), "without content"),
+        (vec![], "there is nothing to answer"),
+        (vec![go(), call_1()], "the end of its input comes before the output"),
+        (vec![go(), call_1(), go(), output("x")], "item 2 of its input stands between a call"),
+        (vec![go(), output("x")], "item 1 of its input is an output without its call"),
         (
-            json!([with(&user, "content", json!([{"type": "input_text", "text": ""}]))]),
-            "without content",
+            vec![go(), call_1(), output("x"), output("x")],
+            "item 3 of its input is an output without its call",
         ),
-        (json!([call, with(&output, "output", json!(""))]), "an output without content"),
         (
-            json!([{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]),
-            "mixes",
+            vec![go(), call_1(), output("x"), call_1(), output("x")],
+            "item 3 of its input has the id of an earlier",
         ),
-        (json!([{"role": "tool", "content": "a"}]), "unknown role"),
+        (
+            vec![go(), call_1(), call("fc_2", "c1", "t")],
+            "item 2 of its input has the call_id of an earlier call",
+        ),
+        (vec![go(), thought("E"), go()], "item 2 of its input stands between a thought"),
+        (vec![go(), thought("E")], "the end of its input is a thought"),
+        (vec![thought(""), said("msg_1")], "without its content"),
+        (vec![go(), call("msg_1", "c1", "t"), output("x")], "none of a call"),
+        (vec![go(), call("fc_1", "c1", "my.tool"), output("x")], "without a legal name"),
+        (vec![go(), call("fc_1", "", "t"), output("x")], "without a legal call_id"),
+        (vec![go(), said(&long)], "too long"),
+        (vec![go(), said("msg_1"), said("msg_1")], "the id of an earlier one"),
+        (vec![user(vec![])], "without content"),
+        (vec![user(vec![Part::text("a"), Part::text("")])], "without content"),
+        (vec![call_1(), output("")], "an output without content"),
+        (vec![call_1(), output(&large)], "more than 10 million characters"),
+        (vec![told(Role::System), go(), told(Role::Developer)], "mixes"),
     ];
     for (input, expected) in cases {
-        let told = objects(&input);
-        assert!(told.contains(expected), "{expected}: {told:?} of {input}");
+        let told = objection(&input).unwrap_or_default();
+        assert!(told.contains(expected), "{expected}: {told:?}");
     }
 }
 
 const IDS: [&str; 7] =
     ["c0|fc_0", "c0", "c1|fc_1", "", "\u{e9}|fc_1", "c2|rs_1", "call_id|fc of another make"];
 
-fn thought(number: u8) -> Value {
+fn stored_thought(number: u8) -> Value {
     let item = |encrypted: Value| {
         json!({"type": "reasoning", "id": format!("rs_{number}"), "summary": [], "encrypted_content": encrypted}).to_string()
     };
@@ -99,7 +121,7 @@ fn block(kind: u8, number: u8) -> Value {
             json!({"type": "providerItem", "item": {"type": "compaction", "id": "cmp_1", "encrypted_content": "E"}})
         }
         7 => json!({"type": "hologram"}),
-        _ => thought(number),
+        _ => stored_thought(number),
     }
 }
 
@@ -214,10 +236,12 @@ proptest! {
             session_id: "",
             traceparent: None,
         };
-        let body = request_body(&request, &Names::default());
-        prop_assert_eq!(objection(&body), None, "{:#}", body);
-        let text = body.to_string();
+        let names = Names::default();
+        let body = request_body(&request, &names);
+        let text = String::from_utf8(body.to_bytes().unwrap()).unwrap();
+        prop_assert_eq!(body.objection(), None, "{}", text);
         prop_assert!(repair_surrogates(&text) == text, "{}", text);
+        let body: Value = serde_json::from_str(&text).unwrap();
         let is_halved = body["input"].as_array().unwrap().iter().any(|item| {
             item["arguments"].as_str().is_some_and(|arguments| arguments.contains("ud83d"))
         });

@@ -8,16 +8,22 @@ use super::*;
 use crate::agent::content::joined_text;
 use crate::model::Prices;
 
+/// As frames, and as the trees that they are: it comes to the same.
 fn fold(events: &[Value]) -> (Vec<Value>, Folded) {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };
-    let mut fold = Fold::new("gpt-5-mini", Tariff { base, long: None }, Names::default());
+    let tariff = Tariff { base, long: None };
+    let [mut fold, mut of_trees] =
+        [(); 2].map(|()| Fold::new("gpt-5-mini", tariff, Names::default()));
     let mut heard = Vec::new();
     for event in events {
-        for told in fold.push_frame(None, &event.to_string()) {
-            heard.push(serde_json::to_value(told).unwrap());
-        }
+        let told = fold.push_frame(None, &event.to_string());
+        let tree = Event::of(event.clone());
+        assert_eq!(told, tree.map(|tree| of_trees.push(&tree)).unwrap_or_default(), "{event}");
+        heard.extend(told.into_iter().map(|told| serde_json::to_value(told).unwrap()));
     }
-    (heard, fold.finish())
+    let folded = fold.finish();
+    assert_eq!(folded.message, of_trees.finish().message);
+    (heard, folded)
 }
 
 fn added(index: u64, item: Value) -> Value {
@@ -269,9 +275,9 @@ fn nonsense_in_usage_is_no_failure() {
 #[test]
 fn names_are_the_tools_own() {
     let offer = crate::model::ToolOffer {
-        name: "test.echo".to_owned(),
-        description: String::new(),
-        parameters: Value::Null,
+        name: "test.echo",
+        description: "",
+        parameters: &Value::Null,
         strict: false,
     };
     let mut fold = Fold::new("m", Tariff::default(), Names::new(&[offer]));
@@ -297,7 +303,7 @@ fn items_that_the_service_needs_back_are_kept_for_it() {
 proptest::proptest! {
     /// Any mixture of frames, broken ones too: an answer, never a panic, and indices that fit its blocks.
     #[test]
-    fn any_order_of_events_gives_an_answer(picks in proptest::collection::vec((0_usize..14, 0_u64..3), 0..40)) {
+    fn any_order_of_events_gives_an_answer(picks in proptest::collection::vec((0_usize..18, 0_u64..3), 0..40)) {
         let pool = |at: usize, index: u64| match at {
             0 => added(index, message("m", "")),
             1 => added(index, call("1", "")),
@@ -312,6 +318,10 @@ proptest::proptest! {
             10 => json!({ "type": "response.reasoning_summary_part.done" }),
             11 => json!({ "type": "response.output_item.done", "item": message("n", "y") }),
             12 => json!({ "type": "response.failed" }),
+            13 => json!({ "type": "response.output_text.delta", "delta": "z" }),
+            14 => json!({ "type": "response.output_text.delta", "output_index": 1.0, "delta": "\n" }),
+            15 => json!({ "type": "response.output_text.delta", "output_index": null, "delta": null }),
+            16 => completed(),
             _ => json!({ "type": "response.output_item.added", "item": 5 }),
         };
         let events: Vec<Value> = picks.into_iter().map(|(at, index)| pool(at, index)).collect();

@@ -42,7 +42,7 @@ fn plan_for(model: &str, history: Value) -> Value {
         session_id: "",
         traceparent: None,
     };
-    Value::Array(plan_input(&request, &Names::default()))
+    serde_json::to_value(plan_input(&request, &Names::default())).unwrap()
 }
 
 fn plan(history: Value) -> Value {

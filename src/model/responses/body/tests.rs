@@ -1,0 +1,251 @@
+//! What stands in a request beside the history, and every byte of one that has all there is.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::agent::message::Message;
+use crate::agent::settings::ThinkingLevel;
+use crate::model::catalogue::Catalogue;
+
+fn written<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> String {
+    let mut request = ModelRequest {
+        model: Box::leak(Box::new(Catalogue::default().record(model, "my-deployment"))),
+        system: None,
+        messages: &[],
+        tools: &[],
+        thinking: ThinkingLevel::Off,
+        temperature: Some(0.5),
+        max_output_tokens: None,
+        response_schema: None,
+        session_id: "conv-1",
+        traceparent: None,
+    };
+    change(&mut request);
+    let names = Names::new(request.tools);
+    String::from_utf8(request_body(&request, &names).to_bytes().unwrap()).unwrap()
+}
+
+fn body<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Value {
+    serde_json::from_str(&written(model, change)).unwrap()
+}
+
+fn offer<'a>(name: &'a str, description: &'a str, parameters: &'a Value) -> ToolOffer<'a> {
+    ToolOffer { name, description, parameters, strict: false }
+}
+
+#[test]
+fn a_reasoning_model_gets_effort_and_no_temperature() {
+    let body = body("gpt-5.1", |request| request.thinking = ThinkingLevel::High);
+    assert_eq!(
+        body,
+        json!({
+            "model": "my-deployment", "input": [], "stream": true, "store": false, "max_output_tokens": 32_000,
+            "prompt_cache_key": "conv-1", "include": ["reasoning.encrypted_content"],
+            "reasoning": { "effort": "high", "summary": "auto" },
+        })
+    );
+}
+
+#[test]
+fn a_model_without_reasoning_gets_temperature_and_no_effort() {
+    let body = body("gpt-4o", |request| request.thinking = ThinkingLevel::High);
+    assert_eq!(
+        body,
+        json!({
+            "model": "my-deployment", "input": [], "stream": true, "store": false, "max_output_tokens": 16_384,
+            "prompt_cache_key": "conv-1", "temperature": 0.5,
+        })
+    );
+}
+
+#[test]
+fn off_is_no_reasoning() {
+    assert_eq!(body("gpt-5.1", |_| {})["reasoning"], json!({ "effort": "none" }));
+    assert_eq!(body("gpt-5", |_| {}).get("reasoning"), None);
+    assert_eq!(body("gpt-5", |_| {})["include"], json!(["reasoning.encrypted_content"]));
+}
+
+#[test]
+fn the_output_limit_stays_within_what_the_service_and_the_model_take() {
+    for (asked, sent) in
+        [(Some(1), 16), (Some(500), 500), (Some(1_000_000), 128_000), (None, 32_000)]
+    {
+        assert_eq!(
+            body("gpt-5", |request| request.max_output_tokens = asked)["max_output_tokens"],
+            json!(sent)
+        );
+    }
+}
+
+#[test]
+fn a_long_session_id_is_still_one_cache_key() {
+    let long = "c".repeat(128);
+    let body = body("gpt-5", |request| request.session_id = &long);
+    assert_eq!(body["prompt_cache_key"].as_str().unwrap().len(), 64);
+}
+
+#[test]
+fn tools_have_wire_names_and_say_whether_they_are_strict() {
+    let parameters = json!({ "type": "object" });
+    let tools = [offer("payment.send", "Sends.", &parameters)];
+    let asked = |thinking| {
+        body("gpt-5", |request| {
+            request.tools = &tools;
+            request.thinking = thinking;
+        })
+    };
+    let sent = asked(ThinkingLevel::Low);
+    assert_eq!(
+        sent["tools"],
+        json!([{
+            "type": "function", "name": "payment_send", "description": "Sends.",
+            "parameters": { "type": "object", "properties": {} }, "strict": false,
+        }])
+    );
+    assert_eq!(
+        (&sent["tool_choice"], &sent["parallel_tool_calls"]),
+        (&json!("auto"), &json!(true))
+    );
+    assert_eq!(asked(ThinkingLevel::Minimal)["parallel_tool_calls"], json!(false));
+}
+
+#[test]
+fn an_answers_schema_is_its_format() {
+    let schema = json!({ "type": "object" });
+    let body = body("gpt-4o", |request| request.response_schema = Some(&schema));
+    assert_eq!(body["text"]["format"]["schema"], schema);
+    assert_eq!(body["text"]["format"]["strict"], json!(false));
+}
+
+/// A history with all that can stand in one.
+fn all_there_is() -> Vec<Message> {
+    let thought = r#"{ "type": "reasoning", "id": "rs_1", "status": null, "content": [{"type":"reasoning_text","text":"\u0041\/"}],
+        "summary": [{"text": "Hm\n", "type": "summary_text", "score": 1e2}], "encrypted_content": "E\u0000\"" }"#;
+    let commentary = r#"{"v":1,"id":"msg_a","phase":"commentary"}"#;
+    let long = format!("call {}", "x".repeat(70));
+    let picture =
+        |kind: &str, data: &str| json!({ "type": "image", "data": data, "mimeType": kind });
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let history = json!([
+        { "role": "user", "content": [text("Look:\t\"\u{1f600}\"\u{7f}\u{1}"), picture("image/png", "iVBOR+/="), text(""),
+            picture("image/svg+xml", "PHN2Zz4="), { "type": "file", "artifactId": "x.1", "path": "a.csv", "mimeType": "text/csv", "size": 12 }] },
+        { "role": "assistant", "model": "gpt-5", "content": [
+            { "type": "thinking", "thinking": "Hm", "thinkingSignature": thought },
+            { "type": "text", "text": "I \\ look.", "textSignature": commentary },
+            { "type": "toolCall", "id": "call_1|fc_1", "name": "look.up", "arguments": { "b": 1, "a": "HALF" } },
+            { "type": "toolCall", "id": "call_1|fc_1", "name": "gone tool", "arguments": "{\"a" },
+            { "type": "toolCall", "id": long, "name": "look_up", "arguments": {} }] },
+        { "role": "toolResult", "toolCallId": "call_1|fc_1", "content": [text("one"), { "type": "file", "artifactId": "x.2" }, text("two")] },
+        { "role": "toolResult", "toolCallId": "call_1|fc_1", "content": [picture("image/jpeg", "/9j/"), picture("image/webp", "A\"\\")] },
+        { "role": "toolResult", "toolCallId": long, "content": [picture("image/tiff", "SUkq")] },
+        { "role": "assistant", "model": "gpt-5", "content": [
+            { "type": "providerItem", "item": { "type": "web_search_call", "id": "ws_1", "action": { "q": [1.0, 1e-7, true, null], "a": {} } } },
+            { "type": "text", "text": "Found.", "textSignature": "m".repeat(80) },
+            { "type": "providerItem", "item": { "type": "compaction", "id": "ws_1", "encrypted_content": "C" } },
+            { "type": "text", "text": "", "textSignature": "msg_a" }] },
+        { "role": "assistant", "model": "gpt-4o", "content": [
+            { "type": "thinking", "thinking": "Another's thought." },
+            { "type": "toolCall", "id": "", "name": "look.up", "arguments": [1, 2.50] }] },
+        { "role": "toolResult", "toolCallId": "", "content": [] },
+        { "role": "user", "content": "And\u{2028} now?" },
+    ]);
+    let with_the_rest = |message: &Value| {
+        let mut message = message.clone();
+        for (name, value) in [
+            ("timestamp", json!(0)),
+            ("api", json!("azure-openai-responses")),
+            ("provider", json!("azure")),
+            ("stopReason", json!("toolUse")),
+            ("toolName", json!("look.up")),
+            ("isError", json!(false)),
+        ] {
+            message[name] = value;
+        }
+        // Half a character can stand in what is kept as it was written, and nowhere else.
+        serde_json::from_str(&message.to_string().replace("HALF", r"\ud83d")).unwrap()
+    };
+    history.as_array().unwrap().iter().map(with_the_rest).collect()
+}
+
+#[test]
+fn every_byte_of_a_request_stays_what_it_is() {
+    let history = all_there_is();
+    let messages: Vec<&Message> = history.iter().collect();
+    let parameters = json!({ "properties": { "q": { "type": "string" } }, "required": ["q"] });
+    let listed = json!({ "type": ["object", "null"], "$id": "x" });
+    let tools = [
+        offer("look.up", "Looks \"up\".", &parameters),
+        offer("look_up", "", &Value::Null),
+        offer("any", "\u{e9}", &listed),
+    ];
+    let schema = json!({ "type": "object", "properties": { "z": {}, "a": { "maximum": 1.0 } } });
+    let sent = written("gpt-5", |request| {
+        request.system = Some("Be \"brief\".\n");
+        request.messages = &messages;
+        request.tools = &tools;
+        request.thinking = ThinkingLevel::High;
+        request.response_schema = Some(&schema);
+    });
+    let expected = concat!(
+        r#"{"model":"my-deployment","input":["#,
+        r#"{"role":"developer","content":"Be \"brief\".\n"},"#,
+        "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"Look:\\t\\\"😀\\\"\u{7f}\\u0001\"},{\"type\":\"input_image\",\"detail\":\"auto\",\"image_url\":\"data:image/png;base64,iVBOR+/=\"},{\"type\":\"input_text\",\"text\":\"(image omitted: it is not a PNG, JPEG, GIF or WebP picture)\"},{\"type\":\"input_text\",\"text\":\"[file: a.csv, text/csv, 12 bytes]\"}]},",
+        r#"{"type":"reasoning","id":"rs_1","summary":[{"text":"Hm\n","type":"summary_text","score":100.0}],"content":[{"type":"reasoning_text","text":"A/"}],"encrypted_content":"E\u0000\""},"#,
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I \\ look.","annotations":[]}],"status":"completed","id":"msg_a","phase":"commentary"},"#,
+        r#"{"type":"function_call","id":"fc_1","call_id":"call_1","name":"look_up_2","arguments":"{\"b\":1,\"a\":\"\"}"},"#,
+        r#"{"type":"function_call","call_id":"call_1_2","name":"gone_tool","arguments":"{\"a"},"#,
+        r#"{"type":"function_call","call_id":"call_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-27cc568ce78ac9a6","name":"look_up","arguments":"{}"},"#,
+        r#"{"type":"function_call_output","call_id":"call_1","output":"one\n[file: x.2]\ntwo"},"#,
+        r#"{"type":"function_call_output","call_id":"call_1_2","output":"(see attached image)"},"#,
+        r#"{"type":"function_call_output","call_id":"call_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-27cc568ce78ac9a6","output":"(image omitted: it is not a PNG, JPEG, GIF or WebP picture)"},"#,
+        r#"{"role":"user","content":[{"type":"input_text","text":"Attached image(s) from tool result:"},{"type":"input_image","detail":"auto","image_url":"data:image/jpeg;base64,/9j/"},{"type":"input_image","detail":"auto","image_url":"data:image/webp;base64,A\"\\"}]},"#,
+        r#"{"type":"web_search_call","id":"ws_1","action":{"q":[1.0,1e-7,true,null],"a":{}}},"#,
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Found.","annotations":[]}],"status":"completed","id":"msg_76bf4d2072b03374"},"#,
+        r#"{"type":"compaction","encrypted_content":"C"},"#,
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"","annotations":[]}],"status":"completed","id":"msg_a_2"},"#,
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Another's thought.","annotations":[]}],"status":"completed","id":"msg_6"},"#,
+        r#"{"type":"function_call","call_id":"call_e3b0c44298fc1c14","name":"look_up_2","arguments":"[1,2.5]"},"#,
+        r#"{"type":"function_call_output","call_id":"call_e3b0c44298fc1c14","output":"(no output)"},"#,
+        "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"And\u{2028} now?\"}]}",
+        r#"],"stream":true,"store":false,"max_output_tokens":32000,"prompt_cache_key":"conv-1","include":["reasoning.encrypted_content"],"reasoning":{"effort":"high","summary":"auto"},"#,
+        r#""tools":[{"type":"function","name":"look_up_2","description":"Looks \"up\".","parameters":{"properties":{"q":{"type":"string"}},"required":["q"],"type":"object"},"strict":false},"#,
+        r#"{"type":"function","name":"look_up","description":"","parameters":{"type":"object","properties":{}},"strict":false},"#,
+        r#"{"type":"function","name":"any","description":"é","parameters":{"type":["object","null"],"$id":"x"},"strict":false}],"#,
+        r#""tool_choice":"auto","parallel_tool_calls":true,"#,
+        r#""text":{"format":{"type":"json_schema","name":"answer","schema":{"type":"object","properties":{"z":{},"a":{"maximum":1.0}}},"strict":false}}}"#,
+    );
+    assert_eq!(sent, expected);
+}
+
+#[test]
+fn every_byte_of_a_request_to_a_model_that_neither_reasons_nor_sees_stays_what_it_is() {
+    let history = all_there_is();
+    let messages: Vec<&Message> = history.iter().take(4).collect();
+    let parameters = json!({ "type": "object" });
+    let tools = [offer("look_up", "", &parameters)];
+    let schema = json!({ "type": "array" });
+    let sent = written("gpt-3.5-turbo", |request| {
+        request.system = Some("Be brief.");
+        request.messages = &messages;
+        request.tools = &tools;
+        request.temperature = Some(1.0);
+        request.response_schema = Some(&schema);
+    });
+    let expected = concat!(
+        r#"{"model":"my-deployment","input":["#,
+        r#"{"role":"system","content":"Be brief."},"#,
+        "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"Look:\\t\\\"😀\\\"\u{7f}\\u0001\"},{\"type\":\"input_text\",\"text\":\"(image omitted: it is not a PNG, JPEG, GIF or WebP picture)\"},{\"type\":\"input_text\",\"text\":\"[file: a.csv, text/csv, 12 bytes]\"}]},",
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Hm","annotations":[]}],"status":"completed","id":"msg_1"},"#,
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I \\ look.","annotations":[]}],"status":"completed","id":"msg_1_2"},"#,
+        r#"{"type":"function_call","call_id":"call_1","name":"look_up","arguments":"{\"b\":1,\"a\":\"\"}"},"#,
+        r#"{"type":"function_call","call_id":"call_1_2","name":"gone_tool","arguments":"{\"a"},"#,
+        r#"{"type":"function_call","call_id":"call_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-27cc568ce78ac9a6","name":"look_up","arguments":"{}"},"#,
+        r#"{"type":"function_call_output","call_id":"call_1","output":"one\n[file: x.2]\ntwo"},"#,
+        r#"{"type":"function_call_output","call_id":"call_1_2","output":"(image omitted: this model takes no images)"}"#,
+        r#"],"stream":true,"store":false,"max_output_tokens":16384,"prompt_cache_key":"conv-1","temperature":1.0,"#,
+        r#""tools":[{"type":"function","name":"look_up","description":"","parameters":{"type":"object","properties":{}},"strict":false}],"#,
+        r#""tool_choice":"auto","parallel_tool_calls":true,"#,
+        r#""text":{"format":{"type":"json_schema","name":"answer","schema":{"type":"array"},"strict":false}}}"#,
+    );
+    assert_eq!(sent, expected);
+}

@@ -1,0 +1,156 @@
+//! Items of a request's input as they are written: members in the order in which they stand here, texts the history's own.
+
+use std::borrow::Cow;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::agent::content::Image;
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Item<'a> {
+    /// A thought, with all that its next reader needs: the service keeps nothing of it.
+    Reasoning {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        summary: Vec<Value>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        content: Vec<Value>,
+        encrypted_content: String,
+    },
+    /// What the model said.
+    Message {
+        role: &'static str,
+        content: [OutputText<'a>; 1],
+        status: &'static str,
+        id: Cow<'a, str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        phase: Option<String>,
+    },
+    FunctionCall {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a str>,
+        call_id: Cow<'a, str>,
+        name: Cow<'a, str>,
+        arguments: Cow<'a, str>,
+    },
+    FunctionCallOutput {
+        call_id: Cow<'a, str>,
+        output: Cow<'a, str>,
+    },
+    /// What the model is told.
+    #[serde(untagged)]
+    Told {
+        role: Role,
+        content: Words<'a>,
+    },
+    /// An item of the service, which goes back as it came.
+    #[serde(untagged)]
+    Carried(Map<String, Value>),
+}
+
+#[derive(Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Role {
+    System,
+    Developer,
+    User,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Words<'a> {
+    Text(&'a str),
+    Parts(Vec<Part<'a>>),
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Part<'a> {
+    InputText { text: Cow<'a, str> },
+    InputImage { detail: &'static str, image_url: DataUrl<'a> },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "output_text")]
+pub(crate) struct OutputText<'a> {
+    text: &'a str,
+    annotations: [(); 0],
+}
+
+/// Put together while it is written: pictures are large.
+pub(crate) struct DataUrl<'a>(&'a Image);
+
+impl Serialize for DataUrl<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Image { mime_type, data, .. } = self.0;
+        serializer.collect_str(&format_args!("data:{mime_type};base64,{data}"))
+    }
+}
+
+impl<'a> Item<'a> {
+    pub(crate) fn said(text: &'a str, id: Cow<'a, str>, phase: Option<String>) -> Self {
+        let content = [OutputText { text, annotations: [] }];
+        Self::Message { role: "assistant", content, status: "completed", id, phase }
+    }
+
+    pub(crate) fn id(&self) -> Option<&str> {
+        match self {
+            Self::Reasoning { id, .. } => id.as_deref(),
+            Self::Message { id, .. } => Some(id),
+            Self::FunctionCall { id, .. } => *id,
+            Self::FunctionCallOutput { .. } | Self::Told { .. } => None,
+            Self::Carried(item) => item.get("id")?.as_str(),
+        }
+    }
+
+    /// Of what comes from a record: the ids of others are made to be sent.
+    pub(crate) fn without_id(mut self) -> Self {
+        match &mut self {
+            Self::Reasoning { id, .. } => *id = None,
+            Self::Carried(item) => {
+                item.shift_remove("id");
+            }
+            Self::Message { .. }
+            | Self::FunctionCall { .. }
+            | Self::FunctionCallOutput { .. }
+            | Self::Told { .. } => {}
+        }
+        self
+    }
+
+    /// Bytes of the texts that make it long.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Reasoning { encrypted_content, .. } => encrypted_content.len(),
+            Self::Message { content: [said], .. } => said.text.len(),
+            Self::FunctionCall { arguments, .. } => arguments.len(),
+            Self::FunctionCallOutput { output, .. } => output.len(),
+            Self::Told { content: Words::Text(text), .. } => text.len(),
+            Self::Told { content: Words::Parts(parts), .. } => parts.iter().map(Part::bytes).sum(),
+            Self::Carried(_) => 0,
+        }
+    }
+}
+
+impl<'a> Part<'a> {
+    pub(crate) fn text(text: impl Into<Cow<'a, str>>) -> Self {
+        Self::InputText { text: text.into() }
+    }
+
+    pub(crate) fn image(image: &'a Image) -> Self {
+        Self::InputImage { detail: "auto", image_url: DataUrl(image) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::InputText { text } if text.is_empty())
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::InputText { text } => text.len(),
+            Self::InputImage { image_url: DataUrl(image), .. } => image.data.len(),
+        }
+    }
+}
