@@ -6,8 +6,8 @@ use crate::app::arguments::{Place, Redriven};
 use crate::app::commands::{DONE, block_on, complain, read_settings, refuse, say};
 use crate::app::looking::{self, Named};
 use crate::app::service::StartError;
-use crate::app::usage::{self, Question};
 use crate::app::upkeep;
+use crate::app::usage::{self, Question};
 use crate::turn::views::work::WorkQuery;
 
 pub(super) fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {

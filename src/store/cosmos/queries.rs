@@ -183,6 +183,9 @@ mod tests {
             heads(&query).text(),
             "SELECT * FROM c WHERE c.tenant = @tenant AND c.user = @user AND c.kind = @kind AND c.state != @deleted ORDER BY c.createdAt DESC"
         );
-        assert!(!due(Timestamp(1), FeedScope::full_container()).text().contains("ORDER"), "one range after the other");
+        assert!(
+            !due(Timestamp(1), FeedScope::full_container()).text().contains("ORDER"),
+            "one range after the other"
+        );
     }
 }

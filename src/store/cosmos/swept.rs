@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use azure_data_cosmos::feed::FeedRange;
 use azure_data_cosmos::FeedScope;
+use azure_data_cosmos::feed::FeedRange;
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +82,7 @@ impl Section {
         limit: usize,
     ) -> Result<(Vec<Owed>, Option<Self>), StoreError> {
         let Self { is_in_scopes, range, token } = self;
-        let container =
-            if is_in_scopes { &containers.scopes } else { &containers.conversations };
+        let container = if is_in_scopes { &containers.scopes } else { &containers.conversations };
         let asked = queries::due(at, FeedScope::range(range.clone()));
         let how = (limit, Freshness::Latest);
         let pages: Pages<Due> =
