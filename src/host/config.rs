@@ -238,7 +238,7 @@ mod tests {
                     batch_size: 32,
                     new_batch_threshold: 96,
                     polling_interval_max: Duration::from_secs(2),
-                    visibility_timeout: Duration::ZERO,
+                    visibility_timeout: Duration::from_secs(15),
                     dequeue_count_max: 5,
                     is_base64: false,
                 },

@@ -35,7 +35,10 @@ const LONG_STOP: Duration = Duration::from_secs(70);
 const RECOVERY_MAX: Duration = Duration::from_secs(150);
 /// Tenants lie in different physical partitions.
 const TENANTS: usize = 8;
-const PARTITIONS: u32 = 64;
+const PARTITIONS_MIN: usize = 64;
+/// The emulator copies a whole partition for each batch: it grew slower and slower, until it no longer answered, where long
+/// runs had no more partitions than short ones.
+const CONVERSATIONS_OF_PARTITION: usize = 4;
 /// Clients that speak at the same time: so many that there is always work to kill, so few that it lasts a while.
 const AT_ONCE: std::ops::RangeInclusive<usize> = 4..=60;
 
@@ -142,9 +145,11 @@ impl Faults {
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    /// For so many conversations.
+    async fn start(count: usize) -> Self {
+        let partitions = PARTITIONS_MIN.max(count / CONVERSATIONS_OF_PARTITION);
         Self {
-            azure: Azure::start(PARTITIONS).await,
+            azure: Azure::start(u32::try_from(partitions).unwrap()).await,
             payments: PaymentsServer::start().await.unwrap(),
             clerk: Clerk::start().await,
             addresses: Arc::new(Mutex::new(vec![None; INSTANCES])),
@@ -430,7 +435,7 @@ fn record(kind: Kind, entries: &[Value]) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     let count = conversations();
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start(count).await;
     let mut instances = Vec::new();
     for number in 0..INSTANCES {
         instances.push(cluster.start_instance(number).await);
