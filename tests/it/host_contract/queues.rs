@@ -11,6 +11,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio::sync::{Semaphore, mpsc, watch};
+use turnwheel::host::ScriptRoot;
 
 use super::rig::{GOOD, Replace, Rig, Setting};
 use super::shelf::{SOON, Shelf};
@@ -119,6 +120,23 @@ async fn after_five_failures_a_message_goes_to_the_poison_queue_as_it_was() {
             "turn-poison: the handler answered 500 Internal Server Error"
         ]
     );
+}
+
+#[tokio::test]
+async fn a_message_that_failed_comes_back_after_the_wait_of_the_shipped_host_json() {
+    let root = ScriptRoot::embedded();
+    let setting = Setting { root, ..Setting::default() };
+    let fails = || async { StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let rig = Rig::start_with(handler(fails), setting).await;
+    rig.shelf.put(TURNS, "ring").await;
+    let is_waiting =
+        |hidden: Duration| (Duration::from_secs(1)..=Duration::from_secs(15)).contains(&hidden);
+    rig.shelf
+        .until("it is hidden for some seconds, and no longer", |state| {
+            state.renewals == 1 && state.hidden_for().is_some_and(is_waiting)
+        })
+        .await;
+    assert_eq!(rig.shelf.change(|state| state.deliveries), 1);
 }
 
 #[tokio::test]

@@ -41,6 +41,12 @@ impl State {
         self.messages.iter().filter(|one| one.queue == queue).map(|one| one.text.as_str()).collect()
     }
 
+    /// How long until the next message is visible.
+    pub(crate) fn hidden_for(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.messages.iter().map(|one| one.visible_at.saturating_duration_since(now)).min()
+    }
+
     fn find(&mut self, id: &str, receipt: &str) -> Result<usize, QueueError> {
         let found = self
             .messages
