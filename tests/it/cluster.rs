@@ -197,7 +197,7 @@ impl Cluster {
         for (instance, log) in self.logs.lock().unwrap().iter().enumerate() {
             let is_named = |line: &&str| {
                 let mut words = line.split(|letter: char| !letter.is_alphanumeric());
-                words.any(|word| word == conversation)
+                words.any(|word| word == conversation || word == "sweep")
             };
             let log = log.lock().unwrap();
             let named = log.lines().filter(is_named);
@@ -477,8 +477,12 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     pauses.sort();
     let p99 = pauses[(pauses.len() * 99).div_ceil(100) - 1];
     let twice = cluster.clerk.asked() - kept;
+    let sweeps: usize = {
+        let logs = cluster.logs.lock().unwrap();
+        logs.iter().map(|log| log.lock().unwrap().matches("the sweep rang").count()).sum()
+    };
     let told = format!(
-        "{count} prompts accepted, {} finished; {paid} writes done, 0 repeated, {asked} prompts asked for an outcome; {kept} answers kept, {twice} paid for in vain; {faults:?} in {:?}; longest pause p50 {:?}, p99 {p99:?}, max {:?}",
+        "{count} prompts accepted, {} finished; {paid} writes done, 0 repeated, {asked} prompts asked for an outcome; {kept} answers kept, {twice} paid for in vain; {faults:?} in {:?}; {sweeps} sweeps rang; longest pause p50 {:?}, p99 {p99:?}, max {:?}",
         endings.len(),
         began.elapsed(),
         pauses[pauses.len() / 2],
