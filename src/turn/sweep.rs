@@ -70,11 +70,7 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
         metrics.backlog(overdue);
     }
     if !rung.is_empty() {
-        tracing::info!(
-            count = rung.len(),
-            "the sweep rang for owed work, of {} conversations or schedules",
-            rung.len()
-        );
+        tracing::info!(count = rung.len(), "the sweep rang for what is owed");
     }
     Ok(rung.len())
 }

@@ -8,22 +8,27 @@ use crate::app::looking::{self, Named};
 use crate::app::service::StartError;
 use crate::app::upkeep;
 use crate::app::usage::{self, Question};
+use crate::settings::Settings;
 use crate::turn::views::work::WorkQuery;
 
+/// With the settings of this machine; where they have mistakes, these are told and nothing is done.
+fn with_settings(work: impl AsyncFnOnce(&Settings) -> u8) -> u8 {
+    match read_settings() {
+        Ok(settings) => block_on(async { work(&settings).await }),
+        Err(mistakes) => complain(&StartError::from(mistakes)),
+    }
+}
+
 pub(super) fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    let storage = match place.storage.of_upkeep(&settings) {
-        Ok(storage) => storage,
-        Err(text) => return refuse(text),
-    };
-    block_on(async {
+    with_settings(async |settings| {
+        let storage = match place.storage.of_upkeep(settings) {
+            Ok(storage) => storage,
+            Err(text) => return refuse(text),
+        };
         let done = match redriven {
-            None => Box::pin(upkeep::rebuild(&settings, &storage, &place.data)).await,
+            None => Box::pin(upkeep::rebuild(settings, &storage, &place.data)).await,
             Some(queue) => {
-                Box::pin(upkeep::redrive(&settings, (&storage, &place.data), queue.name())).await
+                Box::pin(upkeep::redrive(settings, (&storage, &place.data), queue.name())).await
             }
         };
         match done {
@@ -37,24 +42,16 @@ pub(super) fn upkeep(place: &Place, redriven: Option<Redriven>) -> u8 {
 }
 
 pub(super) fn why(named: &Named, data: &Path, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    block_on(async {
-        let asked = Box::pin(looking::ask_why(&settings, data, named)).await;
+    with_settings(async |settings| {
+        let asked = Box::pin(looking::ask_why(settings, data, named)).await;
         shown(asked, is_json, looking::told)
     })
 }
 
 pub(super) fn ls(query: WorkQuery, data: &Path, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
     let is_stuck = query.stuck.is_some();
-    block_on(async {
-        let asked = Box::pin(looking::ask_work(&settings, data, query)).await;
+    with_settings(async |settings| {
+        let asked = Box::pin(looking::ask_work(settings, data, query)).await;
         shown(asked, is_json, |report| looking::listed(report, is_stuck))
     })
 }
@@ -74,12 +71,8 @@ fn shown<T: serde::Serialize>(
 }
 
 pub(super) fn usage(question: Question, data: &Path, is_json: bool) -> u8 {
-    let settings = match read_settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return complain(&StartError::from(mistakes)),
-    };
-    block_on(async {
-        let asked = Box::pin(usage::ask(&settings, data, question)).await;
+    with_settings(async |settings| {
+        let asked = Box::pin(usage::ask(settings, data, question)).await;
         shown(asked, is_json, usage::table)
     })
 }
