@@ -38,7 +38,7 @@ pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> 
 async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
     let now = world.clock.now();
     let horizon = now.plus(AHEAD);
-    let stop_at = world.clock.monotonic() + world.limits.turn;
+    let began = world.clock.monotonic();
     let mut rung = HashMap::new();
     let mut continuation = None;
     let mut overdue = 0;
@@ -58,10 +58,10 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
         if continuation.is_none() {
             break;
         }
-        if world.clock.monotonic() > stop_at {
+        if world.clock.monotonic() > began + world.limits.turn {
             tracing::warn!(
                 count = rung.len(),
-                "the sweep ran out of time; the next one begins with what is owed longest"
+                "the sweep ran out of time; the next one begins elsewhere"
             );
             break;
         }
@@ -69,8 +69,16 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
     if let Some(metrics) = world.telemetry.metrics() {
         metrics.backlog(overdue);
     }
-    if !rung.is_empty() {
-        tracing::info!(count = rung.len(), "the sweep rang for what is owed");
+    let took = world.clock.monotonic().saturating_sub(began);
+    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    if took > AHEAD {
+        tracing::warn!(
+            count = rung.len(),
+            duration_ms,
+            "the sweep took longer than it rings ahead: what fell due meanwhile is late"
+        );
+    } else if !rung.is_empty() {
+        tracing::info!(count = rung.len(), duration_ms, "the sweep rang for what is owed");
     }
     Ok(rung.len())
 }

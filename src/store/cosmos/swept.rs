@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use azure_data_cosmos::FeedScope;
 use azure_data_cosmos::feed::FeedRange;
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::answer::of_request;
@@ -52,7 +52,11 @@ impl Swept {
         Ok(Self(sections))
     }
 
-    /// What the next of them owe, `limit` at most, and what is left then.
+    /// What the next of them owe, `limit` at most, and what is left then. Those that do not answer while others do come last:
+    /// one that stands still keeps nothing from the others.
+    ///
+    /// # Errors
+    /// None of them answered.
     pub(super) async fn next(
         self,
         containers: &Containers,
@@ -62,35 +66,47 @@ impl Swept {
         let Self(mut left) = self;
         let count = AT_ONCE.min(limit.max(1)).min(left.len());
         let each = limit / count.max(1);
-        let asked = left.drain(..count).map(|section| section.ask(containers, at, each));
-        let answers = try_join_all(asked).await?;
-        let mut items = Vec::new();
-        for (found, rest) in answers {
-            items.extend(found);
-            left.extend(rest);
+        let asked: Vec<Section> = left.drain(..count).collect();
+        let answers = join_all(asked.iter().map(|section| section.ask(containers, at, each))).await;
+        let (mut items, mut refused, mut failure) = (Vec::new(), Vec::new(), None);
+        for (section, answer) in asked.into_iter().zip(answers) {
+            match answer {
+                Ok((found, token)) => {
+                    items.extend(found);
+                    left.extend(token.map(|token| Section { token: Some(token), ..section }));
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    refused.push(section);
+                }
+            }
+        }
+        match failure {
+            Some(error) if refused.len() == count => return Err(error),
+            _ => left.extend(refused),
         }
         Ok((items, Some(Self(left)).filter(|Self(left)| !left.is_empty())))
     }
 }
 
 impl Section {
-    /// What it owes, and itself where there is more.
+    /// What it owes, and where there is more.
     async fn ask(
-        self,
+        &self,
         containers: &Containers,
         at: Timestamp,
         limit: usize,
-    ) -> Result<(Vec<Owed>, Option<Self>), StoreError> {
-        let Self { is_in_scopes, range, token } = self;
-        let container = if is_in_scopes { &containers.scopes } else { &containers.conversations };
-        let asked = queries::due(at, FeedScope::range(range.clone()));
+    ) -> Result<(Vec<Owed>, Option<String>), StoreError> {
+        let container =
+            if self.is_in_scopes { &containers.scopes } else { &containers.conversations };
+        let asked = queries::due(at, FeedScope::range(self.range.clone()));
         let how = (limit, Freshness::Latest);
         let pages: Pages<Due> =
-            Box::pin(Pages::begin("cosmos.due", container, &asked, how, token)).await?;
+            Box::pin(Pages::begin("cosmos.due", container, &asked, how, self.token.clone()))
+                .await?;
         let Part { items, token } = Box::pin(pages.next_part()).await?;
         let items = items.into_iter().map(Due::owed).collect::<Result<_, _>>()?;
-        let rest = token.map(|token| Self { is_in_scopes, range, token: Some(token) });
-        Ok((items, rest))
+        Ok((items, token))
     }
 }
 
