@@ -24,7 +24,7 @@ mod faults;
 mod story;
 
 const INSTANCES: usize = 3;
-const EVERY_DAY: usize = 60;
+const EVERY_DAY: usize = 40;
 /// For how long there are faults: at least so long, and longer with more conversations.
 const FAULTS: Duration = Duration::from_secs(75);
 const FAULTS_EACH: Duration = Duration::from_millis(375);
