@@ -52,6 +52,7 @@ use crate::settings::brakes::Brakes;
 use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 
+pub use books::Writers;
 pub use memory::EntryMemory;
 pub use stopping::Stops;
 
@@ -67,6 +68,8 @@ pub struct World {
     pub extensions: Vec<Arc<dyn Extension>>,
     pub entries: Arc<EntryMemory>,
     pub stops: Stops,
+    /// Of the tenants' books.
+    pub writers: Arc<Writers>,
     /// Carries notices; without one none are written.
     pub herald: Option<Arc<dyn notify::Herald>>,
     pub clock: Arc<dyn Clock>,

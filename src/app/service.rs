@@ -200,6 +200,7 @@ impl App {
             extensions: self.extensions,
             entries: Arc::new(entries(ports.embedded.is_some())),
             stops: Stops::default(),
+            writers: Arc::default(),
             herald: herald(settings, &clock, links)?,
             clock,
             worker,

@@ -56,6 +56,7 @@ pub(super) async fn rebuild(
         extensions: Vec::new(),
         entries: Arc::new(EntryMemory::default()),
         stops: Stops::default(),
+        writers: Arc::default(),
         herald: None,
         clock: tools.clock,
         ids: tools.ids,

@@ -115,7 +115,7 @@ fn conversations<'a>(sent: &'a [Sent], tag: &str) -> VecDeque<Vec<&'a Sent>> {
     conversations
 }
 
-/// The key's last part, which is the conversation's id or the tenant's.
+/// The key's last part, which is the conversation's id or the tenant's: they are the same.
 fn conversation_of(sent: &Sent) -> Option<String> {
     let key = sent.headers.get("x-ms-documentdb-partitionkey")?.to_str().ok()?;
     serde_json::from_str::<Vec<String>>(key).ok()?.pop()

@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::bench::case::Case;
+use crate::bench::case::{Case, Storage};
 use crate::bench::model::{FakeModel, Heard};
 use crate::bench::process::{Used, folder_bytes, used};
 use crate::bench::wire::{Sent, Wire};
@@ -49,7 +49,8 @@ impl Load<'_> {
         let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build();
         let client = client.map_err(io("make an HTTP client"))?;
         let base_urls = workers.iter().map(|worker| worker.base_url.clone()).collect();
-        let user = User { client, base_urls, tag: (*tag).to_owned() };
+        let tenant = (case.storage == Storage::Embedded).then(|| format!("bench-{tag}"));
+        let user = User { client, base_urls, tag: (*tag).to_owned(), tenant };
         // Connections, statements and memory as they are after a while; every place once.
         let warm = (0..case.conversations).map(|place| user.converse("warm", (place, 0), &[1]));
         try_join_all(warm).await?;
@@ -117,6 +118,9 @@ struct User {
     /// Of each worker.
     base_urls: Vec<String>,
     tag: String,
+    /// `None`: each conversation has one of its own, by its id. All that a tenant has lies in one physical partition of Cosmos,
+    /// and the emulator copies a whole one for each batch.
+    tenant: Option<String>,
 }
 
 impl User {
@@ -141,6 +145,7 @@ impl User {
         rounds: &[usize],
     ) -> Result<Vec<Duration>, BenchError> {
         let id = format!("{name}-{}-{place}-{number}", self.tag);
+        let tenant = self.tenant.as_ref().unwrap_or(&id);
         let workers = self.base_urls.len().max(1);
         let base_url = self.base_urls.get((place + number) % workers);
         let base_url = base_url.map(String::as_str).unwrap_or_default();
@@ -155,14 +160,14 @@ impl User {
             };
             let began = Instant::now();
             let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
-            let mut shown = self.ask(self.client.post(url).json(&prompt)).await?;
+            let mut shown = self.ask(tenant, self.client.post(url).json(&prompt)).await?;
             // Accepted, and still running when the wait was over.
             while let Some(prompt_id) = shown.get("promptId").and_then(Value::as_str)
                 && began.elapsed() < PATIENCE
             {
                 let path = format!("conversations/{id}/prompts/{prompt_id}");
                 let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
-                let seen = self.ask(self.client.get(url)).await?;
+                let seen = self.ask(tenant, self.client.get(url)).await?;
                 if seen.get("state").and_then(Value::as_str) != Some("running") {
                     shown = seen;
                 }
@@ -175,8 +180,12 @@ impl User {
         Ok(prompts)
     }
 
-    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, BenchError> {
-        let request = request.header("turnwheel-tenant", format!("bench-{}", self.tag));
+    async fn ask(
+        &self,
+        tenant: &str,
+        request: reqwest::RequestBuilder,
+    ) -> Result<Value, BenchError> {
+        let request = request.header("turnwheel-tenant", tenant);
         let answer = request.send().await.map_err(io("reach the worker"))?;
         let is_good = answer.status().is_success();
         let text = answer.text().await.map_err(io("read from the worker"))?;

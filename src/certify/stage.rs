@@ -182,6 +182,7 @@ impl Stage {
             extensions: order.extensions.clone(),
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),
+            writers: Arc::default(),
             herald: Some(Arc::clone(&self.crier) as _),
             clock: Arc::clone(&self.time) as _,
             ids: Arc::clone(&self.ids) as _,

@@ -2,6 +2,7 @@
 //! conversation is the truth: telling the books the same twice changes nothing, and telling them late loses nothing.
 
 pub(super) mod account;
+mod writers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::account::{Account, Room};
+pub use self::writers::Writers;
 use crate::agent::budget::{Held, Shortage};
 use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
@@ -139,7 +141,10 @@ pub(super) async fn enter(world: &World, head: &Head) -> Result<Entered, StoreEr
     let partition = Partition::Scope(head.tenant.clone());
     let (mut wait, mut silent) = (WAIT, 0);
     for _ in 0..TRIES_MAX {
-        let failed = match try_to_enter(world, head, &partition).await {
+        let turn = world.writers.turn(&head.tenant).await;
+        let tried = try_to_enter(world, head, &partition).await;
+        drop(turn);
+        let failed = match tried {
             Ok(entered) => return Ok(entered),
             Err(error @ StoreError::Unavailable(_)) if silent < SILENT_MAX => {
                 silent += 1;

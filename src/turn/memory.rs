@@ -1,6 +1,7 @@
 //! What a warm worker remembers between deliveries: entries, which never change, and the heads that it wrote last.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
@@ -14,6 +15,8 @@ use crate::turn::record;
 const BYTES_KEPT: u64 = 128 * 1024 * 1024;
 /// The same where only what is worked on is kept.
 const WORK_BYTES_KEPT: u64 = 32 * 1024 * 1024;
+/// Conversations that came to rest last: who waits for their answers reads them now.
+const RESTED_KEPT: usize = 64;
 /// Bytes of heads kept over all conversations, as they are stored.
 const HEAD_BYTES_KEPT: u64 = 4 * 1024 * 1024;
 /// What a head takes besides its text.
@@ -61,7 +64,8 @@ impl quick_cache::Weighter<ConversationKey, KnownHead> for HeadWeight {
 pub struct EntryMemory {
     cache: quick_cache::sync::Cache<ConversationKey, Remembered, Weight>,
     heads: quick_cache::sync::Cache<ConversationKey, KnownHead, HeadWeight>,
-    forgets_at_rest: bool,
+    /// Where entries are forgotten at rest: whose are still there, the one that has rested longest first.
+    rested: Option<Mutex<VecDeque<ConversationKey>>>,
 }
 
 impl std::fmt::Debug for EntryMemory {
@@ -77,14 +81,15 @@ impl Default for EntryMemory {
 }
 
 impl EntryMemory {
-    /// For a store whose reads cost little: keeps what is worked on, and forgets a conversation that has come to rest.
+    /// For a store whose reads cost little: keeps what is worked on, and forgets a conversation some time after it has come
+    /// to rest.
     pub fn of_work() -> Self {
-        Self { forgets_at_rest: true, ..Self::of_bytes(WORK_BYTES_KEPT) }
+        Self { rested: Some(Mutex::default()), ..Self::of_bytes(WORK_BYTES_KEPT) }
     }
 
     fn of_bytes(bytes: u64) -> Self {
         Self {
-            forgets_at_rest: false,
+            rested: None,
             cache: quick_cache::sync::Cache::with_weighter(1_000, bytes, Weight),
             heads: quick_cache::sync::Cache::with_weighter(1_000, HEAD_BYTES_KEPT, HeadWeight),
         }
@@ -107,11 +112,27 @@ impl EntryMemory {
 
     /// For the next delivery: the head in the version that this etag names, `bytes` long as it is stored.
     pub(super) fn keep_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
-        if self.forgets_at_rest && head.phase == Phase::Idle {
-            return self.forget(key);
+        if let Some(rested) = &self.rested
+            && head.phase == Phase::Idle
+        {
+            return self.rest(key, &mut rested.lock().unwrap_or_else(PoisonError::into_inner));
         }
         let known = KnownHead { etag, head: Arc::new(head), bytes: bytes as u64 };
         self.heads.insert(key.clone(), known);
+    }
+
+    /// Its head is forgotten now, and its entries when so many others have come to rest after it.
+    fn rest(&self, key: &ConversationKey, rested: &mut VecDeque<ConversationKey>) {
+        self.heads.remove(key);
+        rested.retain(|earlier| earlier != key);
+        rested.push_back(key.clone());
+        if rested.len() > RESTED_KEPT
+            && let Some(longest) = rested.pop_front()
+            // It may be at work again; then it comes to rest again.
+            && self.heads.peek(&longest).is_none()
+        {
+            self.cache.remove(&longest);
+        }
     }
 
     /// All entries up to the head's `seq`, in order. What is remembered is not read again; a gap below the head's `seq`

@@ -91,6 +91,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         extensions: Vec::new(),
         entries: Arc::new(EntryMemory::default()),
         stops: Stops::default(),
+        writers: Arc::default(),
         herald: None,
         clock,
         worker: WorkerId::new(ids.fresh()),

@@ -124,6 +124,7 @@ pub(super) async fn world(
         ids,
         probe: Arc::new(NoProbe),
         stops: Stops::default(),
+        writers: Arc::default(),
         limits: Limits::default(),
         money: Arc::default(),
         brakes: Arc::default(),

@@ -207,6 +207,7 @@ impl Bench {
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),
+            writers: Arc::default(),
             herald: None,
             clock: Arc::new(RuntimeClock { ahead, ..self.clock }),
             worker: WorkerId::new(self.ids.fresh()),

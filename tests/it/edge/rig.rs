@@ -228,6 +228,7 @@ impl Rig {
             extensions: Vec::new(),
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),
+            writers: Arc::default(),
             herald: None,
             clock: Arc::clone(&clock) as _,
             ids,
