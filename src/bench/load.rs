@@ -118,8 +118,8 @@ struct User {
     /// Of each worker.
     base_urls: Vec<String>,
     tag: String,
-    /// `None`: each conversation has one of its own, by its id. All that a tenant has lies in one physical partition of Cosmos,
-    /// and the emulator copies a whole one for each batch.
+    /// `None`: each conversation has one of its own, by its id. All that a tenant has lies in one physical partition of the
+    /// emulator, which copies a whole one for each batch.
     tenant: Option<String>,
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::account::{Account, Room};
 pub use self::writers::Writers;
-use crate::agent::budget::{Held, Shortage};
+use crate::agent::budget::{Held, Level, Shortage};
 use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
 use crate::agent::usage::Tally;
@@ -141,7 +141,7 @@ pub(super) async fn enter(world: &World, head: &Head) -> Result<Entered, StoreEr
     let partition = Partition::Scope(head.tenant.clone());
     let (mut wait, mut silent) = (WAIT, 0);
     for _ in 0..TRIES_MAX {
-        let turn = world.writers.turn(&head.tenant).await;
+        let turn = world.writers.turn(shared(world, head)).await;
         let tried = try_to_enter(world, head, &partition).await;
         drop(turn);
         let failed = match tried {
@@ -158,6 +158,14 @@ pub(super) async fn enter(world: &World, head: &Head) -> Result<Entered, StoreEr
         wait = (wait * 2).min(WAIT_MAX);
     }
     Err(StoreError::Conflict)
+}
+
+/// What others write into too.
+fn shared(world: &World, head: &Head) -> writers::Books {
+    let of_others =
+        |(level, _, _): &(Level, &str, _)| matches!(level, Level::Agent | Level::Tenant);
+    let is_users = !world.money.accounts_of(head).iter().any(of_others);
+    (head.tenant.clone(), is_users.then(|| head.user.clone()))
 }
 
 /// From ½ to 1½: who lost together does not come back together.

@@ -1,7 +1,7 @@
 //! What a warm worker remembers between deliveries: entries, which never change, and the heads that it wrote last.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::agent::entry::Entry;
 use crate::agent::head::Head;
@@ -100,6 +100,9 @@ impl EntryMemory {
     /// # Errors
     /// [`StoreError::Corrupt`]: a person has to look.
     pub(super) fn head(&self, key: &ConversationKey, stored: &Stored) -> Result<Head, StoreError> {
+        if let Some(mut rested) = self.rested() {
+            rested.retain(|earlier| earlier != key);
+        }
         match self.heads.remove(key) {
             Some((_, known)) if known.etag == stored.etag => {
                 let head = Arc::unwrap_or_clone(known.head);
@@ -112,10 +115,10 @@ impl EntryMemory {
 
     /// For the next delivery: the head in the version that this etag names, `bytes` long as it is stored.
     pub(super) fn keep_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
-        if let Some(rested) = &self.rested
-            && head.phase == Phase::Idle
+        if head.phase == Phase::Idle
+            && let Some(mut rested) = self.rested()
         {
-            return self.rest(key, &mut rested.lock().unwrap_or_else(PoisonError::into_inner));
+            return self.rest(key, &mut rested);
         }
         let known = KnownHead { etag, head: Arc::new(head), bytes: bytes as u64 };
         self.heads.insert(key.clone(), known);
@@ -128,11 +131,14 @@ impl EntryMemory {
         rested.push_back(key.clone());
         if rested.len() > RESTED_KEPT
             && let Some(longest) = rested.pop_front()
-            // It may be at work again; then it comes to rest again.
-            && self.heads.peek(&longest).is_none()
         {
             self.cache.remove(&longest);
         }
+    }
+
+    fn rested(&self) -> Option<MutexGuard<'_, VecDeque<ConversationKey>>> {
+        let rested = self.rested.as_ref()?;
+        Some(rested.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All entries up to the head's `seq`, in order. What is remembered is not read again; a gap below the head's `seq`
@@ -229,5 +235,47 @@ impl EntryMemory {
     fn keep(&self, key: ConversationKey, incarnation: &str, entries: Entries, bytes: u64) {
         let incarnation = incarnation.to_owned();
         self.cache.insert(key, Remembered { incarnation, entries, bytes });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn idle(number: usize) -> Head {
+        let head = json!({
+            "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": format!("c{number}"),
+            "incarnation": "0a1b2c3d", "commitId": "k", "revision": 1, "phase": {"owed": "idle"},
+            "seq": 9, "eventSeq": 9, "turn": 2, "epoch": 4, "agent": "clerk",
+            "createdAt": 0, "updatedAt": 0,
+        });
+        serde_json::from_str(&head.to_string()).unwrap()
+    }
+
+    /// A conversation whose entries are remembered comes to rest.
+    fn rest(memory: &EntryMemory, number: usize) {
+        let head = idle(number);
+        memory.keep(head.key(), &head.incarnation, Entries::default(), 0);
+        memory.keep_head(&head.key(), ETag("1".to_owned()), head, 0);
+    }
+
+    fn is_kept(memory: &EntryMemory, number: usize) -> bool {
+        memory.known(&idle(number).key(), &idle(number).incarnation).is_some()
+    }
+
+    #[test]
+    fn what_has_rested_longest_is_forgotten_and_never_what_is_at_work() {
+        let memory = EntryMemory::of_work();
+        (0..RESTED_KEPT).for_each(|number| rest(&memory, number));
+        assert!((0..RESTED_KEPT).all(|number| is_kept(&memory, number)));
+        // Somebody works on the first one again.
+        let document = record::head_document(&idle(0)).unwrap();
+        memory.head(&idle(0).key(), &Stored { document, etag: ETag("1".to_owned()) }).unwrap();
+        (RESTED_KEPT..RESTED_KEPT + 2).for_each(|number| rest(&memory, number));
+        assert!(is_kept(&memory, 0), "it is at work");
+        assert!(!is_kept(&memory, 1), "it has rested longest");
+        assert!((2..RESTED_KEPT + 2).all(|number| is_kept(&memory, number)));
     }
 }

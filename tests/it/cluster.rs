@@ -1,8 +1,9 @@
 //! Three instances on one storage account and one Cosmos account, killed, stopped in their middle and started at random, while
 //! the accounts have bad hours of their own: every conversation comes to its end, with the record of a day without faults, and
-//! no payment is made twice.
+//! no payment is made twice. Each instance sweeps, as a `dev` does; in Azure one of them would.
 //!
-//! `TURNWHEEL_CLUSTER` says how many conversations; without it, few enough for every day. The faults last as long as the work.
+//! `TURNWHEEL_CLUSTER` says how many conversations; without it, few enough for every day. There are faults until the work is
+//! done, and for 75 s at most, longer with many conversations.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -24,8 +25,9 @@ mod faults;
 mod story;
 
 const INSTANCES: usize = 3;
+const QUEUE_PREFIX: &str = "cluster";
 const EVERY_DAY: usize = 40;
-/// For how long there are faults: at least so long, and longer with more conversations.
+/// For how long there are faults while work is left: so long, and longer with many conversations.
 const FAULTS: Duration = Duration::from_secs(75);
 const FAULTS_EACH: Duration = Duration::from_millis(375);
 /// For an instance to come up, on a machine that is busy with all the others.
@@ -81,7 +83,7 @@ impl Cluster {
         settings.push(("AZURE_OPENAI_API_KEY", "a-key".to_owned()));
         let data = self.folder.path().join(number.to_string());
         let starting = tokio::task::spawn_blocking(move || {
-            let arguments = ["--storage", "azure", "--queue-prefix", "cluster"];
+            let arguments = ["--storage", "azure", "--queue-prefix", QUEUE_PREFIX];
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
             // An account that is too busy for a moment ends a start; whoever runs the service starts it again.
             let deadline = Instant::now() + START_MAX;
@@ -144,10 +146,10 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     for ending in &endings {
         let payments = cluster.payments_of(&ending.story.conversation);
         check(ending, &payments, &expected);
-        asked += usize::from(ending.was_asked_for_outcome);
+        asked += usize::from(ending.seen.is_asked_for_outcome);
         paid += payments.len();
         kept += answers(&ending.entries);
-        pauses.push(longest_pause(&ending.entries));
+        pauses.push(longest_pause(ending));
     }
     pauses.sort();
     let p99 = pauses[(pauses.len() * 99).div_ceil(100) - 1];
@@ -168,7 +170,6 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     writeln!(std::io::stderr(), "{told}").unwrap();
     assert!(p99 <= RECOVERY_MAX, "recovery took {p99:?}");
     assert!(faults.count() >= 3, "only {faults:?}: nothing was proved");
-    // A fault meets at most what is under way.
-    assert!(twice <= faults.count() * at_once, "{twice} answers were paid for in vain");
+    assert!(twice <= faults.count(), "{twice} answers were paid for in vain");
     drop(instances);
 }

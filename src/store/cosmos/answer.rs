@@ -143,6 +143,6 @@ fn wait(retry_after: Option<Duration>) -> String {
     retry_after.map_or_else(String::new, |after| format!("; again in {} ms", after.as_millis()))
 }
 
-fn unavailable(text: String, source: Option<CosmosError>) -> StoreError {
+pub(super) fn unavailable(text: String, source: Option<CosmosError>) -> StoreError {
     StoreError::Unavailable(Box::new(Fault { text, source }))
 }

@@ -8,7 +8,7 @@ use azure_data_cosmos::feed::FeedRange;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::answer::of_request;
+use super::answer::{of_request, unavailable};
 use super::pages::{Pages, Part};
 use super::queries;
 use crate::azure::cosmos::Containers;
@@ -21,7 +21,15 @@ const AT_ONCE: usize = 8;
 
 /// What is left of a look.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Swept(VecDeque<Section>);
+pub(super) struct Swept {
+    left: VecDeque<Section>,
+    /// Those that did not answer while others did: they are asked once more when nothing else is left, so that one that
+    /// stands still keeps nothing from the others.
+    refused: VecDeque<Section>,
+    has_answer: bool,
+    /// Why a section that was asked once more did not answer then either.
+    failure: Option<String>,
+}
 
 /// A physical partition of one of the containers, and how far it was read.
 #[derive(Serialize, Deserialize)]
@@ -49,43 +57,58 @@ impl Swept {
         )]
         let first = (SystemIds.chance() * sections.len() as f64) as usize;
         sections.rotate_left(first.min(sections.len()));
-        Ok(Self(sections))
+        Ok(Self { left: sections, refused: VecDeque::new(), has_answer: false, failure: None })
     }
 
-    /// What the next of them owe, `limit` at most, and what is left then. Those that do not answer while others do come last:
-    /// one that stands still keeps nothing from the others.
+    /// What the next of them owe, `limit` at most, and what is left then.
     ///
     /// # Errors
-    /// None of them answered.
+    /// Nobody has answered; or everybody was asked, and some did not answer twice.
     pub(super) async fn next(
-        self,
+        mut self,
         containers: &Containers,
         at: Timestamp,
         limit: usize,
     ) -> Result<(Vec<Owed>, Option<Self>), StoreError> {
-        let Self(mut left) = self;
-        let count = AT_ONCE.min(limit.max(1)).min(left.len());
+        let is_again = self.left.is_empty();
+        let sections = if is_again { &mut self.refused } else { &mut self.left };
+        let count = AT_ONCE.min(limit.max(1)).min(sections.len());
         let each = limit / count.max(1);
-        let asked: Vec<Section> = left.drain(..count).collect();
+        let asked: Vec<Section> = sections.drain(..count).collect();
         let answers = join_all(asked.iter().map(|section| section.ask(containers, at, each))).await;
-        let (mut items, mut refused, mut failure) = (Vec::new(), Vec::new(), None);
+        let mut items = Vec::new();
+        let mut failed = None;
         for (section, answer) in asked.into_iter().zip(answers) {
             match answer {
                 Ok((found, token)) => {
+                    self.has_answer = true;
                     items.extend(found);
-                    left.extend(token.map(|token| Section { token: Some(token), ..section }));
+                    self.left.extend(token.map(|token| Section { token: Some(token), ..section }));
                 }
+                Err(error) if is_again => self.failure = Some(error.to_string()),
                 Err(error) => {
-                    failure = Some(error);
-                    refused.push(section);
+                    failed = Some(error);
+                    self.refused.push_back(section);
                 }
             }
         }
-        match failure {
-            Some(error) if refused.len() == count => return Err(error),
-            _ => left.extend(refused),
+        if let Some(error) = failed
+            && !self.has_answer
+        {
+            return Err(error);
         }
-        Ok((items, Some(Self(left)).filter(|Self(left)| !left.is_empty())))
+        if !self.left.is_empty() || !self.refused.is_empty() {
+            return Ok((items, Some(self)));
+        }
+        match self.failure.take() {
+            None => Ok((items, None)),
+            Some(why) if items.is_empty() => Err(unavailable(
+                format!("not every physical partition of Cosmos answered: {why}"),
+                None,
+            )),
+            // What was found first; the failure is told by the call after it.
+            Some(why) => Ok((items, Some(Self { failure: Some(why), ..self }))),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who writes into the books of one tenant from this process takes turns: at the same time all but one would lose, and read
+//! Who writes into the same books from this process takes turns: at the same time all but one would lose, and read
 //! everything again. Nothing depends on it: other processes write too.
 
 use std::collections::HashMap;
@@ -7,32 +7,35 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::ids::TenantId;
+use crate::ids::{TenantId, UserId};
+
+/// A tenant's, or only one user's of them: where nothing bounds what agents and tenants spend, users do not meet.
+pub(super) type Books = (TenantId, Option<UserId>);
 
 /// Who has waited so long goes ahead: a store that does not answer one of them shall not hold up the others.
 const WAIT_MAX: Duration = Duration::from_millis(500);
-/// Tenants whose books nobody writes into are forgotten when there are so many.
-const TENANTS_MAX: usize = 1_000;
+/// Books that nobody writes into are forgotten when there are so many.
+const BOOKS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]
-pub struct Writers(std::sync::Mutex<HashMap<TenantId, Weak<Mutex<()>>>>);
+pub struct Writers(std::sync::Mutex<HashMap<Books, Weak<Mutex<()>>>>);
 
 impl Writers {
     /// Until it is dropped, others of this process wait.
-    pub(super) async fn turn(&self, tenant: &TenantId) -> Option<OwnedMutexGuard<()>> {
-        tokio::time::timeout(WAIT_MAX, self.of(tenant).lock_owned()).await.ok()
+    pub(super) async fn turn(&self, books: Books) -> Option<OwnedMutexGuard<()>> {
+        tokio::time::timeout(WAIT_MAX, self.of(books).lock_owned()).await.ok()
     }
 
-    fn of(&self, tenant: &TenantId) -> Arc<Mutex<()>> {
+    fn of(&self, books: Books) -> Arc<Mutex<()>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(tenant).and_then(Weak::upgrade) {
+        if let Some(known) = all.get(&books).and_then(Weak::upgrade) {
             return known;
         }
-        if all.len() >= TENANTS_MAX {
+        if all.len() >= BOOKS_MAX {
             all.retain(|_, turn| turn.strong_count() > 0);
         }
         let new = Arc::default();
-        all.insert(tenant.clone(), Arc::downgrade(&new));
+        all.insert(books, Arc::downgrade(&new));
         new
     }
 }
@@ -41,30 +44,35 @@ impl Writers {
 mod tests {
     use super::*;
 
+    fn of(tenant: &str, user: Option<&str>) -> Books {
+        (TenantId::new(tenant), user.map(UserId::new))
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn writers_of_one_tenant_take_turns_but_wait_for_nobody_for_long() {
+    async fn writers_of_the_same_books_take_turns_but_wait_for_nobody_for_long() {
         let writers = Writers::default();
-        let (one, other) = (TenantId::new("one"), TenantId::new("other"));
-        let first = writers.turn(&one).await;
+        let first = writers.turn(of("one", Some("ada"))).await;
         assert!(first.is_some());
-        assert!(writers.turn(&other).await.is_some(), "another tenant's books are others");
+        for other in [of("one", Some("bob")), of("one", None), of("other", Some("ada"))] {
+            assert!(writers.turn(other).await.is_some());
+        }
         let began = tokio::time::Instant::now();
-        assert!(writers.turn(&one).await.is_none());
+        assert!(writers.turn(of("one", Some("ada"))).await.is_none());
         assert_eq!(began.elapsed(), WAIT_MAX);
         drop(first);
-        assert!(writers.turn(&one).await.is_some());
+        assert!(writers.turn(of("one", Some("ada"))).await.is_some());
     }
 
     #[tokio::test]
-    async fn tenants_that_are_at_rest_are_forgotten() {
+    async fn books_that_nobody_writes_into_are_forgotten() {
         let writers = Writers::default();
-        let kept = writers.turn(&TenantId::new("kept")).await;
-        for number in 0..2 * TENANTS_MAX {
-            assert!(writers.turn(&TenantId::new(format!("t{number}"))).await.is_some());
+        let kept = writers.turn(of("kept", None)).await;
+        for number in 0..2 * BOOKS_MAX {
+            assert!(writers.turn(of(&format!("t{number}"), None)).await.is_some());
         }
         let known = writers.0.lock().unwrap();
-        assert!(known.len() <= TENANTS_MAX, "{}", known.len());
-        assert!(known.contains_key(&TenantId::new("kept")));
+        assert!(known.len() <= BOOKS_MAX, "{}", known.len());
+        assert!(known.contains_key(&of("kept", None)));
         drop(kept);
     }
 }

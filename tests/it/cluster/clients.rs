@@ -6,12 +6,17 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use turnwheel::payments::Payment;
 
-use super::story::{Ending, Kind, Story};
+use super::story::{Ending, Kind, Seen, Story};
 use super::{Cluster, INSTANCES};
 
 /// For one conversation from its beginning to its end, whatever comes between, on a machine that does other things too.
 const PATIENCE: Duration = Duration::from_mins(10);
 const STEER: &str = "Be quick.";
+
+#[expect(clippy::disallowed_methods, reason = "it is compared with what other processes wrote")]
+fn now() -> jiff::Timestamp {
+    jiff::Timestamp::now()
+}
 
 impl Cluster {
     /// One of the instances that are up.
@@ -49,13 +54,13 @@ impl Cluster {
     pub(super) async fn play(&self, number: usize) -> Ending {
         let story = Story::new(number);
         let deadline = Instant::now() + PATIENCE;
-        let mut was_asked_for_outcome = false;
+        let mut seen = Seen::default();
         loop {
             let is_late = Instant::now() > deadline;
             let stuck = if is_late { self.told_of(&story).await } else { String::new() };
             assert!(stuck.is_empty(), "{stuck}");
-            if let Some((prompt, entries)) = self.round(&story, &mut was_asked_for_outcome).await {
-                return Ending { story, entries, prompt, was_asked_for_outcome };
+            if let Some((prompt, entries)) = self.round(&story, &mut seen).await {
+                return Ending { story, entries, prompt, seen };
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
@@ -73,21 +78,18 @@ impl Cluster {
     }
 
     /// What a client does once; the prompt and the record when everything has ended.
-    async fn round(
-        &self,
-        story: &Story,
-        was_asked_for_outcome: &mut bool,
-    ) -> Option<(Value, Vec<Value>)> {
+    async fn round(&self, story: &Story, seen: &mut Seen) -> Option<(Value, Vec<Value>)> {
         let Story { tenant, conversation, base, body, kind } = story;
         let key = format!("begin-{conversation}");
         let accepted = self.ask(tenant, "/api/prompts", Some((&key, body))).await?;
+        seen.accepted_at.get_or_insert_with(now);
         let has_landed = *kind != Kind::Steered || self.steer(story).await?;
         let prompt_id = accepted["promptId"].as_str().unwrap();
         let prompt = self.ask(tenant, &format!("{base}/prompts/{prompt_id}?wait=5"), None).await?;
         let shown = self.ask(tenant, base, None).await?;
         for approval in shown["pendingApprovals"].as_array().unwrap() {
             let decision = if approval["kind"] == "outcome" {
-                *was_asked_for_outcome = true;
+                seen.is_asked_for_outcome = true;
                 let is_paid = self.is_paid(conversation, &approval["arguments"]);
                 if is_paid { "happened" } else { "did_not_happen" }
             } else {

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Cluster, INSTANCES};
+use turnwheel::queue::TURNS;
+
+use super::{Cluster, INSTANCES, QUEUE_PREFIX};
 use crate::support::azure::signal;
 use crate::support::process::Dev;
 
@@ -20,13 +22,15 @@ pub(super) struct Faults {
     throttled: usize,
     silences_of_storage: usize,
     restarts_of_storage: usize,
+    queues_deleted: usize,
 }
 
 impl Faults {
     pub(super) fn count(&self) -> usize {
         let stops = self.stops + self.long_stops;
         let of_storage = self.silences_of_storage + self.restarts_of_storage;
-        self.kills + stops + self.restarts_of_cosmos + self.throttled + of_storage
+        let of_cosmos = self.restarts_of_cosmos + self.throttled;
+        self.kills + stops + of_cosmos + of_storage + self.queues_deleted
     }
 }
 
@@ -45,7 +49,7 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(dice.u64(100..1_000))).await;
             let number = dice.usize(..INSTANCES);
             let shortly = Duration::from_millis(dice.u64(..1_500));
-            match dice.u8(..20) {
+            match dice.u8(..22) {
                 0..10 => {
                     self.addresses.lock().unwrap()[number] = None;
                     instances[number].kill();
@@ -73,9 +77,13 @@ impl Cluster {
                     self.azure.silence_storage(shortly).await;
                     faults.silences_of_storage += 1;
                 }
-                _ => {
+                19 => {
                     self.azure.restart_storage(shortly).await;
                     faults.restarts_of_storage += 1;
+                }
+                _ => {
+                    self.azure.delete_queue(&format!("{QUEUE_PREFIX}-{TURNS}")).await;
+                    faults.queues_deleted += 1;
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use turnwheel::azure::cosmos::CONTAINERS;
+use turnwheel::azure::storage::{Sending, queues};
 use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
 
 use crate::support::cosmos_emulator::{self, Container, CosmosHost};
@@ -82,6 +83,13 @@ impl Azure {
             }
         };
         *self.storage.lock().unwrap() = Some(started);
+    }
+
+    /// With all that is on it: who sends next makes it anew.
+    pub(crate) async fn delete_queue(&self, name: &str) {
+        let account = self.storage.lock().unwrap().as_ref().map(Azurite::account).unwrap();
+        let service = queues(&account, None, &Sending::default()).unwrap();
+        service.queue_client(name).unwrap().delete(None).await.unwrap();
     }
 
     fn storage_process(&self) -> u32 {

@@ -77,6 +77,25 @@ async fn a_partition_that_does_not_answer_keeps_nothing_from_the_others_and_is_a
 }
 
 #[tokio::test]
+async fn partitions_that_answer_not_even_twice_are_told_when_all_others_were_asked() {
+    let emulator = in_process(PARTITIONS);
+    let owed = overdue(&emulator).await;
+    let rule = refused_queries(None);
+    let store = store(&emulator, vec![Arc::clone(&rule)]).await;
+    rule.disable();
+    let first = store.due(Timestamp(1), 800, None).await.unwrap();
+    rule.enable();
+    let second = store.due(Timestamp(1), 800, first.continuation.as_deref()).await.unwrap();
+    assert_eq!(second.items.len(), 0, "half of them do not answer");
+    let told = store.due(Timestamp(1), 800, second.continuation.as_deref()).await.unwrap_err();
+    assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
+    rule.disable();
+    let again = store.due(Timestamp(1), 800, second.continuation.as_deref()).await.unwrap();
+    let found = [first.items, again.items].concat();
+    assert_eq!(found.into_iter().map(|owed| owed.partition).collect::<BTreeSet<_>>(), owed);
+}
+
+#[tokio::test]
 async fn an_account_that_does_not_answer_ends_the_look() {
     let emulator = in_process(PARTITIONS);
     overdue(&emulator).await;
