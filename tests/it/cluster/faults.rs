@@ -82,8 +82,9 @@ impl Cluster {
                     faults.restarts_of_storage += 1;
                 }
                 _ => {
-                    self.azure.delete_queue(&format!("{QUEUE_PREFIX}-{TURNS}")).await;
-                    faults.queues_deleted += 1;
+                    let was_there =
+                        self.azure.delete_queue(&format!("{QUEUE_PREFIX}-{TURNS}")).await;
+                    faults.queues_deleted += usize::from(was_there);
                 }
             }
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use azure_core::http::StatusCode;
 use turnwheel::azure::cosmos::CONTAINERS;
 use turnwheel::azure::storage::{Sending, queues};
 use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
@@ -85,11 +86,15 @@ impl Azure {
         *self.storage.lock().unwrap() = Some(started);
     }
 
-    /// With all that is on it: who sends next makes it anew.
-    pub(crate) async fn delete_queue(&self, name: &str) {
+    /// With all that is on it: who sends next makes it anew. Whether it was there: until somebody sends it is gone.
+    pub(crate) async fn delete_queue(&self, name: &str) -> bool {
         let account = self.storage.lock().unwrap().as_ref().map(Azurite::account).unwrap();
         let service = queues(&account, None, &Sending::default()).unwrap();
-        service.queue_client(name).unwrap().delete(None).await.unwrap();
+        match service.queue_client(name).unwrap().delete(None).await {
+            Ok(_) => true,
+            Err(error) if error.http_status() == Some(StatusCode::NotFound) => false,
+            Err(error) => panic!("the queue {name} can't be deleted: {error}"),
+        }
     }
 
     fn storage_process(&self) -> u32 {
