@@ -10,14 +10,16 @@ use crate::support::azure::signal;
 use crate::support::process::Dev;
 
 /// Longer than any claim holds: who goes on after it finds that others have done the work.
-const LONG_STOP: Duration = Duration::from_secs(70);
+const LONG_FREEZE: Duration = Duration::from_secs(70);
+/// What a process that was frozen would do wrong, it does in its first moments.
+const WAKING: Duration = Duration::from_secs(2);
 
 /// What happened to the instances and their accounts.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     kills: usize,
-    stops: usize,
-    long_stops: usize,
+    freezes: usize,
+    long_freezes: usize,
     restarts_of_cosmos: usize,
     throttled: usize,
     silences_of_storage: usize,
@@ -25,12 +27,18 @@ pub(super) struct Faults {
     queues_deleted: usize,
 }
 
+/// An instance that stands still.
+struct Frozen {
+    address: Option<String>,
+    until: Instant,
+}
+
 impl Faults {
     pub(super) fn count(&self) -> usize {
-        let stops = self.stops + self.long_stops;
+        let freezes = self.freezes + self.long_freezes;
         let of_storage = self.silences_of_storage + self.restarts_of_storage;
         let of_cosmos = self.restarts_of_cosmos + self.throttled;
-        self.kills + stops + of_cosmos + of_storage + self.queues_deleted
+        self.kills + freezes + of_cosmos + of_storage + self.queues_deleted
     }
 }
 
@@ -45,11 +53,19 @@ impl Cluster {
         let mut dice = fastrand::Rng::with_seed(7);
         let began = Instant::now();
         let mut faults = Faults::default();
+        let mut frozen: [Option<Frozen>; INSTANCES] = [const { None }; INSTANCES];
         while !is_done.load(Ordering::SeqCst) && began.elapsed() < span {
             tokio::time::sleep(Duration::from_millis(dice.u64(100..1_000))).await;
-            let number = dice.usize(..INSTANCES);
+            for (number, instance) in instances.iter().enumerate() {
+                if let Some(over) = frozen[number].take_if(|frozen| Instant::now() >= frozen.until)
+                {
+                    self.let_go(instance, number, over);
+                }
+            }
+            let awake: Vec<usize> = (0..INSTANCES).filter(|at| frozen[*at].is_none()).collect();
+            let number = awake[dice.usize(..awake.len())];
             let shortly = Duration::from_millis(dice.u64(..1_500));
-            match dice.u8(..22) {
+            match dice.u8(..21) {
                 0..10 => {
                     self.addresses.lock().unwrap()[number] = None;
                     instances[number].kill();
@@ -58,12 +74,14 @@ impl Cluster {
                     instances[number] = self.start_instance(number).await;
                 }
                 10..14 => {
-                    self.stop(&instances[number], number, shortly).await;
-                    faults.stops += 1;
+                    let short = self.freeze(&instances[number], number, shortly);
+                    tokio::time::sleep(shortly).await;
+                    self.let_go(&instances[number], number, short);
+                    faults.freezes += 1;
                 }
-                14 if is_long => {
-                    self.stop(&instances[number], number, LONG_STOP).await;
-                    faults.long_stops += 1;
+                14 if is_long && awake.len() > 1 => {
+                    frozen[number] = Some(self.freeze(&instances[number], number, LONG_FREEZE));
+                    faults.long_freezes += 1;
                 }
                 14..16 => {
                     self.azure.restart_cosmos(shortly).await;
@@ -88,15 +106,24 @@ impl Cluster {
                 }
             }
         }
+        for (number, instance) in instances.iter().enumerate() {
+            if let Some(over) = frozen[number].take() {
+                self.let_go(instance, number, over);
+                tokio::time::sleep(WAKING).await;
+            }
+        }
         (faults, instances)
     }
 
     /// Stands still in its middle, as a frozen machine does, and knows nothing of it afterwards.
-    async fn stop(&self, instance: &Dev, number: usize, span: Duration) {
+    fn freeze(&self, instance: &Dev, number: usize, span: Duration) -> Frozen {
         let address = self.addresses.lock().unwrap()[number].take();
         signal("-STOP", instance.id());
-        tokio::time::sleep(span).await;
+        Frozen { address, until: Instant::now() + span }
+    }
+
+    fn let_go(&self, instance: &Dev, number: usize, over: Frozen) {
         signal("-CONT", instance.id());
-        self.addresses.lock().unwrap()[number] = address;
+        self.addresses.lock().unwrap()[number] = over.address;
     }
 }

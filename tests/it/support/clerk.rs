@@ -1,8 +1,8 @@
 //! A model that is a payments clerk: what it answers follows from what it reads, so that any number of workers may ask it in
 //! any order; and it counts how often it was asked.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -17,17 +17,20 @@ use crate::support::fake_model::{Call, Script, stream_script};
 /// Long enough that faults come while it speaks.
 const THINKS: Duration = Duration::from_millis(60);
 
+/// How often it was asked in each conversation.
+type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
+
 /// Serves until it is dropped.
 pub(crate) struct Clerk {
     /// The base URL, up to and with `/openai/v1`.
     pub(crate) url: String,
-    asked: Arc<AtomicUsize>,
+    asked: Asked,
     server: JoinHandle<()>,
 }
 
 impl Clerk {
     pub(crate) async fn start() -> Self {
-        let asked = Arc::new(AtomicUsize::new(0));
+        let asked = Asked::default();
         let router = Router::new()
             .route("/openai/v1/responses", post(answer))
             .with_state(Arc::clone(&asked));
@@ -38,9 +41,9 @@ impl Clerk {
         Self { url, asked, server }
     }
 
-    /// Answers that were paid for.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    /// Answers that were paid for in this conversation.
+    pub(crate) fn asked_in(&self, conversation: &str) -> usize {
+        self.asked.lock().unwrap().get(conversation).copied().unwrap_or_default()
     }
 }
 
@@ -50,8 +53,10 @@ impl Drop for Clerk {
     }
 }
 
-async fn answer(State(asked): State<Arc<AtomicUsize>>, Json(body): Json<Value>) -> Response {
-    asked.fetch_add(1, Ordering::SeqCst);
+async fn answer(State(asked): State<Asked>, Json(body): Json<Value>) -> Response {
+    let session = body["prompt_cache_key"].as_str().expect("requests name their session");
+    let (conversation, _incarnation) = session.split_once('-').unwrap();
+    *asked.lock().unwrap().entry(conversation.to_owned()).or_default() += 1;
     tokio::time::sleep(THINKS).await;
     stream_script(&script(body["input"].as_array().map_or(&[], Vec::as_slice)))
 }
