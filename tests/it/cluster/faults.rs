@@ -1,5 +1,6 @@
 //! Kills, standstills and the accounts' bad hours, one after the other.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,10 @@ use crate::support::process::Dev;
 
 /// Longer than any claim holds: who goes on after it finds that others have done the work.
 const LONG_FREEZE: Duration = Duration::from_secs(70);
+/// Between two faults. In a long run so long that most conversations have recovered from one before the next: the longest pause
+/// is to be a recovery, not a row of them.
+const BETWEEN_MS: Range<u64> = 100..1_000;
+const BETWEEN_LONG_MS: Range<u64> = 500..8_000;
 /// What a process that was frozen would do wrong, it does in its first moments.
 const WAKING: Duration = Duration::from_secs(2);
 
@@ -52,10 +57,11 @@ impl Cluster {
     ) -> (Faults, Vec<Dev>) {
         let mut dice = fastrand::Rng::with_seed(7);
         let began = Instant::now();
+        let between = if is_long { BETWEEN_LONG_MS } else { BETWEEN_MS };
         let mut faults = Faults::default();
         let mut frozen: [Option<Frozen>; INSTANCES] = [const { None }; INSTANCES];
         while !is_done.load(Ordering::SeqCst) && began.elapsed() < span {
-            tokio::time::sleep(Duration::from_millis(dice.u64(100..1_000))).await;
+            tokio::time::sleep(Duration::from_millis(dice.u64(between.clone()))).await;
             for (number, instance) in instances.iter().enumerate() {
                 if let Some(over) = frozen[number].take_if(|frozen| Instant::now() >= frozen.until)
                 {
@@ -79,7 +85,7 @@ impl Cluster {
                     self.let_go(&instances[number], number, short);
                     faults.freezes += 1;
                 }
-                14 if is_long && awake.len() > 1 => {
+                14 if is_long && awake.len() == INSTANCES => {
                     frozen[number] = Some(self.freeze(&instances[number], number, LONG_FREEZE));
                     faults.long_freezes += 1;
                 }
