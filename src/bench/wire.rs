@@ -1,5 +1,7 @@
 //! What is between the workers and storage while their requests are counted: it passes everything on and keeps it.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use axum::routing::any;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use url::Url;
+use url::{Url, form_urlencoded};
 
 use crate::bench::accounts::Accounts;
 use crate::bench::{BenchError, io};
@@ -168,6 +170,14 @@ impl Sent {
         let is_nothing = may_be_absent && self.status == StatusCode::NOT_FOUND;
         self.status.is_client_error() && !is_nothing || self.status.is_server_error()
     }
+
+    /// A message that is seen only after a while.
+    fn is_put_for_later(&self) -> bool {
+        let (_, query) = self.path.split_once('?').unwrap_or_default();
+        let is_later =
+            |(name, value): (_, Cow<'_, str>)| name == "visibilitytimeout" && value != "0";
+        self.operation == Operation::Put && form_urlencoded::parse(query.as_bytes()).any(is_later)
+    }
 }
 
 /// Stands in for the accounts until it is dropped.
@@ -226,20 +236,16 @@ impl Wire {
         Ok(Self { accounts, notes, _servers: servers })
     }
 
-    /// What has passed since the last time, in order, once every message that was put has been deleted: a delivery goes
-    /// on a little when its prompt has ended.
+    /// What has passed since the last time, in order, once every message that was put for now has been deleted: a delivery
+    /// goes on a little when its prompt has ended. What a sweep puts for a later minute is left out.
     pub(super) async fn settled(&self) -> Result<Vec<Sent>, BenchError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             {
                 let mut sent = self.notes.sent.lock().unwrap_or_else(PoisonError::into_inner);
-                let count = |operation| {
-                    sent.iter()
-                        .filter(|sent| sent.operation == operation && !sent.is_refused())
-                        .count()
-                };
-                if count(Operation::Put) == count(Operation::Delete) {
+                if is_settled(&sent) {
                     let mut sent = std::mem::take(&mut *sent);
+                    sent.retain(|sent| !sent.is_put_for_later());
                     sent.sort_by_key(|sent| sent.number);
                     return Ok(sent);
                 }
@@ -250,6 +256,23 @@ impl Wire {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// Whether all messages that were put for now have been deleted.
+fn is_settled(sent: &[Sent]) -> bool {
+    let done = |operation| {
+        sent.iter().filter(move |sent| sent.operation == operation && !sent.is_refused())
+    };
+    let deleted: HashSet<&str> =
+        done(Operation::Delete).filter_map(|sent| deleted_message(&sent.path)).collect();
+    done(Operation::Put)
+        .filter(|sent| !sent.is_put_for_later())
+        .all(|put| between(&put.answer, "<MessageId>", "</").is_some_and(|id| deleted.contains(id)))
+}
+
+/// `…/messages/ID?popreceipt=…`
+fn deleted_message(path: &str) -> Option<&str> {
+    path.split('?').next()?.rsplit('/').next()
 }
 
 async fn pass_on(State(place): State<Arc<Place>>, request: Request) -> Response<Body> {
@@ -312,5 +335,37 @@ impl Place {
             }
             _ => answer,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(operation: Operation, path: &str, answer: &'static str) -> Sent {
+        let method = if operation == Operation::Put { Method::POST } else { Method::DELETE };
+        Sent {
+            number: 0,
+            operation,
+            method,
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            status: StatusCode::OK,
+            answer: Bytes::from_static(answer.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn what_a_sweep_puts_for_later_is_not_waited_for() {
+        let answer = "<QueueMessage><MessageId>m-1</MessageId></QueueMessage>";
+        let now = sent(Operation::Put, "/a/turns/messages?visibilitytimeout=0&timeout=9", answer);
+        let later = sent(Operation::Put, "/a/turns/messages?visibilitytimeout=55", answer);
+        let deleted = |id| format!("/a/turns/messages/{id}?popreceipt=x%2Fy");
+        let gone = sent(Operation::Delete, &deleted("m-1"), "");
+        let another = sent(Operation::Delete, &deleted("m-2"), "");
+        assert!(is_settled(std::slice::from_ref(&later)));
+        assert!(is_settled(&[now.clone(), gone, later]));
+        assert!(!is_settled(&[now, another]));
     }
 }

@@ -9,9 +9,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::bench::accounts::Accounts;
 use crate::bench::case::Case;
@@ -63,7 +65,7 @@ pub(super) struct Place<'a> {
 pub(super) struct Worker {
     child: Child,
     asking: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
+    told: Told,
     pub(super) pid: u32,
     pub(super) base_url: String,
     pub(super) data: std::path::PathBuf,
@@ -116,18 +118,18 @@ impl Worker {
         let gone = || BenchError::Worker("it has no standard streams".to_owned());
         let (asking, telling) =
             (child.stdin.take().ok_or_else(gone)?, child.stdout.take().ok_or_else(gone)?);
-        let mut lines = BufReader::new(telling).lines();
-        let ready: Ready = next_line(&mut lines).await?;
+        let mut told = Told::by(telling);
+        let ready: Ready = told.next().await?;
         let base_url = format!("http://{}", ready.address);
         first_answer(&client, &base_url).await?;
         let cold_start = started.elapsed();
         let pid = child.id().ok_or_else(gone)?;
-        Ok(Self { child, asking, lines, pid, base_url, data, cold_start })
+        Ok(Self { child, asking, told, pid, base_url, data, cold_start })
     }
 
     pub(super) async fn counted(&mut self) -> Result<Counted, BenchError> {
         self.asking.write_all(b"\n").await.map_err(io("ask the worker"))?;
-        next_line(&mut self.lines).await
+        self.told.next().await
     }
 
     pub(super) async fn stop(self) -> Result<(), BenchError> {
@@ -142,20 +144,42 @@ impl Worker {
     }
 }
 
-async fn next_line<T: serde::de::DeserializeOwned>(
-    lines: &mut Lines<BufReader<ChildStdout>>,
-) -> Result<T, BenchError> {
-    loop {
-        let line = match tokio::time::timeout(PATIENCE, lines.next_line()).await {
-            Err(_) => return Err(BenchError::Worker("it says nothing".to_owned())),
-            Ok(Err(error)) => return Err(io("read from the worker")(error)),
-            Ok(Ok(None)) => return Err(BenchError::Worker("see above".to_owned())),
-            Ok(Ok(Some(line))) => line,
-        };
-        match serde_json::from_str(&line) {
-            Ok(told) => return Ok(told),
-            // A line of its log.
-            Err(_) => std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap_or(()),
+/// What a worker answers. Its log lines are passed on at once: a pipe that nobody reads from is full after a while, and whoever
+/// writes into it stands still.
+#[derive(Debug)]
+struct Told {
+    answers: Receiver<serde_json::Value>,
+    _reading: AbortOnDropHandle<()>,
+}
+
+impl Told {
+    fn by(worker: ChildStdout) -> Self {
+        let (sender, answers) = channel(1);
+        let mut lines = BufReader::new(worker).lines();
+        #[expect(clippy::disallowed_methods, reason = "it ends with its handle")]
+        let reading = tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                match serde_json::from_str(&line) {
+                    Ok(answer) => {
+                        if sender.send(answer).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => {
+                        let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+                    }
+                }
+            }
+        });
+        Self { answers, _reading: AbortOnDropHandle::new(reading) }
+    }
+
+    async fn next<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, BenchError> {
+        match tokio::time::timeout(PATIENCE, self.answers.recv()).await {
+            Err(_) => Err(BenchError::Worker("it says nothing".to_owned())),
+            Ok(None) => Err(BenchError::Worker("see above".to_owned())),
+            Ok(Some(answer)) => serde_json::from_value(answer)
+                .map_err(|error| BenchError::Worker(format!("it says something else: {error}"))),
         }
     }
 }

@@ -130,6 +130,19 @@ async fn a_tool_round_is_six_requests_to_cosmos_and_three_to_its_queue_on_the_wi
     assert_eq!((case.workers, figures.turns), (2, 3), "{shown}");
 }
 
+/// More than a pipe holds.
+#[test]
+fn a_worker_that_logs_much_is_not_held_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases =
+        ["--conversations", "1", "--rounds", "10", "--repeat", "20", "--continuation", "queue"];
+    let log = [("RUST_LOG", "debug".to_owned())];
+    let run = command(folder.path(), &cases, &log).output().unwrap();
+    let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{out}{error}");
+    assert!(run.stderr.len() > 80_000, "only {} bytes", run.stderr.len());
+}
+
 #[test]
 fn what_cannot_be_measured_is_refused_and_says_what_can() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,8 +32,11 @@ const FAULTS: Duration = Duration::from_secs(75);
 const FAULTS_EACH: Duration = Duration::from_millis(375);
 /// For an instance to come up, on a machine that is busy with all the others.
 const START_MAX: Duration = Duration::from_mins(2);
-/// A conversation whose worker was killed goes on within this (99 of 100 of them).
+/// A conversation whose worker was killed goes on within this (99 of 100 of them): 60 s that its claim holds, 20 s of grace, up to
+/// a minute until the next sweep.
 const RECOVERY_MAX: Duration = Duration::from_secs(150);
+/// The same for each of the few of every day, beside which other tests have the processors.
+const RECOVERY_MAX_BESIDE_OTHERS: Duration = Duration::from_mins(4);
 /// A sweep asks each of them.
 const PARTITIONS_MIN: usize = 16;
 const CONVERSATIONS_OF_PARTITION: usize = 16;
@@ -174,7 +177,8 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
         pauses[pauses.len() - 1],
     );
     writeln!(std::io::stderr(), "{told}").unwrap();
-    assert!(p99 <= RECOVERY_MAX, "recovery took {p99:?}");
+    let bound = if count > EVERY_DAY { RECOVERY_MAX } else { RECOVERY_MAX_BESIDE_OTHERS };
+    assert!(p99 <= bound, "recovery took {p99:?}");
     assert!(faults.count() >= 3, "only {faults:?}: nothing was proved");
     drop(instances);
 }
