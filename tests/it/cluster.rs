@@ -166,7 +166,7 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     let sweeps: usize = {
         let logs = cluster.logs.lock().unwrap();
         let has_found =
-            |line: &&str| line.contains("the sweep rang") || line.contains("the sweep took longer");
+            |line: &&str| line.contains("the sweep rang") || line.contains("the sweep took long");
         logs.iter().map(|log| log.lock().unwrap().lines().filter(has_found).count()).sum()
     };
     let told = format!(
