@@ -53,6 +53,7 @@ use crate::clock::Clock;
 use crate::ids::Ids;
 use crate::queue::Queue;
 use crate::server::{self, Bounds};
+use crate::settings::origins::AllowedOrigins;
 
 /// The port of `func start`, too.
 pub const PORT: u16 = 7071;
@@ -79,6 +80,8 @@ pub struct HostOptions {
     pub ids: Arc<dyn Ids>,
     /// Names beside loopback ones under which requests may ask for this host: that of a tunnel.
     pub names: Vec<String>,
+    /// Pages that may call the API beside those of this machine.
+    pub allowed_origins: AllowedOrigins,
     /// [`LEASE`], but for tests.
     pub lease: Duration,
     /// [`GRACE`], but for tests.
@@ -111,6 +114,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     names: Vec<String>,
+    allowed_origins: AllowedOrigins,
     lease: Duration,
     manual: mpsc::Sender<Manual>,
     /// By queue: what wakes its listener when an output was put there.
@@ -170,6 +174,7 @@ pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
         clock: options.clock,
         ids: options.ids,
         names: options.names,
+        allowed_origins: options.allowed_origins,
         lease: options.lease,
         manual: sender,
         stop: CancellationToken::new(),

@@ -16,6 +16,7 @@ mod inbox;
 mod links;
 mod lists;
 pub mod openapi;
+mod origin;
 pub mod owner;
 mod page;
 mod precondition;
@@ -78,6 +79,7 @@ pub fn router(api: Arc<Api>) -> Router {
             )
         })
         .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::guard))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), traced::traced))
         .with_state(api)

@@ -12,6 +12,7 @@ pub mod links;
 pub mod local;
 pub mod mistake;
 pub mod model;
+pub mod origins;
 pub mod rates;
 mod reader;
 pub mod secret;
@@ -27,6 +28,7 @@ use halt::HaltAt;
 use links::{ArtifactLinks, Auth, Webhook};
 use mistake::Mistake;
 use model::ModelSettings;
+use origins::AllowedOrigins;
 use rates::RateLimits;
 use reader::Reader;
 pub use reader::is_unresolved;
@@ -43,6 +45,10 @@ pub struct Settings {
     pub auth: Option<Auth>,
     /// `WEBSITE_AUTH_ENABLED`: the platform removes forged `X-MS-CLIENT-PRINCIPAL` headers only when it is.
     pub is_sign_in_on: bool,
+    /// Pages of other origins that may call the API.
+    pub allowed_origins: AllowedOrigins,
+    /// `dev` runs on a developer's machine: callers need no identity.
+    pub is_dev: bool,
     /// Where people reach us, without a slash at the end; the start of every approval link.
     pub public_url: Option<String>,
     /// At least 32 bytes each. The first signs, all verify.
@@ -115,6 +121,8 @@ impl Settings {
             port: reader.port(),
             auth: Auth::read(&mut reader),
             is_sign_in_on: reader.flag("WEBSITE_AUTH_ENABLED"),
+            allowed_origins: AllowedOrigins::read(&mut reader),
+            is_dev: false,
             public_url: links::public_url(&mut reader),
             signing_keys: links::signing_keys(&mut reader),
             webhook: Webhook::read(&mut reader),
@@ -140,6 +148,13 @@ impl Settings {
         }
         mistakes.sort_by_key(|mistake| table::position(&mistake.name));
         Err(mistakes)
+    }
+
+    /// As `dev` has them: callers name themselves, and pages of this machine may call.
+    #[must_use]
+    pub fn for_dev(self) -> Self {
+        let allowed_origins = self.allowed_origins.clone().with_loopback();
+        Self { auth: self.auth.or(Some(Auth::Header)), is_dev: true, allowed_origins, ..self }
     }
 
     /// The value behind `${NAME}` in an agent file.

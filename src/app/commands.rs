@@ -113,8 +113,7 @@ fn dev(
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
-    let mut settings = settings;
-    settings.auth = settings.auth.or(Some(Auth::Header));
+    let settings = settings.for_dev();
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data,
@@ -169,11 +168,11 @@ fn serve(app: App) -> u8 {
 fn bench_worker(app: App, (data, agents): (PathBuf, PathBuf), queue_prefix: Option<String>) -> u8 {
     let storage =
         queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
-    let mut settings = match Settings::read(settings::environment) {
+    let settings = match Settings::read(settings::environment) {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
-    settings.auth = Some(Auth::Header);
+    let settings = settings.for_dev();
     block_on(async {
         let telemetry = match voice::start(&settings, Style::dev(), false) {
             Ok(telemetry) => telemetry,

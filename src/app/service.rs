@@ -24,6 +24,7 @@ use crate::azurite::Azurite;
 use crate::clock::{Clock, SystemClock};
 use crate::host::{self, HostError, HostOptions, RunningHost, ScriptRoot};
 use crate::http::Api;
+use crate::http::api::Access;
 use crate::http::token::SigningKeys;
 use crate::ids::{Ids, SystemIds, WorkerId};
 use crate::model::Model;
@@ -33,8 +34,8 @@ use crate::queue::doorbell::Doorbell;
 use crate::server::{self, Bounds};
 use crate::settings::Settings;
 use crate::settings::brakes::Brakes;
-use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
+use crate::settings::origins::AllowedOrigins;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
@@ -119,8 +120,7 @@ struct Handler {
 
 /// Functions and API over one world.
 fn router(world: &Arc<World>, settings: &Settings, keys: SigningKeys) -> Router {
-    let auth = settings.auth.unwrap_or(Auth::Keys);
-    let api = Api::new(World::clone(world), auth, settings.is_sign_in_on, keys);
+    let api = Api::new(World::clone(world), Access::of(settings), keys);
     let functions = Arc::new(Handlers { world: Arc::clone(world) });
     crate::http::functions::functions_router(functions).merge(crate::http::router(Arc::new(api)))
 }
@@ -180,7 +180,8 @@ impl App {
         let host = if options.is_hosted {
             None
         } else {
-            Some(local_host(&options, &authority, &ports.queue, (&clock, &ids)).await?)
+            let origins = settings.allowed_origins.clone();
+            Some(local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids)).await?)
         };
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
@@ -287,7 +288,7 @@ fn entries(is_alone: bool) -> EntryMemory {
 /// The host that drives the handler on this machine.
 async fn local_host(
     options: &ServiceOptions,
-    handler: &str,
+    (handler, allowed_origins): (&str, AllowedOrigins),
     queue: &Arc<dyn Queue>,
     (clock, ids): (&Arc<dyn Clock>, &Arc<dyn Ids>),
 ) -> Result<RunningHost, StartError> {
@@ -299,6 +300,7 @@ async fn local_host(
         clock: Arc::clone(clock),
         ids: Arc::clone(ids),
         names: Vec::new(),
+        allowed_origins,
         lease: host::LEASE,
         grace: super::functions::STOP_WITHIN,
         bounds: Bounds::LOCAL_HOST,

@@ -11,6 +11,8 @@ use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::Shared;
+use super::routes::below;
+use crate::settings::origins::AllowedOrigins;
 
 /// Refuses requests for a strange name (a page whose name was made to point here) and those that a strange page sends.
 pub(super) async fn gate(
@@ -18,14 +20,21 @@ pub(super) async fn gate(
     request: Request,
     next: Next,
 ) -> Response {
-    match refuse(request.headers(), request.uri().host(), &host.names) {
+    // The API itself decides about pages of the origins that settings allow; operators' routes take none.
+    let is_api = below(request.uri().path(), &host.config.route_prefix).is_some();
+    let allowed = is_api.then_some(&host.allowed_origins);
+    match refuse(request.headers(), request.uri().host(), (&host.names, allowed)) {
         None => next.run(request).await,
         Some(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 
 /// `named`: by the request line itself, which wins over `Host` where it names a host.
-fn refuse(headers: &HeaderMap, named: Option<&str>, names: &[String]) -> Option<String> {
+fn refuse(
+    headers: &HeaderMap,
+    named: Option<&str>,
+    (names, allowed): (&[String], Option<&AllowedOrigins>),
+) -> Option<String> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_known =
         |name: &str| is_loopback(name) || names.iter().any(|own| own.eq_ignore_ascii_case(name));
@@ -39,7 +48,9 @@ fn refuse(headers: &HeaderMap, named: Option<&str>, names: &[String]) -> Option<
         ));
     }
     let origin = text(ORIGIN)?;
-    let is_own = if origin == "null" {
+    let is_own = if allowed.is_some_and(|allowed| allowed.find(origin).is_some()) {
+        true
+    } else if origin == "null" {
         // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page, hides where it comes from.
         headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin" || site == "none")
     } else {
@@ -63,7 +74,8 @@ mod tests {
         let headers = headers
             .iter()
             .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
-        refuse(&headers.collect(), None, &["me.example".into()]).is_some()
+        let allowed = AllowedOrigins::default();
+        refuse(&headers.collect(), None, (&["me.example".into()], Some(&allowed))).is_some()
     }
 
     #[test]

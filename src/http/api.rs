@@ -1,4 +1,4 @@
-//! What every route shares: the world, who may ask, and the keys of approval links.
+//! State that every route shares: the world, the rules of access, and the keys of approval links.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,50 @@ use crate::http::body::BODIES_KIB_MAX;
 use crate::http::events::STREAMS_MAX;
 use crate::http::health::Health;
 use crate::http::token::SigningKeys;
+use crate::settings::Settings;
 use crate::settings::links::Auth;
+use crate::settings::origins::AllowedOrigins;
 use crate::turn::World;
+
+/// How callers are identified, and which web pages may call.
+#[derive(Clone, Debug)]
+pub struct Access {
+    pub auth: Auth,
+    /// Whether the platform's sign-in is in front: without it anybody can send its header.
+    pub is_sign_in_on: bool,
+    /// `dev`: a request without `Turnwheel-User` is user `default`.
+    pub is_dev: bool,
+    pub allowed_origins: AllowedOrigins,
+    /// Without a slash at the end; absent where only `Host` names the app.
+    pub public_url: Option<String>,
+}
+
+impl Access {
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            auth: settings.auth.unwrap_or(Auth::Keys),
+            is_sign_in_on: settings.is_sign_in_on,
+            is_dev: settings.is_dev,
+            allowed_origins: settings.allowed_origins.clone(),
+            public_url: settings.public_url.clone(),
+        }
+    }
+
+    /// As `dev` has it.
+    pub fn dev() -> Self {
+        Self {
+            auth: Auth::Header,
+            is_sign_in_on: false,
+            is_dev: true,
+            allowed_origins: AllowedOrigins::default().with_loopback(),
+            public_url: None,
+        }
+    }
+}
 
 pub struct Api {
     pub world: World,
-    pub auth: Auth,
-    /// Whether the platform's sign-in stands in front: only then is its header believed.
-    pub is_sign_in_on: bool,
+    pub access: Access,
     pub keys: SigningKeys,
     pub(crate) health: Health,
     /// Streams of events that may still begin.
@@ -26,16 +62,16 @@ pub struct Api {
 }
 
 impl Api {
-    pub fn new(world: World, auth: Auth, is_sign_in_on: bool, keys: SigningKeys) -> Self {
+    pub fn new(world: World, access: Access, keys: SigningKeys) -> Self {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
         let bodies = Semaphore::new(BODIES_KIB_MAX);
-        Self { world, auth, is_sign_in_on, keys, health: Health::default(), streams, bodies }
+        Self { world, access, keys, health: Health::default(), streams, bodies }
     }
 }
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api").field("auth", &self.auth).finish_non_exhaustive()
+        f.debug_struct("Api").field("access", &self.access).finish_non_exhaustive()
     }
 }
 

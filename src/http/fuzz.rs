@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::api::Access;
 use super::body::{Json, parse};
 use super::lists::Params;
 use super::precondition::{Wanted, is_wanted, wanted};
@@ -83,7 +84,8 @@ fn http_header(input: &[u8]) {
         }
     }
     for auth in [Auth::Header, Auth::SignIn] {
-        match owner::caller(auth, true, &headers) {
+        let access = Access { auth, is_sign_in_on: true, ..Access::dev() };
+        match owner::caller(&access, &headers) {
             Ok(caller) => {
                 let owner = caller.owner;
                 assert!(is_plain(owner.tenant.as_str()) && is_plain(owner.user.as_str()));

@@ -7,6 +7,7 @@ use http::request::Parts;
 use serde::Deserialize;
 
 use crate::http::Shared;
+use crate::http::api::Access;
 use crate::http::problem::{self, Problem};
 use crate::ids::{TenantId, UserId, is_plain};
 use crate::settings::links::Auth;
@@ -17,6 +18,9 @@ use crate::turn::admission::decide::Decider;
 /// Reads its tenant's conversations; neither prompts nor decides.
 pub const OPERATOR: &str = "Turnwheel.Operator";
 const PRINCIPAL: &str = "x-ms-client-principal";
+const TENANT_HEADER: &str = "turnwheel-tenant";
+const USER_HEADER: &str = "turnwheel-user";
+const ROLES_HEADER: &str = "turnwheel-roles";
 const ID_MAX: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +47,7 @@ impl FromRequestParts<Shared> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Shared) -> Result<Self, Problem> {
-        let caller = caller(api.auth, api.is_sign_in_on, &parts.headers)?;
+        let caller = caller(&api.access, &parts.headers)?;
         let (world, owner) = (&api.world, &caller.owner);
         let now = world.clock.monotonic();
         match world.money.rates.request((&owner.tenant, &owner.user), now) {
@@ -53,25 +57,22 @@ impl FromRequestParts<Shared> for Caller {
     }
 }
 
-pub(crate) fn caller(
-    auth: Auth,
-    is_sign_in_on: bool,
-    headers: &HeaderMap,
-) -> Result<Caller, Problem> {
-    match auth {
+pub(crate) fn caller(access: &Access, headers: &HeaderMap) -> Result<Caller, Problem> {
+    match access.auth {
         Auth::Keys => Ok(named("default".to_owned(), "default".to_owned(), Vec::new())),
         // Without the platform's sign-in in front, anybody can send its header.
-        Auth::SignIn if !is_sign_in_on => Err(Problem::new(
+        Auth::SignIn if !access.is_sign_in_on => Err(Problem::new(
             problem::UNAUTHORIZED,
-            "TURNWHEEL_AUTH is `easyauth` and the platform's sign-in is off: switch it on",
+            "TURNWHEEL_AUTH is `easyauth`, and App Service Authentication is off. Turn it on, or choose another mode.",
         )),
         Auth::SignIn => principal(headers),
         Auth::Header => {
-            let tenant = header_id(headers, "turnwheel-tenant")?;
-            let user = header_id(headers, "turnwheel-user")?;
-            let roles = text(headers, "turnwheel-roles").unwrap_or_default();
+            let tenant = header_id(headers, TENANT_HEADER)?.unwrap_or("default");
+            let user = header_id(headers, USER_HEADER)?;
+            let user = user.or(access.is_dev.then_some("default")).ok_or_else(no_user)?;
+            let roles = text(headers, ROLES_HEADER)?.unwrap_or_default();
             let roles = roles.split(',').map(str::trim).filter(|role| !role.is_empty());
-            Ok(named(tenant, user, roles.map(ToOwned::to_owned).collect()))
+            Ok(named(tenant.to_owned(), user.to_owned(), roles.map(ToOwned::to_owned).collect()))
         }
     }
 }
@@ -80,19 +81,32 @@ fn named(tenant: String, user: String, roles: Vec<String>) -> Caller {
     Caller { owner: Owner { tenant: TenantId::new(tenant), user: UserId::new(user) }, roles }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
+fn no_user() -> Problem {
+    let detail = "The header `Turnwheel-User` is missing. The gateway in front of this app must send it with each request.";
+    Problem::new(problem::UNAUTHORIZED, detail)
 }
 
-/// Absent: `default`, so that a single user needs no header.
-fn header_id(headers: &HeaderMap, name: &str) -> Result<String, Problem> {
-    let Some(value) = headers.get(name) else { return Ok("default".to_owned()) };
-    let given = value.to_str().unwrap_or_default();
-    if given.len() <= ID_MAX && is_plain(given) {
-        return Ok(given.to_owned());
+/// A header that identifies the caller, at most once: a gateway that appends its own to the client's must not be overruled.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    let (first, second) = (values.next(), values.next());
+    if second.is_some() {
+        return Err(Problem::bad_request(format!(
+            "The header `{name}` was sent more than once. The gateway must replace the client's header, not append to it."
+        )));
+    }
+    let unreadable =
+        |_| Problem::bad_request(format!("The header `{name}` must be visible ASCII characters."));
+    first.map(|value| value.to_str().map_err(unreadable)).transpose()
+}
+
+fn header_id<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+    let given = text(headers, name)?;
+    if given.is_none_or(|given| given.len() <= ID_MAX && is_plain(given)) {
+        return Ok(given);
     }
     Err(Problem::bad_request(format!(
-        "the header `{name}` is 1 to 128 of the characters A-Z a-z 0-9 _ . -"
+        "The header `{name}` must be 1 to 128 of the characters A-Z a-z 0-9 _ . -"
     )))
 }
 
@@ -121,8 +135,13 @@ const ROLES: [&str; 3] =
     ["roles", "role", "http://schemas.microsoft.com/ws/2008/06/identity/claims/role"];
 
 fn principal(headers: &HeaderMap) -> Result<Caller, Problem> {
-    let nobody = || Problem::new(problem::UNAUTHORIZED, "sign in and try again");
-    let encoded = text(headers, PRINCIPAL).ok_or_else(nobody)?;
+    let nobody = || {
+        Problem::new(
+            problem::UNAUTHORIZED,
+            "The request has no valid token. Sign in with Microsoft Entra and send `Authorization: Bearer …`.",
+        )
+    };
+    let encoded = text(headers, PRINCIPAL)?.ok_or_else(nobody)?;
     let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|_| nobody())?;
     let principal: Principal = serde_json::from_slice(&bytes).map_err(|_| nobody())?;
     let claim = |types: &[&str]| {
@@ -133,7 +152,7 @@ fn principal(headers: &HeaderMap) -> Result<Caller, Problem> {
     let (Some(tenant), Some(user)) = (claim(&TENANT), claim(&USER)) else {
         return Err(Problem::new(
             problem::UNAUTHORIZED,
-            "the sign-in tells no tenant (`tid`) and user (`oid` or `sub`): use Microsoft Entra",
+            "The token has no tenant (`tid`) or no user (`oid` or `sub`). Sign in with Microsoft Entra.",
         ));
     };
     let is_role = |typ: &str| ROLES.contains(&typ) || principal.role_typ.as_deref() == Some(typ);
@@ -160,6 +179,10 @@ fn plain(id: String) -> String {
 mod tests {
     use super::*;
 
+    fn access(auth: Auth) -> Access {
+        Access { auth, is_sign_in_on: true, is_dev: false, ..Access::dev() }
+    }
+
     fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
         list.iter()
             .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()))
@@ -174,8 +197,7 @@ mod tests {
     #[test]
     fn with_keys_there_is_one_owner_whatever_the_headers_say() {
         let caller = caller(
-            Auth::Keys,
-            true,
+            &access(Auth::Keys),
             &headers(&[("turnwheel-user", "mallory"), ("turnwheel-roles", OPERATOR)]),
         )
         .unwrap();
@@ -189,15 +211,44 @@ mod tests {
             ("turnwheel-user", "ann"),
             ("turnwheel-roles", "a, Turnwheel.Operator"),
         ]);
-        let found = caller(Auth::Header, true, &named_by).unwrap();
+        let found = caller(&access(Auth::Header), &named_by).unwrap();
         assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("acme", "ann"));
         assert!(found.is_operator());
         for bad in ["a/b", "..", "a b", ""] {
             assert!(
-                caller(Auth::Header, true, &headers(&[("turnwheel-user", bad)])).is_err(),
+                caller(&access(Auth::Header), &headers(&[("turnwheel-user", bad)])).is_err(),
                 "{bad:?}"
             );
         }
+    }
+
+    #[test]
+    fn identity_headers_are_refused_when_repeated() {
+        let known =
+            [("turnwheel-user", "ann"), ("turnwheel-tenant", "acme"), ("turnwheel-roles", "a")];
+        for (name, _) in known {
+            let mut twice = headers(&known);
+            twice.append(name, "other".parse().unwrap());
+            let refused = caller(&access(Auth::Header), &twice).unwrap_err();
+            assert_eq!(refused.kind, problem::BAD_REQUEST);
+            assert!(refused.detail.contains(name) && refused.detail.contains("more than once"));
+        }
+        let mut twice = signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"oid","val":"o1"}]"#);
+        twice.append(PRINCIPAL, "e30=".parse().unwrap());
+        let refused = caller(&access(Auth::SignIn), &twice).unwrap_err();
+        assert_eq!(refused.kind, problem::BAD_REQUEST);
+    }
+
+    #[test]
+    fn a_gateway_must_name_the_user_except_in_dev() {
+        let tenant_alone = headers(&[("turnwheel-tenant", "acme")]);
+        for nobody in [HeaderMap::new(), tenant_alone] {
+            let refused = caller(&access(Auth::Header), &nobody).unwrap_err();
+            assert_eq!(refused.kind, problem::UNAUTHORIZED);
+            assert!(refused.detail.contains("`Turnwheel-User`"), "{}", refused.detail);
+        }
+        let found = caller(&Access::dev(), &HeaderMap::new()).unwrap();
+        assert_eq!(found, named("default".into(), "default".into(), vec![]));
     }
 
     #[test]
@@ -205,14 +256,15 @@ mod tests {
         let someone = signed_in(
             r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"s"},{"typ":"oid","val":"o1"},{"typ":"r","val":"Clerk"}]"#,
         );
-        let found = caller(Auth::SignIn, true, &someone).unwrap();
+        let found = caller(&access(Auth::SignIn), &someone).unwrap();
         assert_eq!((found.owner.tenant.as_str(), found.owner.user.as_str()), ("t1", "o1"));
         assert_eq!(found.roles, ["Clerk"]);
-        let refused = caller(Auth::SignIn, false, &someone).unwrap_err();
+        let refused =
+            caller(&Access { is_sign_in_on: false, ..access(Auth::SignIn) }, &someone).unwrap_err();
         assert_eq!(refused.kind, problem::UNAUTHORIZED);
         for nobody in [HeaderMap::new(), headers(&[(PRINCIPAL, "!")]), signed_in("[]")] {
             assert_eq!(
-                caller(Auth::SignIn, true, &nobody).unwrap_err().kind,
+                caller(&access(Auth::SignIn), &nobody).unwrap_err().kind,
                 problem::UNAUTHORIZED
             );
         }
@@ -222,8 +274,8 @@ mod tests {
     fn a_subject_that_is_no_key_is_still_always_the_same_owner() {
         let someone =
             signed_in(r#"[{"typ":"tid","val":"t1"},{"typ":"sub","val":"auth0|abc/def"}]"#);
-        let found = caller(Auth::SignIn, true, &someone).unwrap();
+        let found = caller(&access(Auth::SignIn), &someone).unwrap();
         assert!(is_plain(found.owner.user.as_str()));
-        assert_eq!(found, caller(Auth::SignIn, true, &someone).unwrap());
+        assert_eq!(found, caller(&access(Auth::SignIn), &someone).unwrap());
     }
 }

@@ -148,6 +148,8 @@ pub const ROWS: &[Row] = &[
         .or("the only one there is").sample("assistant").like("assistant"),
     Row::yours("TURNWHEEL_AUTH", "How callers are known: `keys`, `easyauth` or `header`.")
         .or("`keys`; in `dev` `header`").sample("keys").like("easyauth"),
+    Row::yours("TURNWHEEL_CORS_ORIGINS", "Origins of web pages that may call the API from a browser, separated by commas, or `*`.")
+        .or("the app's own origin; `dev` adds `localhost` and `127.0.0.1` on any port").like("https://app.example,https://admin.example:8443"),
     Row::yours("TURNWHEEL_PUBLIC_URL", "The address people reach the app at; approval links begin with it.")
         .or("from `WEBSITE_HOSTNAME`").like("https://agents.example.com"),
     Row::yours("TURNWHEEL_SIGNING_KEYS", "Keys of approval links: base64 of at least 32 bytes each, separated by spaces; the first signs, all verify.")

@@ -10,9 +10,8 @@ use serde_json::json;
 use turnwheel::artifacts::{
     ArtifactError, ArtifactFacts, Artifacts, MemoryArtifacts, Shelf, Shown,
 };
-use turnwheel::http::Api;
+use turnwheel::http::api::{Access, Api};
 use turnwheel::ids::ArtifactId;
-use turnwheel::settings::links::Auth;
 use turnwheel::turn::World;
 use url::Url;
 
@@ -108,7 +107,7 @@ async fn a_link_is_given_to_the_owner_alone_and_kept_by_nobody() {
     let mut rig = Rig::new();
     let artifacts = Arc::new(Linked(MemoryArtifacts::new(7, 0)));
     let world = World { artifacts, ..World::clone(&rig.world) };
-    let api = Api::new(world, Auth::Header, false, rig.keys.clone());
+    let api = Api::new(world, Access::dev(), rig.keys.clone());
     rig.router = turnwheel::http::router(Arc::new(api));
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
     let added = rig

@@ -1,6 +1,7 @@
 //! What is another's does not exist.
 
 use serde_json::json;
+use turnwheel::http::api::Access;
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
 use turnwheel::turn::NoProbe;
@@ -56,7 +57,11 @@ async fn an_operator_reads_its_tenants_conversations_and_changes_nothing() {
 #[tokio::test]
 async fn without_the_platforms_sign_in_nobody_is_believed() {
     let store = std::sync::Arc::new(MemoryStore::new());
-    let rig = Rig::behind(store, std::sync::Arc::new(NoProbe), (Auth::SignIn, false));
+    let rig = Rig::behind(
+        store,
+        std::sync::Arc::new(NoProbe),
+        Access { auth: Auth::SignIn, ..Access::dev() },
+    );
     rig.get("/api/conversations")
         .header("x-ms-client-principal", "e30=")
         .send()

@@ -18,7 +18,7 @@ use turnwheel::agent::settings::Settings;
 use turnwheel::agents::{Agent, Catalog};
 use turnwheel::artifacts::MemoryArtifacts;
 use turnwheel::clock::{Clock as _, ManualClock, Timestamp};
-use turnwheel::http::api::Api;
+use turnwheel::http::api::{Access, Api};
 use turnwheel::http::token::{LinkClaims, SigningKeys};
 use turnwheel::ids::{ConversationKey, RequestId, SeededIds, WorkerId};
 use turnwheel::live::EmbeddedLive;
@@ -192,14 +192,10 @@ impl Rig {
     }
 
     pub(super) fn with(store: Arc<MemoryStore>, probe: Arc<dyn Probe>, auth: Auth) -> Self {
-        Self::behind(store, probe, (auth, true))
+        Self::behind(store, probe, Access { auth, ..Access::dev() })
     }
 
-    pub(super) fn behind(
-        store: Arc<MemoryStore>,
-        probe: Arc<dyn Probe>,
-        (auth, is_sign_in_on): (Auth, bool),
-    ) -> Self {
+    pub(super) fn behind(store: Arc<MemoryStore>, probe: Arc<dyn Probe>, access: Access) -> Self {
         let pay = Arc::new(Pay::new());
         let agent = Agent {
             name: "clerk".to_owned(),
@@ -240,12 +236,8 @@ impl Rig {
             telemetry: Telemetry::default(),
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();
-        let router = turnwheel::http::router(Arc::new(Api::new(
-            World::clone(&world),
-            auth,
-            is_sign_in_on,
-            keys.clone(),
-        )));
+        let router =
+            turnwheel::http::router(Arc::new(Api::new(World::clone(&world), access, keys.clone())));
         Self { world, store, queue, clock, keys, pay, router }
     }
 
@@ -263,7 +255,7 @@ impl Rig {
     pub(super) fn with_world(mut self, change: impl FnOnce(&mut World)) -> Self {
         let mut world = World::clone(&self.world);
         change(&mut world);
-        let api = Api::new(world.clone(), Auth::Header, true, self.keys.clone());
+        let api = Api::new(world.clone(), Access::dev(), self.keys.clone());
         self.router = turnwheel::http::router(Arc::new(api));
         self.world = Arc::new(world);
         self

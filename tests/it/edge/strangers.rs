@@ -281,8 +281,7 @@ async fn a_link_outlives_a_change_of_keys_and_not_the_removal_of_its_own() {
     for (keys, status) in [(vec![new.clone()], 404), (vec![new, old], 200)] {
         let keys = turnwheel::http::token::SigningKeys::new(keys).unwrap();
         let world = turnwheel::turn::World::clone(&rig.world);
-        let api =
-            turnwheel::http::Api::new(world, turnwheel::settings::links::Auth::Header, true, keys);
+        let api = turnwheel::http::Api::new(world, turnwheel::http::api::Access::dev(), keys);
         rig.router = turnwheel::http::router(std::sync::Arc::new(api));
         rig.get(&link).send().await.is(status);
     }

@@ -12,6 +12,7 @@ use turnwheel::clock::SystemClock;
 use turnwheel::host::{GRACE, HostError, HostOptions, LEASE, ScriptRoot, start};
 use turnwheel::ids::SeededIds;
 use turnwheel::server::Bounds;
+use turnwheel::settings::origins::AllowedOrigins;
 
 use super::rig::{GOOD, Replace, Rig};
 use super::shelf::{SOON, Shelf};
@@ -108,6 +109,7 @@ fn options(port: u16, root: ScriptRoot) -> HostOptions {
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
         names: Vec::new(),
+        allowed_origins: AllowedOrigins::default(),
         lease: LEASE,
         grace: GRACE,
         bounds: Bounds::LOCAL_HOST,

@@ -12,6 +12,7 @@ use turnwheel::clock::{Clock, SystemClock};
 use turnwheel::host::{HostError, HostOptions, LEASE, ScriptRoot};
 use turnwheel::ids::SeededIds;
 use turnwheel::server::Bounds;
+use turnwheel::settings::origins::AllowedOrigins;
 
 use super::shelf::{SOON, Shelf};
 
@@ -97,6 +98,7 @@ impl Rig {
             clock: setting.clock,
             ids: Arc::new(SeededIds::new(7)),
             names: Vec::new(),
+            allowed_origins: AllowedOrigins::default(),
             lease: setting.lease,
             grace: setting.grace,
             bounds: setting.bounds,

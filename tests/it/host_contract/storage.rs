@@ -19,6 +19,7 @@ use turnwheel::host::{HostOptions, LEASE, ScriptRoot};
 use turnwheel::ids::SeededIds;
 use turnwheel::queue::{Queue, StorageQueue, TURNS, poison_of};
 use turnwheel::server::Bounds;
+use turnwheel::settings::origins::AllowedOrigins;
 
 use super::rig::{GOOD, Replace as _, serve};
 use super::shelf::SOON;
@@ -68,6 +69,7 @@ async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SeededIds::new(7)),
         names: Vec::new(),
+        allowed_origins: AllowedOrigins::default(),
         lease: LEASE,
         grace: SOON,
         bounds: Bounds::LOCAL_HOST,

@@ -26,7 +26,7 @@ impl Service {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let settings = Settings::read(move |name| settings.get(name).cloned()).unwrap();
+        let settings = Settings::read(move |name| settings.get(name).cloned()).unwrap().for_dev();
         let options = ServiceOptions {
             root: folder.to_owned(),
             data: folder.join("data"),

@@ -1,0 +1,118 @@
+//! Requests that web pages send: CORS for allowed origins, 403 for cross-site requests that could change something.
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, COOKIE, HOST, ORIGIN, VARY,
+};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+
+use crate::http::Shared;
+use crate::http::api::Access;
+use crate::http::problem::{self, Problem};
+use crate::settings::origins::Allowance;
+
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PATCH, DELETE");
+const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
+    "accept, authorization, content-type, idempotency-key, if-match, if-none-match, if-range, last-event-id, range, \
+     traceparent, tracestate, turnwheel-roles, turnwheel-tenant, turnwheel-user, x-functions-key",
+);
+const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
+    "accept-ranges, allow, content-disposition, content-length, content-range, etag, idempotency-replayed, link, \
+     location, retry-after",
+);
+/// Seconds for which a browser remembers a preflight response.
+const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
+/// The path of an approval link is its whole credential, so no page can use somebody else's.
+const LINKS: &str = "/api/approvals/";
+
+/// Around all routes: a preflight is answered here, without authentication. tower-http's layer is not used: it answers 200
+/// and names methods and headers to every origin.
+pub(crate) async fn guard(State(api): State<Shared>, request: Request, next: Next) -> Response {
+    let access = &api.access;
+    let is_link = request.uri().path().starts_with(LINKS);
+    let allowed = (!is_link).then(|| allowed_origin(access, request.headers())).flatten();
+    let is_preflight = request.method() == Method::OPTIONS;
+    let mut response = if is_preflight {
+        StatusCode::NO_CONTENT.into_response()
+    } else if is_refused(access, request.method(), (request.headers(), is_link)) {
+        refusal(request.headers()).into_response()
+    } else {
+        next.run(request).await
+    };
+    let headers = response.headers_mut();
+    if !is_link && !access.allowed_origins.is_empty() {
+        headers.append(VARY, HeaderValue::from_static("origin"));
+    }
+    let Some(origin) = allowed else { return response };
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    if is_preflight {
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, REQUEST_HEADERS);
+        headers.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE);
+    } else {
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, RESPONSE_HEADERS);
+    }
+    response
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// The value of `Access-Control-Allow-Origin`.
+fn allowed_origin(access: &Access, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(ORIGIN)?;
+    Some(match access.allowed_origins.find(origin.to_str().ok()?)? {
+        Allowance::Named => origin.clone(),
+        Allowance::Any => HeaderValue::from_static("*"),
+    })
+}
+
+/// Whether a page of another site sent a request that could change something. Programs that are no browsers send neither
+/// `Sec-Fetch-Site` nor `Origin`.
+fn is_refused(access: &Access, method: &Method, (headers, is_link): (&HeaderMap, bool)) -> bool {
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        return false;
+    }
+    let site = text(headers, "sec-fetch-site");
+    let is_own_site = site.is_none_or(|site| matches!(site, "same-origin" | "none"));
+    let is_own_origin = match text(headers, ORIGIN.as_str()) {
+        None => true,
+        // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page.
+        Some("null") => site.is_some() || is_link,
+        Some(origin) => is_own(access, headers, origin),
+    };
+    if is_own_site && is_own_origin {
+        return false;
+    }
+    let origin = text(headers, ORIGIN.as_str()).unwrap_or_default();
+    match access.allowed_origins.find(origin).filter(|_| !is_link) {
+        Some(Allowance::Named) => false,
+        // The browser's own credentials are not for any page.
+        Some(Allowance::Any) => headers.contains_key(COOKIE),
+        None => true,
+    }
+}
+
+/// Whether it is the origin of this app: by the name that the request asks for, or by the public address.
+fn is_own(access: &Access, headers: &HeaderMap, origin: &str) -> bool {
+    let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
+    let is_asked = text(headers, HOST.as_str())
+        .is_some_and(|host| !host.is_empty() && host.eq_ignore_ascii_case(authority));
+    let public = access.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
+    is_asked || public.is_some_and(|url| url.origin().ascii_serialization() == origin)
+}
+
+fn refusal(headers: &HeaderMap) -> Problem {
+    let origin = text(headers, ORIGIN.as_str()).filter(|origin| *origin != "null");
+    let page = origin.map_or_else(|| "another site".to_owned(), |origin| format!("`{origin}`"));
+    Problem::new(
+        problem::FORBIDDEN,
+        format!(
+            "A page of {page} sent this request, and this app does not allow that origin. Add the origin to TURNWHEEL_CORS_ORIGINS, or call from the app's own origin."
+        ),
+    )
+}

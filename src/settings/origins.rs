@@ -1,0 +1,116 @@
+//! Origins of web pages that may call the API from a browser.
+
+use url::Url;
+
+use super::links::is_loopback;
+use super::reader::{Reader, listed};
+
+/// `TURNWHEEL_CORS_ORIGINS`; the default allows no page but the app's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedOrigins {
+    /// As browsers send them: `https://app.example:8443`.
+    exact: Vec<String>,
+    is_any: bool,
+    has_loopback: bool,
+}
+
+/// Why an origin is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowance {
+    /// The list names it, or `dev` allows pages of this machine.
+    Named,
+    /// `*`: no page gets to use the credentials that a browser adds by itself.
+    Any,
+}
+
+impl AllowedOrigins {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Self {
+        let expected =
+            "`*`, or origins such as https://app.example without a path, separated by commas";
+        reader.parse("TURNWHEEL_CORS_ORIGINS", expected, Self::parse).unwrap_or_default()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "*" {
+            return Some(Self { is_any: true, ..Self::default() });
+        }
+        let exact: Option<Vec<String>> = listed(text).map(origin).collect();
+        Some(Self { exact: exact?, ..Self::default() })
+    }
+
+    /// Also `localhost` and `127.0.0.1` on any port, as `dev` allows them.
+    #[must_use]
+    pub fn with_loopback(self) -> Self {
+        Self { has_loopback: true, ..self }
+    }
+
+    pub fn find(&self, given: &str) -> Option<Allowance> {
+        let is_named = self.exact.iter().any(|exact| exact == given)
+            || (self.has_loopback && is_loopback_page(given));
+        if is_named {
+            return Some(Allowance::Named);
+        }
+        self.is_any.then_some(Allowance::Any)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && !self.is_any && !self.has_loopback
+    }
+}
+
+/// `None`: a path, a wildcard, or another scheme than http and https.
+fn origin(text: &str) -> Option<String> {
+    let url = Url::parse(text).ok()?;
+    let origin = url.origin().ascii_serialization();
+    let is_web = matches!(url.scheme(), "http" | "https");
+    (is_web && !text.contains('*') && origin.eq_ignore_ascii_case(text)).then_some(origin)
+}
+
+fn is_loopback_page(given: &str) -> bool {
+    origin(given).is_some_and(|origin| is_loopback(&origin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_exact() {
+        let origins = AllowedOrigins::parse("https://app.example, http://HOST:8080").unwrap();
+        assert_eq!(origins.find("https://app.example"), Some(Allowance::Named));
+        assert_eq!(origins.find("http://host:8080"), Some(Allowance::Named));
+        for other in [
+            "http://app.example",
+            "https://app.example:8443",
+            "https://x.app.example",
+            "https://app.example.evil",
+            "http://localhost:3000",
+            "null",
+        ] {
+            assert_eq!(origins.find(other), None, "{other}");
+        }
+        for wrong in ["app.example", "https://app.example/", "https://*.example", "*, https://a.b"]
+        {
+            assert_eq!(AllowedOrigins::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn any_origin_is_no_named_origin() {
+        let any = AllowedOrigins::parse("*").unwrap();
+        assert_eq!(any.find("https://app.example"), Some(Allowance::Any));
+        assert_eq!(any.find("null"), Some(Allowance::Any));
+    }
+
+    #[test]
+    fn dev_allows_pages_of_this_machine() {
+        let local = AllowedOrigins::default().with_loopback();
+        for page in ["http://localhost:5173", "http://127.0.0.1:3000", "https://localhost"] {
+            assert_eq!(local.find(page), Some(Allowance::Named), "{page}");
+        }
+        for page in ["http://localhost.evil.example", "https://evil.example", "null", "file://"] {
+            assert_eq!(local.find(page), None, "{page}");
+        }
+        assert!(AllowedOrigins::default().is_empty() && !local.is_empty());
+    }
+}
