@@ -10,7 +10,7 @@ use super::rig::{Asking, Rig};
 
 /// Headers as Chromium sends them; each constant is one kind of page.
 const HOST: (&str, &str) = ("host", "agents.example");
-/// `<form method="post">` on https://evil.example.
+/// `<form method="post">` of another site.
 const FOREIGN_FORM: [(&str, &str); 7] = [
     HOST,
     ("content-type", "application/x-www-form-urlencoded"),
