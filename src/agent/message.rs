@@ -143,6 +143,9 @@ pub struct ToolResultMessage {
     /// Whether the tool asks for an end without another answer: it comes when all results of the batch ask.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminate: bool,
+    /// The approver's rejection; present only if the call did not run because of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Rejection>,
     pub timestamp: Timestamp,
     /// Files of the workspace that this call changed: path → artifact, or `null` for a removed one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -150,6 +153,31 @@ pub struct ToolResultMessage {
     #[serde(flatten)]
     pub extra: Extra,
 }
+
+/// An approver's rejection of a tool call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejection {
+    /// A user's id, or `link`.
+    pub by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Rejection {
+    /// The error text that clients receive: the reason alone (AP-05).
+    pub fn error(&self) -> &str {
+        self.reason.as_deref().unwrap_or(REJECTED)
+    }
+
+    /// The result that the model receives. The prefix separates a reason from the tool's own output.
+    pub fn model_text(&self) -> String {
+        self.reason
+            .as_ref()
+            .map_or_else(|| REJECTED.to_owned(), |text| format!("{REJECTED}: {text}"))
+    }
+}
+
+const REJECTED: &str = "Rejected by user";
 
 /// Where the bytes of a workspace file are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

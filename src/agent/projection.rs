@@ -173,6 +173,7 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
         structured_content: None,
         is_error,
         terminate: false,
+        rejected: None,
         timestamp,
         workspace: std::collections::BTreeMap::new(),
         extra: Extra::new(),

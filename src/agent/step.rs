@@ -18,7 +18,7 @@ use crate::agent::brake::Brake;
 use crate::agent::content::Block;
 use crate::agent::draft::{Draft, Pending};
 use crate::agent::entry::Output;
-use crate::agent::message::{AssistantMessage, WorkspaceFile};
+use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
@@ -123,6 +123,7 @@ pub struct CallResult {
     pub is_error: bool,
     /// Asks for an end without another answer.
     pub terminate: bool,
+    pub rejected: Option<Rejection>,
     pub outputs: Vec<Output>,
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
 }
@@ -130,6 +131,11 @@ pub struct CallResult {
 impl CallResult {
     pub fn error(text: impl Into<String>) -> Self {
         Self { content: vec![Block::text(text)], is_error: true, ..Self::default() }
+    }
+
+    /// The result of a call that an approver has rejected.
+    fn rejected(rejection: &Rejection) -> Self {
+        Self { rejected: Some(rejection.clone()), ..Self::error(rejection.model_text()) }
     }
 }
 

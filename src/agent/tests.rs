@@ -25,10 +25,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::agent::draft::{Draft, Pending, Rules};
+use crate::agent::entry::Entry;
 use crate::agent::event::{Event, EventBody};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem};
-use crate::agent::message::AssistantMessage;
+use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::{Decision, Effect, Verdict};
 use crate::agent::settings::QueueMode;
@@ -230,4 +231,15 @@ fn line(draft: &Draft, event: &Event) -> String {
         }
         _ => name,
     }
+}
+
+/// The texts of the results on the path, in its order.
+pub(super) fn results(entries: &[Arc<Entry>]) -> Vec<String> {
+    let results = entries.iter().filter_map(|entry| match entry.body.message() {
+        Some(Message::ToolResult(result)) => {
+            Some(crate::agent::content::joined_text(&result.content))
+        }
+        _ => None,
+    });
+    results.collect()
 }

@@ -12,7 +12,7 @@ use crate::agent::entry::{
     PromptStop,
 };
 use crate::agent::head::{Head, State};
-use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
+use crate::agent::message::{AssistantMessage, Message, Rejection, ToolResultMessage};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::usage::Usage;
@@ -112,9 +112,18 @@ pub enum PromptOutput {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum OutputResult {
-    Success { output: Value },
-    Error { error: Value },
-    Pending { reason: String },
+    Success {
+        output: Value,
+    },
+    Error {
+        error: Value,
+        /// Present only if an approver rejected the call.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rejected: Option<Rejection>,
+    },
+    Pending {
+        reason: String,
+    },
 }
 
 /// Where an output came from, so that an event can name it.
@@ -383,8 +392,12 @@ impl Builder {
 /// What a program reads of a result: the tool's JSON when it answered JSON, else its text.
 fn result_view(result: &ToolResultMessage) -> OutputResult {
     let text = || Value::String(joined_text(&result.content));
+    if let Some(rejection) = &result.rejected {
+        let error = Value::String(rejection.error().to_owned());
+        return OutputResult::Error { error, rejected: Some(rejection.clone()) };
+    }
     if result.is_error {
-        return OutputResult::Error { error: text() };
+        return OutputResult::Error { error: text(), rejected: None };
     }
     OutputResult::Success {
         output: result.structured_content.as_ref().map_or_else(text, RawJson::value),

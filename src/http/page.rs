@@ -70,7 +70,12 @@ fn html(showing: &Showing<'_>) -> String {
     };
     let mut body = format!("<h1>{}</h1>", escaped(&title));
     match showing {
-        Showing::Settled(_, decision) => outcome(&mut body, decision),
+        Showing::Settled(approval, decision) => {
+            outcome(&mut body, decision);
+            if approval.replaced_by.is_some() {
+                body.push_str("<p role=\"status\">The tool changed after this decision, so the call has not run. It waits for a new decision under a new link.</p>");
+            }
+        }
         Showing::Expired(_) => {
             body.push_str("<p role=\"status\">This approval expired. Nothing can be decided here any more.</p>");
         }
@@ -279,6 +284,7 @@ mod tests {
                 RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap(),
             ),
             decision: None,
+            replaced_by: None,
         }
     }
 
@@ -293,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_settled_or_expired_page_has_no_form() {
-        let approval = approval();
+        let mut approval = approval();
         let decision = Decision {
             request_id: RequestId::new("rq_1"),
             verdict: Verdict::Approve,
@@ -304,6 +310,10 @@ mod tests {
         };
         let settled = html(&Showing::Settled(&approval, &decision));
         assert!(settled.contains("Approved by link at") && !settled.contains("<form"));
+        assert!(!settled.contains("The tool changed"), "{settled}");
+        approval.replaced_by = Some(RequestId::new("rq_2"));
+        let replaced = html(&Showing::Settled(&approval, &decision));
+        assert!(replaced.contains("The tool changed after this decision"), "{replaced}");
         let expired = html(&Showing::Expired(&approval));
         assert!(expired.contains("This approval expired") && !expired.contains("<form"));
     }

@@ -241,6 +241,7 @@ impl<'w> Hold<'w> {
             structured_content: result.structured.clone(),
             is_error: result.is_error,
             terminate: result.terminate,
+            rejected: None,
             timestamp: now,
             workspace: result.workspace.clone(),
             extra: Extra::new(),
@@ -297,5 +298,6 @@ fn recorded(result: ToolResult) -> CallResult {
         terminate: result.terminate,
         outputs: result.outputs,
         workspace: result.workspace,
+        ..CallResult::default()
     }
 }

@@ -65,6 +65,7 @@ fn plain(result: &CallResult) -> CallResult {
         structured: None,
         is_error: result.is_error,
         terminate: result.terminate,
+        rejected: result.rejected.clone(),
         outputs: Vec::new(),
         workspace: result.workspace.clone(),
     }

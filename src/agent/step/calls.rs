@@ -21,6 +21,10 @@ pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may h
 /// In `unknownWrites`, in the place of a request: nobody will say any more what became of it.
 pub(super) const TOLD: &str = "told";
 
+/// Begins the reason of a request that replaces an approved one.
+const TOOL_CHANGED: &str =
+    "The tool changed after this call was approved, so it needs a new decision.";
+
 /// Writes of unknown outcome that a conversation remembers; above it one is forgotten.
 const UNKNOWN_WRITES_MAX: usize = 100;
 
@@ -71,9 +75,12 @@ fn open(draft: &mut Draft, index: usize, start: &Start) {
     }
 }
 
-/// A call that does not run is announced and answered all the same.
+/// Settles a call that does not run. Every call has one start event, also if it never runs.
 pub(super) fn refuse(draft: &mut Draft, index: usize, result: &CallResult) {
-    announce(draft, index);
+    let is_announced = draft.calls().get(index).is_some_and(|call| call.attempts > 0);
+    if !is_announced {
+        announce(draft, index);
+    }
     settle(draft, index, result);
 }
 
@@ -120,11 +127,18 @@ fn begin(draft: &mut Draft, index: usize, start: &Start) {
 
 fn ask(draft: &mut Draft, index: usize, start: &Start, asked: &Asked) {
     let Some(named) = named(draft, index) else { return };
+    // An approval is bound to the tool's definition: see `Start::binding`.
+    let was_approved = draft.calls().get(index).is_some_and(|call| call.approved.is_some());
+    let reason = if was_approved {
+        format!("{TOOL_CHANGED} {}", asked.reason)
+    } else {
+        asked.reason.clone()
+    };
     let request = Request {
         id: RequestId::new(""),
         kind: RequestKind::Tool,
         title: format!("May {} run?", named.tool_call.name),
-        reason: asked.reason.clone(),
+        reason,
         binding: Some(start.binding.clone()),
         effect: Some(start.effect),
         expires_at: Some(asked.expires_at),
@@ -217,6 +231,7 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
         structured_content: result.structured.clone(),
         is_error: result.is_error,
         terminate: result.terminate,
+        rejected: result.rejected.clone(),
         timestamp: draft.now,
         workspace: result.workspace.clone(),
         extra: Extra::new(),

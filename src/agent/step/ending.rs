@@ -174,7 +174,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
         } else {
             format!("This call was not run: {reason}")
         };
-        calls::settle(draft, index, &CallResult::error(text));
+        calls::refuse(draft, index, &CallResult::error(text));
     }
     draft.rules = rules;
     draft.gives_up = false;

@@ -6,6 +6,7 @@ use crate::agent::entry::{CallRef, Custom, DecisionEntry, EntryBody, PromptEntry
 use crate::agent::event::{Empty, EventBody, RequestRef};
 use crate::agent::head::{PROMPTS_KEPT, PromptSpan, Run};
 use crate::agent::inbox::{InboxBody, InboxItem, LateResult, Outcome, PromptInput, Receipt};
+use crate::agent::message::Rejection;
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
@@ -128,7 +129,6 @@ pub(super) fn decide(draft: &mut Draft, decision: &Decision) -> bool {
 }
 
 fn decide_tool(draft: &mut Draft, index: usize, request: &Request, decision: &Decision) {
-    let refused = |fallback: &str| decision.reason.clone().unwrap_or_else(|| fallback.to_owned());
     match decision.verdict {
         Verdict::Approve => {
             if let Some(call) = draft.call_mut(index) {
@@ -136,16 +136,18 @@ fn decide_tool(draft: &mut Draft, index: usize, request: &Request, decision: &De
                 call.approved.clone_from(&request.binding);
             }
         }
-        Verdict::Expired => calls::settle(draft, index, &CallResult::error("Approval expired")),
+        Verdict::Expired => calls::refuse(draft, index, &CallResult::error("Approval expired")),
         Verdict::Aborted => {
-            calls::settle(draft, index, &CallResult::error(refused("Operation aborted")));
+            let text = decision.reason.as_deref().unwrap_or("Operation aborted");
+            calls::refuse(draft, index, &CallResult::error(text));
         }
         Verdict::Reject
         | Verdict::Happened
         | Verdict::DidNotHappen
         | Verdict::Again
         | Verdict::Answer => {
-            calls::settle(draft, index, &CallResult::error(refused("Rejected by user")));
+            let (by, reason) = (decision.decided_by.clone(), decision.reason.clone());
+            calls::refuse(draft, index, &CallResult::rejected(&Rejection { by, reason }));
         }
     }
 }
@@ -270,6 +272,7 @@ fn settle_late(draft: &mut Draft, late: &LateResult) -> bool {
         structured: late.message.structured_content.clone(),
         is_error: late.message.is_error,
         terminate: late.message.terminate,
+        rejected: None,
         outputs: late.outputs.clone(),
         workspace: late.message.workspace.clone(),
     };

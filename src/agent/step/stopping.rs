@@ -205,8 +205,6 @@ fn end_calls(draft: &mut Draft) {
             calls::block_told(draft, index, fingerprint);
             let text = format!("{} (The prompt was stopped.)", calls::UNKNOWN_OUTCOME);
             calls::settle(draft, index, &CallResult::error(text));
-        } else if call.attempts > 0 || call.is_asked {
-            calls::settle(draft, index, &CallResult::error(ABORTED));
         } else {
             calls::refuse(draft, index, &CallResult::error(ABORTED));
         }

@@ -1,9 +1,8 @@
 //! Calls that run at once: ends as they come, results in source order, whatever happens in between.
 
 use super::*;
-use crate::agent::entry::{Entry, Output, PromptState, WidgetOutput};
+use crate::agent::entry::{Output, PromptState, WidgetOutput};
 use crate::agent::head::State;
-use crate::agent::message::Message;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::view::prompt_view;
@@ -25,17 +24,6 @@ fn next_commit(draft: &Draft) -> Draft {
 fn ends(told: &[String]) -> Vec<&str> {
     let ends = told.iter().filter_map(|line| line.strip_prefix("tool_execution_end "));
     ends.collect()
-}
-
-/// The texts of the results on the path, in its order.
-fn results(entries: &[Arc<Entry>]) -> Vec<String> {
-    let results = entries.iter().filter_map(|entry| match entry.body.message() {
-        Some(Message::ToolResult(result)) => {
-            Some(crate::agent::content::joined_text(&result.content))
-        }
-        _ => None,
-    });
-    results.collect()
 }
 
 fn view(draft: &Draft) -> serde_json::Value {

@@ -175,7 +175,7 @@ fn what_waits_is_stored_whole() {
     assert_eq!(serde_json::from_str::<Head>(&stored).unwrap(), draft.head);
     let failed = draft.entries.last().unwrap();
     let stored = serde_json::to_string(failed).unwrap();
-    let read: crate::agent::entry::Entry = serde_json::from_str(&stored).unwrap();
+    let read: Entry = serde_json::from_str(&stored).unwrap();
     assert_eq!(&read, failed.as_ref());
     assert!(stored.contains("\"isRetried\":true"), "{stored}");
 }

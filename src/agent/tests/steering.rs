@@ -99,7 +99,7 @@ fn a_steer_waits_while_a_call_runs_or_a_person_is_asked() {
     assert_eq!(draft.head.waiting, 1);
     let settled = decision(&draft, Verdict::Reject, Some("no"));
     play(&mut draft, &[settled, looked(&[steer("in_2", "wait")])]);
-    assert_eq!(said(&draft)[2..], ["toolResult:no", SKIPPED, "user:wait"]);
+    assert_eq!(said(&draft)[2..], ["toolResult:Rejected by user: no", SKIPPED, "user:wait"]);
     let receipt = draft.receipts.last().unwrap();
     assert!(receipt.ran_calls.is_empty(), "what a person has refused did not run");
     assert_eq!(receipt.skipped_calls, ["c1|fc_1"]);

@@ -169,14 +169,37 @@ fn an_approval_of_another_definition_is_asked_again() {
         play(&mut draft, &[approve, Input::Prepared { index: 0, gate: Gate::Open(changed) }]);
     assert_eq!(told.last().unwrap(), "prompt.approval-requested");
     assert_eq!(draft.head.requests.len(), 1);
+    assert_eq!(
+        draft.head.requests[0].reason,
+        "The tool changed after this call was approved, so it needs a new decision. Changed"
+    );
 }
 
 #[test]
-fn a_rejected_call_never_runs_and_the_model_reads_why() {
-    for (verdict, reason, text) in [
-        (Verdict::Reject, None, "Rejected by user"),
-        (Verdict::Reject, Some("User denied"), "User denied"),
-        (Verdict::Expired, None, "Approval expired"),
+fn rejected_call_never_runs_and_model_receives_rejection() {
+    let rejection = |reason: Option<&str>| match reason {
+        Some(reason) => json!({"by": "default", "reason": reason}),
+        None => json!({"by": "default"}),
+    };
+    for (verdict, reason, result, model_text) in [
+        (
+            Verdict::Reject,
+            None,
+            json!({"type": "error", "error": "Rejected by user", "rejected": rejection(None)}),
+            "Rejected by user",
+        ),
+        (
+            Verdict::Reject,
+            Some("paid by hand"),
+            json!({"type": "error", "error": "paid by hand", "rejected": rejection(Some("paid by hand"))}),
+            "Rejected by user: paid by hand",
+        ),
+        (
+            Verdict::Expired,
+            None,
+            json!({"type": "error", "error": "Approval expired"}),
+            "Approval expired",
+        ),
     ] {
         let mut draft = draft();
         play(
@@ -185,8 +208,12 @@ fn a_rejected_call_never_runs_and_the_model_reads_why() {
         );
         let decided = decision(&draft, verdict, reason);
         let told = play(&mut draft, &[decided]);
-        assert!(told.contains(&"tool_execution_end gated error".to_owned()), "{told:?}");
-        assert_eq!(view(&draft)["output"][0]["result"], json!({"type": "error", "error": text}));
+        let position = |event: &str| told.iter().position(|it| it == event);
+        let (start, end) =
+            (position("tool_execution_start gated"), position("tool_execution_end gated error"));
+        assert!(start.is_some() && start < end, "{told:?}");
+        assert_eq!(view(&draft)["output"][0]["result"], result);
+        assert_eq!(results(&draft.entries), [model_text]);
         assert_eq!(draft.head.phase, Phase::Model { attempt: 1, not_before: None });
     }
 }

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::agent::event::AnswerEvent;
-use crate::agent::message::Message;
+use crate::agent::message::{Message, Rejection};
 use crate::agent::raw::RawJson;
 
 /// One thing that happened. Serializes with the sources' names and members; what the HTTP API adds to each event (`promptId`,
@@ -62,6 +62,9 @@ pub enum AgentEvent {
         tool_name: String,
         result: Value,
         is_error: bool,
+        /// Present only if an approver rejected the call.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rejected: Option<Rejection>,
     },
     /// Prompts, approvals, retries, compactions and what later versions bring, as the HTTP API tells them.
     #[serde(untagged)]
@@ -124,6 +127,7 @@ impl AgentEvent {
                 tool_name: text("toolName")?,
                 result: value("result")?,
                 is_error: data.get("isError")?.as_bool()?,
+                rejected: data.get("rejected").and_then(read),
             },
             _ => return None,
         })

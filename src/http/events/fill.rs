@@ -6,7 +6,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::agent::entry::{CallRef, Entry, EntryBody};
-use crate::agent::event::{CompactionEnd, Event, EventBody, MessageRef, OutputRef, RequestRef};
+use crate::agent::event::{
+    CompactionEnd, Event, EventBody, MessageRef, OutputRef, RequestRef, ToolExecutionEnd,
+};
 use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::agent::view::{Origin, outputs};
@@ -61,10 +63,7 @@ impl Filler {
                 "toolCallId": start.tool_call_id, "toolName": start.tool_name,
                 "args": self.arguments(start.call),
             }),
-            EventBody::ToolExecutionEnd(end) => json!({
-                "toolCallId": end.tool_call_id, "toolName": end.tool_name,
-                "result": self.result(end.result), "isError": end.is_error,
-            }),
+            EventBody::ToolExecutionEnd(end) => self.tool_end(end),
             EventBody::AutoCompactionStart(start) => json!({"reason": start.reason}),
             EventBody::AutoCompactionEnd(end) => self.compaction(end),
             EventBody::SummarizationRetryScheduled(retry) => json!(retry),
@@ -203,12 +202,21 @@ impl Filler {
     }
 
     /// What the sources call a tool's result: what the model reads, and details for programs.
-    fn result(&self, seq: u64) -> Value {
-        let result = self.entries.get(&seq).and_then(|entry| entry.body.result());
-        result.map_or(
+    fn tool_end(&self, end: &ToolExecutionEnd) -> Value {
+        let message = self.entries.get(&end.result).and_then(|entry| entry.body.result());
+        let result = message.map_or(
             Value::Null,
-            |result| json!({"content": result.content, "details": result.details}),
-        )
+            |message| json!({"content": message.content, "details": message.details}),
+        );
+        let mut data = json!({
+            "toolCallId": end.tool_call_id, "toolName": end.tool_name,
+            "result": result, "isError": end.is_error,
+        });
+        if let Some(rejection) = message.and_then(|message| message.rejected.as_ref()) {
+            data.as_object_mut()
+                .map(|data| data.insert("rejected".to_owned(), as_value(rejection)));
+        }
+        data
     }
 
     /// The item as it was at the time of the event.

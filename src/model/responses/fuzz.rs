@@ -93,6 +93,7 @@ fn holds(folded: &Folded, input: &[u8]) {
                 structured_content: None,
                 is_error: false,
                 terminate: false,
+                rejected: None,
                 timestamp: Timestamp(0),
                 workspace: std::collections::BTreeMap::new(),
                 extra: Extra::new(),

@@ -31,6 +31,8 @@ pub struct Approval {
     pub request: Request,
     pub arguments: Option<RawJson>,
     pub decision: Option<Decision>,
+    /// The open request that replaced this one: the tool changed after the approval.
+    pub replaced_by: Option<RequestId>,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -97,6 +99,10 @@ pub struct SettledView {
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub decided_at: Timestamp,
+    /// The open approval request that replaced this one because the tool changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub replaced_by: Option<RequestId>,
 }
 
 impl Approval {
@@ -112,6 +118,7 @@ impl Approval {
             value: decision.value.clone(),
             decided_by: decision.decided_by.clone(),
             decided_at: decision.decided_at,
+            replaced_by: self.replaced_by.clone(),
         }
     }
 }
@@ -165,7 +172,15 @@ pub async fn approval(
         None => on_record,
     };
     let arguments = arguments_of(world, &key, &request).await?;
-    Ok(Some(Approval { key, request, arguments, decision }))
+    let replaced_by = replacement(head, &request);
+    Ok(Some(Approval { key, request, arguments, decision, replaced_by }))
+}
+
+/// The open request about the same call as a decided one.
+fn replacement(head: &Head, decided: &Request) -> Option<RequestId> {
+    let call = decided.call?;
+    let is_newer = |open: &&Request| open.call == Some(call) && open.id != decided.id;
+    head.requests.iter().find(is_newer).map(|open| open.id.clone())
 }
 
 fn asked_in(entry: &Entry, id: &RequestId) -> Option<Request> {
@@ -226,7 +241,7 @@ pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>,
         if decided(world, &key, &request.id).await?.is_none() {
             let arguments = arguments_of(world, &key, request).await?;
             let (key, request) = (key.clone(), request.clone());
-            pending.push(Approval { key, request, arguments, decision: None });
+            pending.push(Approval { key, request, arguments, decision: None, replaced_by: None });
         }
     }
     Ok(pending)
