@@ -24,6 +24,9 @@ param entraClientId string = ''
 @description('Client ids of other apps whose tokens are accepted, separated by commas.')
 param entraAllowedClients string = ''
 
+@description('Further audiences that tokens may have, separated by commas. The client id and api:// with the client id are always accepted.')
+param entraAudiences string = ''
+
 @secure()
 @description('Keys of approval links: base64 of at least 32 bytes each, separated by spaces. Empty: the vault keeps what it has.')
 param signingKeys string = ''
@@ -37,8 +40,9 @@ param openAiEndpoint string = ''
 @description('Makes an Azure OpenAI resource with one deployment.')
 param deployModel bool = false
 
-param deployedModelName string = 'gpt-5-mini'
-param deployedModelVersion string = '2025-08-07'
+@description('New subscriptions get a model for about 12 months after its release: docs/deploy.md has the command that lists them.')
+param deployedModelName string = 'gpt-5.4-mini'
+param deployedModelVersion string = '2026-03-17'
 param deployedModelSku string = 'GlobalStandard'
 
 @description('In thousands of tokens per minute.')
@@ -59,6 +63,16 @@ param instancesMax int = 100
 
 @allowed([512, 2048, 4096])
 param instanceMemoryMB int = 2048
+
+@minValue(0)
+@maxValue(1000)
+@description('Instances that are always up for HTTP. Each is billed all month.')
+param alwaysReadyHttp int = 0
+
+@minValue(0)
+@maxValue(1000)
+@description('Instances that are always up for the function turn. Each is billed all month.')
+param alwaysReadyTurn int = 0
 
 @description('Who may look after queues and conversations from outside with rebuild-queue and redrive: the object id of a person. Empty: nobody.')
 param operatorPrincipalId string = ''
@@ -184,6 +198,7 @@ module functionApp 'modules/functionApp.bicep' = {
     auth: auth
     entraClientId: entraClientId
     entraAllowedClients: entraAllowedClients
+    entraAudiences: entraAudiences
     // Without a model the demo model answers, so that the first deployment can be tried.
     model: empty(model) ? (deployModel ? deployedModelName : 'scripted') : model
     openAiEndpoint: deployModel ? openAi!.outputs.endpoint : openAiEndpoint
@@ -192,6 +207,8 @@ module functionApp 'modules/functionApp.bicep' = {
     subnetId: privateNetwork ? network!.outputs.appSubnetId : ''
     instancesMax: instancesMax
     instanceMemoryMB: instanceMemoryMB
+    alwaysReadyHttp: alwaysReadyHttp
+    alwaysReadyTurn: alwaysReadyTurn
   }
 }
 

@@ -81,6 +81,8 @@ resource sqlDatabase 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases@2024-11
   }
 }
 
+// The account does one operation at a time and refuses others meanwhile (412): hence this order down to the endpoint.
+@batchSize(1)
 resource sqlContainer 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = [for container in containers: {
   parent: sqlDatabase
   name: container.name
@@ -108,6 +110,7 @@ var contributor = roles['Cosmos DB Built-in Data Contributor']
 
 resource appRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
   parent: account
+  dependsOn: [sqlContainer]
   name: guid(account.id, principalId, contributor)
   properties: {
     roleDefinitionId: '${account.id}/sqlRoleDefinitions/${contributor}'
@@ -118,6 +121,7 @@ resource appRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-
 
 resource operatorRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (!empty(operatorPrincipalId)) {
   parent: account
+  dependsOn: [appRole]
   name: guid(account.id, operatorPrincipalId, contributor)
   properties: {
     roleDefinitionId: '${account.id}/sqlRoleDefinitions/${contributor}'
@@ -128,6 +132,8 @@ resource operatorRole 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@
 
 module endpoint 'privateEndpoint.bicep' = if (isPrivate) {
   name: 'cosmos-endpoint'
+  // Both: the second is not there where nobody is the operator.
+  dependsOn: [appRole, operatorRole]
   params: {
     name: 'pe-${name}'
     location: location

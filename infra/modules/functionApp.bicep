@@ -14,6 +14,7 @@ param signingKeysUri string
 param auth string
 param entraClientId string
 param entraAllowedClients string
+param entraAudiences string
 param model string
 param openAiEndpoint string
 param publicUrl string
@@ -21,15 +22,23 @@ param extraSettings object
 param subnetId string
 param instancesMax int
 param instanceMemoryMB int
+param alwaysReadyHttp int
+param alwaysReadyTurn int
 
 var isSignInOn = auth == 'easyauth' && !empty(entraClientId)
 var storageSuffix = environment().suffixes.storage
 
-// No FUNCTIONS_WORKER_RUNTIME: on this plan the runtime is a property of the app, and the setting is refused.
-var baseSettings = {
+// By name: with addresses alone a cold start of the host can fail (Azure/azure-functions-host#11787). The name means
+// core.windows.net, so other clouds have the addresses.
+var storageAddresses = {
   AzureWebJobsStorage__blobServiceUri: 'https://${storageName}.blob.${storageSuffix}'
   AzureWebJobsStorage__queueServiceUri: 'https://${storageName}.queue.${storageSuffix}'
   AzureWebJobsStorage__tableServiceUri: 'https://${storageName}.table.${storageSuffix}'
+}
+var storageSettings = storageSuffix == 'core.windows.net' ? { AzureWebJobsStorage__accountName: storageName } : storageAddresses
+
+// No FUNCTIONS_WORKER_RUNTIME: on this plan the runtime is a property of the app, and the setting is refused.
+var baseSettings = {
   AzureWebJobsStorage__credential: 'managedidentity'
   AzureWebJobsStorage__clientId: identityClientId
   COSMOS__accountEndpoint: cosmosEndpoint
@@ -45,6 +54,13 @@ var baseSettings = {
   TURNWHEEL_SIGNING_KEYS: '@Microsoft.KeyVault(SecretUri=${signingKeysUri})'
 }
 var modelSettings = empty(openAiEndpoint) ? {} : { AZURE_OPENAI_ENDPOINT: openAiEndpoint }
+// HTTP functions share instances; every other function has instances of its own.
+var alwaysReady = [
+  { name: 'http', instanceCount: alwaysReadyHttp }
+  { name: 'function:turn', instanceCount: alwaysReadyTurn }
+]
+var allowedClients = empty(entraAllowedClients) ? [] : split(entraAllowedClients, ',')
+var audiences = empty(entraAudiences) ? [] : split(entraAudiences, ',')
 var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
@@ -91,6 +107,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
       scaleAndConcurrency: {
         maximumInstanceCount: instancesMax
         instanceMemoryMB: instanceMemoryMB
+        alwaysReady: filter(alwaysReady, group => group.instanceCount > 0)
         // Streams of events mostly wait, and a waiting one needs next to nothing.
         triggers: { http: { perInstanceConcurrency: 100 } }
       }
@@ -104,7 +121,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
 resource settings 'Microsoft.Web/sites/config@2024-11-01' = {
   parent: app
   name: 'appsettings'
-  properties: union(baseSettings, modelSettings, addressSettings, extraSettings)
+  properties: union(storageSettings, baseSettings, modelSettings, addressSettings, extraSettings)
 }
 
 // The tools publish with tokens; nobody needs the passwords.
@@ -140,9 +157,10 @@ resource signIn 'Microsoft.Web/sites/config@2024-11-01' = if (isSignInOn) {
           openIdIssuer: '${environment().authentication.loginEndpoint}${tenant().tenantId}/v2.0'
         }
         validation: {
-          allowedAudiences: [entraClientId, 'api://${entraClientId}']
+          // Version 2 tokens name the client id, version 1 tokens the identifier URI.
+          allowedAudiences: union([entraClientId, 'api://${entraClientId}'], audiences)
           defaultAuthorizationPolicy: {
-            allowedApplications: union([entraClientId], empty(entraAllowedClients) ? [] : split(entraAllowedClients, ','))
+            allowedApplications: union([entraClientId], allowedClients)
           }
         }
       }

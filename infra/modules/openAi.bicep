@@ -58,8 +58,10 @@ resource uses 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   }
 }
 
+// After the deployment: while the account is busy with one it refuses the other.
 module endpoint 'privateEndpoint.bicep' = if (isPrivate) {
   name: 'openai-endpoint'
+  dependsOn: [modelDeployment]
   params: {
     name: 'pe-${name}'
     location: location

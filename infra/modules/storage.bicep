@@ -12,7 +12,8 @@ param networkId string
 
 var isPrivate = !empty(endpointSubnetId)
 
-// The host makes poison queues on demand; here they exist from the start, so that alerts can watch them.
+// The host makes poison queues on demand; here they exist from the start, so that an alert can be set on them. None is
+// deployed here.
 var queues = [
   'agent-prompts'
   'agent-prompts-poison'
@@ -105,6 +106,8 @@ resource operatorRole 'Microsoft.Authorization/roleAssignments@2022-04-01' = [fo
 
 var parts = ['blob', 'queue', 'table']
 
+// One at a time: the account refuses a second operation meanwhile.
+@batchSize(1)
 module endpoint 'privateEndpoint.bicep' = [for part in parts: if (isPrivate) {
   name: 'storage-${part}'
   params: {

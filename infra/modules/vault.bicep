@@ -29,6 +29,7 @@ resource vault 'Microsoft.KeyVault/vaults@2024-11-01' = {
     }
     enableRbacAuthorization: true
     enableSoftDelete: true
+    // No purge protection: `azd down --purge` and a second try under the same name stay possible. docs/deploy.md, "Deleting".
     publicNetworkAccess: isPrivate ? 'Disabled' : 'Enabled'
     networkAcls: {
       bypass: 'None'
@@ -69,4 +70,5 @@ module endpoint 'privateEndpoint.bicep' = if (isPrivate) {
 }
 
 output name string = vault.name
-output signingKeysUri string = '${vault.properties.vaultUri}secrets/${signingKeysName}'
+// With a slash at the end: without a version the reference then follows the newest one.
+output signingKeysUri string = '${vault.properties.vaultUri}secrets/${signingKeysName}/'

@@ -100,9 +100,9 @@ pub const ROWS: &[Row] = &[
         .or("the account that the next rows name").sample("UseDevelopmentStorage=true").like("UseDevelopmentStorage=true").secret(),
     Row::yours("AzureWebJobsStorage__accountName", "The storage account by its name, used by an identity; no connection string beside it.")
         .like("mystorageaccount"),
-    Row::yours("AzureWebJobsStorage__queueServiceUri", "Its queues by their address, in place of the name.")
+    Row::yours("AzureWebJobsStorage__queueServiceUri", "Its queues by their address, in place of the name or beside it.")
         .like("https://mystorageaccount.queue.core.windows.net"),
-    Row::yours("AzureWebJobsStorage__blobServiceUri", "Its blobs by their address, in place of the name.")
+    Row::yours("AzureWebJobsStorage__blobServiceUri", "Its blobs by their address, in place of the name or beside it.")
         .like("https://mystorageaccount.blob.core.windows.net"),
     Row::yours("AzureWebJobsStorage__tableServiceUri", "Its tables by their address: the Functions host's diagnostic events.")
         .like("https://mystorageaccount.table.core.windows.net").for_host(),

@@ -13,15 +13,20 @@ use self::bicep::Bicep;
 use self::names::settings;
 
 mod bicep;
+#[cfg(unix)]
+mod hooks;
 mod names;
+mod types;
 
 /// Functions and namespaces of the language that `infra/` uses; one that is missing here is a slip or new.
 const LANGUAGE: &[&str] = &[
     "allowed",
+    "batchSize",
     "description",
     "empty",
     "environment",
     "export",
+    "filter",
     "guid",
     "map",
     "maxLength",

@@ -67,15 +67,20 @@ fn by_identity(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount
     let (has_account, has_queue, has_blob) = (is_set(ACCOUNT), is_set(QUEUE), is_set(BLOB));
     if is_set(STORAGE) {
         // Each is a mistake of its own already.
-    } else if has_account {
-        for name in [QUEUE, BLOB] {
-            if reader.text(name).is_some() {
+    } else if let Some(account) = &account {
+        // Tools that deploy apps write both. The addresses count; the name must be theirs.
+        for (name, address) in [(QUEUE, &queue), (BLOB, &blob)] {
+            if let Some(address) = address.as_ref().filter(|address| !is_of(account, address)) {
                 reader.note(Mistake::of(
                     name,
-                    format!("is set, and {ACCOUNT} too: keep the name or the two addresses"),
+                    format!(
+                        "is `{address}`, and {ACCOUNT} is `{account}`, another account: correct one of them, or remove one"
+                    ),
                 ));
             }
         }
+    } else if has_account {
+        // The name is a mistake of its own already.
     } else if has_queue != has_blob {
         let (set, missing) = if has_queue { (QUEUE, BLOB) } else { (BLOB, QUEUE) };
         reader.note(Mistake::of(
@@ -92,15 +97,18 @@ fn by_identity(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount
             }
         }
     }
-    let (queue, blob) = match account {
-        Some(account) => {
-            let of =
-                |service: &str| endpoint(&format!("https://{account}.{service}.core.windows.net"));
-            (of("queue")?, of("blob")?)
-        }
-        None => (queue?, blob?),
+    let of_name = |service: &str| {
+        let account = account.as_deref()?;
+        endpoint(&format!("https://{account}.{service}.core.windows.net"))
     };
+    let queue = queue.or_else(|| of_name("queue"))?;
+    let blob = blob.or_else(|| of_name("blob"))?;
     Some(StorageAccount { queue, blob, access: StorageAccess::Identity(identity) })
+}
+
+/// Whether an address begins with the account's name.
+fn is_of(account: &str, address: &Url) -> bool {
+    address.host_str().and_then(|host| host.split('.').next()) == Some(account)
 }
 
 /// Tokens are sent there, so it is https even on loopback.

@@ -113,6 +113,24 @@ fn an_account_is_named_for_an_identity() {
 }
 
 #[test]
+fn a_storage_account_may_have_its_name_and_addresses() {
+    let name = ("AzureWebJobsStorage__accountName", "mine");
+    let queue =
+        ("AzureWebJobsStorage__queueServiceUri", "https://mine.queue.core.usgovcloudapi.net");
+    let blob = ("AzureWebJobsStorage__blobServiceUri", "https://mine.blob.core.windows.net");
+    let both = read(&[name, queue, blob]).storage.unwrap();
+    assert_eq!(both.queue.as_str(), "https://mine.queue.core.usgovcloudapi.net/");
+    assert_eq!(both.blob.as_str(), "https://mine.blob.core.windows.net/");
+    let one = read(&[name, queue]).storage.unwrap();
+    assert_eq!((one.queue, one.blob), (both.queue, both.blob));
+    let other = ("AzureWebJobsStorage__blobServiceUri", "https://other.blob.core.windows.net");
+    assert_eq!(
+        mistakes(&[name, queue, other]),
+        "AzureWebJobsStorage__blobServiceUri is `https://other.blob.core.windows.net/`, and AzureWebJobsStorage__accountName is `mine`, another account: correct one of them, or remove one"
+    );
+}
+
+#[test]
 fn a_cosmos_account_is_used_by_key_or_identity() {
     let by_key = read(&[COSMOS, ("COSMOS__accountKey", KEY), ("COSMOS__database", "other")]);
     let by_key = by_key.cosmos.unwrap();
@@ -293,7 +311,6 @@ fn what_is_half_set_or_contradicts_itself_is_told_at_once() {
         ("AZURE_FEDERATED_TOKEN_FILE", "/run/token"),
     ]), @r"
     AzureWebJobsStorage__queueServiceUri is `http://127.0.0.1:10001/mine`: expected an address that begins with https://, such as https://my-account.queue.core.windows.net
-    AzureWebJobsStorage__queueServiceUri is set, and AzureWebJobsStorage__accountName too: keep the name or the two addresses
     COSMOS__accountEndpoint is `http://cosmos.example.com`: expected an address that begins with https://, such as https://my-account.documents.azure.com (http:// on loopback alone)
     COSMOS__accountKey is not usable (its value is kept secret): expected the account's key, in base64
     COSMOS__database is `a/b`: expected a database's name: at most 255 characters, without `/`, `\`, `?` and `#`

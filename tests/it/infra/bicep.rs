@@ -19,6 +19,15 @@ pub(crate) struct Declared {
     pub(crate) kind: String,
     /// What is not written out (calls, parameters) is the text of its source.
     pub(crate) body: Value,
+    /// The same for a check of types: what is not written out is null, and variables of the file are followed.
+    pub(crate) typed: Value,
+}
+
+/// What stands for a part that is not written out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unwritten {
+    Source,
+    Null,
 }
 
 impl Bicep {
@@ -76,7 +85,7 @@ impl Bicep {
     pub(crate) fn variables(&self) -> BTreeMap<String, Value> {
         let value = |node: Node<'_>| {
             let last = u32::try_from(node.named_child_count()).unwrap() - 1;
-            self.value(node.named_child(last).unwrap())
+            self.value(node.named_child(last).unwrap(), Unwritten::Source)
         };
         self.declarations("variable_declaration")
             .into_iter()
@@ -103,11 +112,11 @@ impl Bicep {
     }
 
     fn declared(&self, kind: &str) -> Vec<Declared> {
-        let body = |node: Node<'_>| {
+        let body = |node: Node<'_>, unwritten: Unwritten| {
             let mut open = vec![node];
             while let Some(node) = open.pop() {
                 if node.kind() == "object" {
-                    return self.value(node);
+                    return self.value(node, unwritten);
                 }
                 let mut cursor = node.walk();
                 let mut inner: Vec<_> = node
@@ -126,9 +135,10 @@ impl Bicep {
             .map(|node| Declared {
                 symbol: self.named(node).to_owned(),
                 kind: Self::child(node, "string")
-                    .map(|text| self.value(text).as_str().unwrap_or_default().to_owned())
+                    .map(|text| self.text_of(text).trim_matches('\'').to_owned())
                     .unwrap_or_default(),
-                body: body(node),
+                body: body(node, Unwritten::Source),
+                typed: body(node, Unwritten::Null),
             })
             .collect()
     }
@@ -182,7 +192,7 @@ impl Bicep {
         used.difference(&known).map(|name| format!("{}: {name}", self.path)).collect()
     }
 
-    fn value(&self, node: Node<'_>) -> Value {
+    fn value(&self, node: Node<'_>, unwritten: Unwritten) -> Value {
         let mut cursor = node.walk();
         let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
         match node.kind() {
@@ -195,25 +205,46 @@ impl Bicep {
                         continue;
                     };
                     let key = match key.kind() {
-                        "string" => self.value(key).as_str().unwrap_or_default().to_owned(),
+                        "string" => self.text_of(key).trim_matches('\'').to_owned(),
                         _ => self.text_of(key).to_owned(),
                     };
-                    object.insert(key, self.value(value));
+                    object.insert(key, self.value(value, unwritten));
                 }
                 Value::Object(object)
             }
             "array" => children
                 .iter()
                 .filter(|child| child.kind() != "comment")
-                .map(|child| self.value(*child))
+                .map(|child| self.value(*child, unwritten))
                 .collect(),
             "string" => {
                 let text = self.text_of(node);
-                Value::from(text.trim_matches('\''))
+                let is_whole = unwritten == Unwritten::Source || !text.contains("${");
+                if is_whole { Value::from(text.trim_matches('\'')) } else { Value::Null }
             }
             "number" | "boolean" => serde_json::from_str(self.text_of(node)).unwrap_or(Value::Null),
             "null" => Value::Null,
-            _ => Value::from(self.text_of(node)),
+            _ if unwritten == Unwritten::Source => Value::from(self.text_of(node)),
+            _ => self.followed(node),
+        }
+    }
+
+    /// The variable that an expression names, or the list that it filters; else null.
+    fn followed(&self, node: Node<'_>) -> Value {
+        let text = self.text_of(node);
+        let name = text.strip_prefix("filter(").and_then(|rest| rest.split(',').next());
+        let name = name.unwrap_or(text);
+        let declared = self.declarations("variable_declaration");
+        let found = declared.into_iter().find(|declared| self.named(*declared) == name);
+        let last =
+            found.and_then(|node| u32::try_from(node.named_child_count()).ok()?.checked_sub(1));
+        let value = last.zip(found).and_then(|(last, node)| node.named_child(last));
+        // One step: a variable of a variable is not followed.
+        match value {
+            Some(value) if ["object", "array", "string"].contains(&value.kind()) => {
+                self.value(value, Unwritten::Null)
+            }
+            _ => Value::Null,
         }
     }
 }

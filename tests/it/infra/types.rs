@@ -1,0 +1,217 @@
+//! `infra/` against Microsoft's published types of resources (github.com/Azure/bicep-types-az), where they are at hand.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::bicep::{Bicep, Declared};
+use super::{all, root};
+
+/// Members of the language, not of the resource.
+const OF_BICEP: [&str; 3] = ["parent", "scope", "dependsOn"];
+/// Flags of a member.
+const REQUIRED: u64 = 1;
+const READ_ONLY: u64 = 2;
+
+/// The types of one version of one provider: they refer to each other by position.
+struct Types(Vec<Value>);
+
+/// The same resource provider may lie in several folders.
+fn files_of(folder: &Path, namespace: &str, version: &str) -> Vec<PathBuf> {
+    let groups = std::fs::read_dir(folder.join("generated")).unwrap().flatten();
+    let path = |group: PathBuf| group.join(namespace).join(version).join("types.json");
+    let mut found: Vec<PathBuf> = groups.map(|group| path(group.path())).collect();
+    found.retain(|path| path.is_file());
+    found
+}
+
+impl Types {
+    fn resolve(&self, reference: &Value) -> &Value {
+        let index = reference["$ref"].as_str().and_then(|text| text.strip_prefix("#/"));
+        let index: Option<usize> = index.and_then(|index| index.parse().ok());
+        index.and_then(|index| self.0.get(index)).unwrap_or(&Value::Null)
+    }
+
+    fn resource(&self, name: &str) -> Option<&Value> {
+        let is_it = |one: &&Value| {
+            one["$type"] == "ResourceType"
+                && one["name"].as_str().is_some_and(|found| found.eq_ignore_ascii_case(name))
+        };
+        self.0.iter().find(is_it).map(|one| self.resolve(&one["body"]))
+    }
+
+    /// Sentences about a value that does not fit its type; null was not written out and always fits.
+    fn misfits(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
+        if value.is_null() {
+            return Vec::new();
+        }
+        let wrong = |wanted: &str| vec![format!("{at} is {value}: expected {wanted}")];
+        match kind["$type"].as_str().unwrap_or_default() {
+            "ObjectType" => match value.as_object() {
+                Some(object) => self.members(&kind["properties"], kind, object, at),
+                None => wrong("an object"),
+            },
+            "DiscriminatedObjectType" => self.discriminated(kind, value, at),
+            "ArrayType" => match value.as_array() {
+                Some(items) => {
+                    let kind = self.resolve(&kind["itemType"]);
+                    let of = |(index, item)| self.misfits(kind, item, &format!("{at}[{index}]"));
+                    items.iter().enumerate().flat_map(of).collect()
+                }
+                None => wrong("an array"),
+            },
+            "UnionType" => {
+                let kinds = kind["elements"].as_array().into_iter().flatten();
+                let kinds: Vec<&Value> = kinds.map(|kind| self.resolve(kind)).collect();
+                if kinds.iter().any(|kind| self.misfits(kind, value, at).is_empty()) {
+                    return Vec::new();
+                }
+                let values: Vec<String> =
+                    kinds.iter().map(|kind| kind["value"].to_string()).collect();
+                wrong(&format!("one of {}", values.join(", ")))
+            }
+            "StringLiteralType" if *value != kind["value"] => wrong(&kind["value"].to_string()),
+            "StringType" if !value.is_string() => wrong("a string"),
+            "IntegerType" if !value.is_i64() => wrong("an integer"),
+            "BooleanType" if !value.is_boolean() => wrong("true or false"),
+            _ => Vec::new(),
+        }
+    }
+
+    fn discriminated(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
+        let name = kind["discriminator"].as_str().unwrap_or_default();
+        let Some(chosen) = value[name].as_str() else { return Vec::new() };
+        match kind["elements"].get(chosen) {
+            Some(element) => {
+                let element = self.resolve(element);
+                let mut members = kind["baseProperties"].as_object().cloned().unwrap_or_default();
+                members.extend(element["properties"].as_object().cloned().unwrap_or_default());
+                let object = value.as_object().cloned().unwrap_or_default();
+                self.members(&Value::Object(members), element, &object, at)
+            }
+            None => vec![format!("{at}.{name} is {chosen}: there is no such kind")],
+        }
+    }
+
+    fn members(
+        &self,
+        members: &Value,
+        kind: &Value,
+        object: &Map<String, Value>,
+        at: &str,
+    ) -> Vec<String> {
+        let known: BTreeMap<&String, &Value> = members.as_object().into_iter().flatten().collect();
+        let mut found = Vec::new();
+        for (name, value) in object {
+            let here = format!("{at}.{name}");
+            match known.get(name) {
+                Some(member) if member["flags"].as_u64().unwrap_or(0) & READ_ONLY != 0 => {
+                    found.push(format!("{here} is read-only"));
+                }
+                Some(member) => {
+                    found.extend(self.misfits(self.resolve(&member["type"]), value, &here));
+                }
+                None if kind["additionalProperties"].is_object() => {
+                    let kind = self.resolve(&kind["additionalProperties"]);
+                    found.extend(self.misfits(kind, value, &here));
+                }
+                None => {
+                    let names: Vec<&str> = known.keys().map(|name| name.as_str()).collect();
+                    found.push(format!("{here} is no member: there are {}", names.join(", ")));
+                }
+            }
+        }
+        for (name, member) in known {
+            let flags = member["flags"].as_u64().unwrap_or(0);
+            if flags & REQUIRED != 0 && flags & READ_ONLY == 0 && !object.contains_key(name) {
+                found.push(format!("{at}.{name} is required and missing"));
+            }
+        }
+        found
+    }
+}
+
+/// What does not fit in the resources of some files; a type that is not in the folder does not fit.
+fn misfits(folder: &Path, files: &[Bicep]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files {
+        for Declared { kind, mut typed, .. } in file.resources() {
+            let (name, version) = kind.split_once('@').expect("a type and its version");
+            let namespace = name.split('/').next().unwrap_or_default().to_ascii_lowercase();
+            let at = format!("{}: {kind}", file.path);
+            let object = typed.as_object_mut().expect("a resource is an object");
+            object.retain(|name, _| !OF_BICEP.contains(&name.as_str()));
+            let read = |path: &PathBuf| -> Types {
+                Types(serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+            };
+            let types = files_of(folder, &namespace, version);
+            let types = types.iter().map(read).find(|types| types.resource(&kind).is_some());
+            match &types {
+                Some(types) => {
+                    let body = types.resource(&kind).expect("it was found");
+                    found.extend(types.misfits(body, &typed, &at));
+                }
+                None => found.push(format!("{at}: there is no such type")),
+            }
+        }
+    }
+    found
+}
+
+/// A folder as the published one is, with one resource.
+fn handmade() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("generated/any/example.box/2024-01-01");
+    std::fs::create_dir_all(&path).unwrap();
+    let types = r##"[
+        {"$type": "StringType"},
+        {"$type": "IntegerType"},
+        {"$type": "StringLiteralType", "value": "small"},
+        {"$type": "UnionType", "elements": [{"$ref": "#/2"}]},
+        {"$type": "ObjectType", "name": "lid", "properties": {
+            "colour": {"type": {"$ref": "#/0"}, "flags": 1}, "weight": {"type": {"$ref": "#/1"}, "flags": 0}}},
+        {"$type": "ArrayType", "itemType": {"$ref": "#/4"}},
+        {"$type": "ObjectType", "name": "body", "properties": {
+            "name": {"type": {"$ref": "#/0"}, "flags": 1}, "id": {"type": {"$ref": "#/0"}, "flags": 2},
+            "size": {"type": {"$ref": "#/3"}, "flags": 0}, "lids": {"type": {"$ref": "#/5"}, "flags": 0}}},
+        {"$type": "ResourceType", "name": "Example.Box/boxes@2024-01-01", "body": {"$ref": "#/6"}},
+        {"$type": "DiscriminatedObjectType", "discriminator": "name", "baseProperties": {}, "elements": {"round": {"$ref": "#/6"}}},
+        {"$type": "ResourceType", "name": "Example.Box/boxes/config@2024-01-01", "body": {"$ref": "#/8"}}
+    ]"##;
+    std::fs::write(path.join("types.json"), types).unwrap();
+    folder
+}
+
+#[test]
+fn what_does_not_fit_a_type_is_found() {
+    let check = |text: &str| {
+        let file = Bicep::parse("box.bicep", text.to_owned());
+        assert_eq!(file.errors(), [""; 0]);
+        misfits(handmade().path(), &[file]).join("\n")
+    };
+    let fits = "param name string\nvar lids = [{ colour: name, weight: 2 }]\nresource one 'Example.Box/boxes@2024-01-01' = {\n  name: name\n  size: 'small'\n  lids: filter(lids, lid => lid.weight > 1)\n  dependsOn: []\n}\n";
+    assert_eq!(check(fits), "");
+    assert_eq!(
+        check(&fits.replace("weight: 2", "weight: 'two'")),
+        "box.bicep: Example.Box/boxes@2024-01-01.lids[0].weight is \"two\": expected an integer"
+    );
+    let wrong = "resource one 'Example.Box/boxes@2024-01-01' = {\n  id: 'x'\n  size: 'large'\n  lid: [{}]\n  lids: [{}]\n}\nresource two 'Example.Box/boxes/config@2024-01-01' = {\n  name: 'square'\n}\nresource three 'Example.Box/bags@2024-01-01' = {\n  name: 'x'\n}\n";
+    insta::assert_snapshot!(check(wrong), @r#"
+    box.bicep: Example.Box/boxes@2024-01-01.id is read-only
+    box.bicep: Example.Box/boxes@2024-01-01.size is "large": expected one of "small"
+    box.bicep: Example.Box/boxes@2024-01-01.lid is no member: there are id, lids, name, size
+    box.bicep: Example.Box/boxes@2024-01-01.lids[0].colour is required and missing
+    box.bicep: Example.Box/boxes@2024-01-01.name is required and missing
+    box.bicep: Example.Box/boxes/config@2024-01-01.name is square: there is no such kind
+    box.bicep: Example.Box/bags@2024-01-01: there is no such type
+    "#);
+}
+
+/// `infra/README.md` says how to get the types; without `TURNWHEEL_BICEP_TYPES` there is nothing to compare with.
+#[test]
+fn resources_fit_the_published_types() {
+    let folder = std::env::var_os("TURNWHEEL_BICEP_TYPES").map(|folder| root().join(folder));
+    let found = folder.map(|folder| misfits(&folder, &all()));
+    assert_eq!(found.unwrap_or_default(), [""; 0]);
+}
