@@ -27,6 +27,9 @@ param entraAllowedClients string = ''
 @description('Further audiences that tokens may have, separated by commas. The client id and api:// with the client id are always accepted.')
 param entraAudiences string = ''
 
+@description('Origins of web pages that may call the app from a browser, separated by commas, or *. Empty: its own alone.')
+param corsOrigins string = ''
+
 @secure()
 @description('Keys of approval links: base64 of at least 32 bytes each, separated by spaces. Empty: the vault keeps what it has.')
 param signingKeys string = ''
@@ -199,6 +202,7 @@ module functionApp 'modules/functionApp.bicep' = {
     entraClientId: entraClientId
     entraAllowedClients: entraAllowedClients
     entraAudiences: entraAudiences
+    corsOrigins: corsOrigins
     // Without a model the demo model answers, so that the first deployment can be tried.
     model: empty(model) ? (deployModel ? deployedModelName : 'scripted') : model
     openAiEndpoint: deployModel ? openAi!.outputs.endpoint : openAiEndpoint

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod azd;
 mod binary;
 mod folder;
 mod report;
@@ -15,6 +16,7 @@ mod script;
 #[cfg(test)]
 mod tests;
 
+pub use azd::{AzdFiles, write_azd_files};
 pub use report::{Package, Staged};
 pub use script::{Script, ScriptError};
 
@@ -110,7 +112,9 @@ fn fill(order: &Order<'_>, script: &Script, stage: &Path) -> Result<Package, Pac
     }
     staged.push(write(stage, ".funcignore", funcignore(order.root)?.as_bytes(), "")?);
     staged.push(write(stage, SAMPLE, sample(order.root).as_bytes(), "")?);
-    Ok(Package { out: order.out.to_owned(), auth: order.auth, staged, warnings })
+    let embedded = script.embedded.clone();
+    let (out, auth) = (order.out.to_owned(), order.auth);
+    Ok(Package { out, auth, staged, embedded, azd: None, warnings })
 }
 
 /// By name, with their bytes; never empty.

@@ -31,7 +31,7 @@ use model::ModelSettings;
 use origins::AllowedOrigins;
 use rates::RateLimits;
 use reader::Reader;
-pub use reader::is_unresolved;
+pub use reader::{UNRESOLVED, is_unresolved};
 use secret::Secret;
 use telemetry::TelemetrySettings;
 

@@ -15,6 +15,7 @@ param auth string
 param entraClientId string
 param entraAllowedClients string
 param entraAudiences string
+param corsOrigins string
 param model string
 param openAiEndpoint string
 param publicUrl string
@@ -61,6 +62,9 @@ var alwaysReady = [
 ]
 var allowedClients = empty(entraAllowedClients) ? [] : split(entraAllowedClients, ',')
 var audiences = empty(entraAudiences) ? [] : split(entraAudiences, ',')
+// The platform answers a browser's preflight requests; the app refuses changes from pages of other origins.
+var origins = map(split(corsOrigins, ','), origin => trim(origin))
+var originSettings = empty(corsOrigins) ? {} : { TURNWHEEL_CORS_ORIGINS: corsOrigins }
 var addressSettings = empty(publicUrl) ? {} : { TURNWHEEL_PUBLIC_URL: publicUrl }
 
 resource plan 'Microsoft.Web/serverfarms@2024-11-01' = {
@@ -114,6 +118,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
     }
     siteConfig: {
       minTlsVersion: '1.2'
+      cors: empty(corsOrigins) ? null : { allowedOrigins: origins }
     }
   }
 }
@@ -121,7 +126,7 @@ resource app 'Microsoft.Web/sites@2024-11-01' = {
 resource settings 'Microsoft.Web/sites/config@2024-11-01' = {
   parent: app
   name: 'appsettings'
-  properties: union(storageSettings, baseSettings, modelSettings, addressSettings, extraSettings)
+  properties: union(storageSettings, baseSettings, modelSettings, originSettings, addressSettings, extraSettings)
 }
 
 // The tools publish with tokens; nobody needs the passwords.

@@ -13,8 +13,8 @@ use crate::agents::file::{Sources, no_settings, schema, short_hash};
 use crate::agents::mistakes::{Findings, suggestion};
 use crate::agents::yaml::{At, Member, Node, Yaml};
 use crate::agents::{approval, fields};
-use crate::settings::is_unresolved;
 use crate::settings::links::is_loopback;
+use crate::settings::{UNRESOLVED, is_unresolved};
 use crate::tools::http::HttpTool;
 use crate::tools::http::address::UrlTemplate;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
@@ -198,9 +198,9 @@ impl Texts<'_> {
                 )));
             }
             match (self.sources.app_settings)(name) {
-                Some(value) if is_unresolved(&value) => Err(Flaw::Other(format!(
-                    "the app setting {name} is a Key Vault reference that was not resolved: in Azure look at it in the portal, elsewhere set the value itself"
-                ))),
+                Some(value) if is_unresolved(&value) => {
+                    Err(Flaw::Other(format!("the app setting {name} {UNRESOLVED}")))
+                }
                 Some(value) if !value.is_empty() => Ok(value),
                 Some(_) => {
                     Err(Flaw::Other(format!("the app setting {name} is empty: give it a value")))

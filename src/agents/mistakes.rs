@@ -43,7 +43,9 @@ impl Findings {
     }
 
     pub(super) fn add_missing_setting(&mut self, at: At, name: &str) {
-        let reason = format!("the app setting {name} is not set: add it to the app's settings");
+        let reason = format!(
+            "the app setting {name} is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json"
+        );
         self.push(at, reason, Some(name.to_owned()));
     }
 

@@ -49,6 +49,9 @@ pub(super) enum Command {
         /// Also into a folder that holds something else.
         #[arg(long)]
         force: bool,
+        /// Also write azure.yaml and infra/ into this folder, where it has none: `azd up` needs them.
+        #[arg(long)]
+        azd: bool,
     },
     /// Ring for all that is owed, as the sweep does, with no grace: after the turn queue was lost or emptied.
     RebuildQueue {

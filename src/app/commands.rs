@@ -38,8 +38,8 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Dev { port, data, agents, storage }) => {
             dev(app, port, (data, agents), &storage)
         }
-        Some(Command::Package { out, binary, force }) => {
-            package(&app, &out, binary.as_deref(), force)
+        Some(Command::Package { out, binary, force, azd }) => {
+            package(&app, &out, binary.as_deref(), force, azd)
         }
         Some(Command::RebuildQueue { place }) => operating::upkeep(&place, None),
         Some(Command::Redrive { queue, place }) => operating::upkeep(&place, Some(queue)),
@@ -294,7 +294,7 @@ fn block_on(work: impl Future<Output = u8>) -> u8 {
     }
 }
 
-fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 {
+fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for_azd: bool) -> u8 {
     let settings = match read_settings() {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
@@ -315,7 +315,11 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool) -> u8 
     };
     let packaged = Script::read(root)
         .map_err(package::PackageError::from)
-        .and_then(|script| package::package(&order, &script, &mistakes, check));
+        .and_then(|script| package::package(&order, &script, &mistakes, check))
+        .and_then(|package| {
+            let azd = is_for_azd.then(|| package::write_azd_files(root)).transpose()?;
+            Ok(package::Package { azd, ..package })
+        });
     match packaged {
         Ok(package) => {
             say(&package.to_string());

@@ -18,6 +18,9 @@ mod tests;
 /// (`docs/deploy.md`, "The program").
 pub const GLIBC_OF_AZURE: Version = Version { major: 2, minor: 36 };
 
+/// Of Debian 11: every image of the Functions host has this one or a newer.
+const GLIBC_EVERYWHERE: Version = Version { major: 2, minor: 31 };
+
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
 /// Those of glibc, and what every image with .NET has.
@@ -55,6 +58,18 @@ pub enum Needs {
     Nothing,
     /// This one or a newer.
     Glibc(Version),
+}
+
+impl Needs {
+    /// For a program that an older image of the Functions host could not start.
+    pub fn warning(self) -> Option<String> {
+        match self {
+            Self::Glibc(version) if version > GLIBC_EVERYWHERE => Some(format!(
+                "the program needs glibc {version}: it starts on Debian 12 and not on an older image; to be safe, build with {BUILD}"
+            )),
+            Self::Glibc(_) | Self::Nothing => None,
+        }
+    }
 }
 
 impl fmt::Display for Needs {

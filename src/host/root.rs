@@ -67,6 +67,14 @@ impl ScriptRoot {
         Ok(Self { host_json, ..embedded })
     }
 
+    /// Those below `functions/` alone, whether or not a host.json is beside them.
+    ///
+    /// # Errors
+    /// A file is there and cannot be read.
+    pub fn functions_of(dir: &Path) -> Result<BTreeMap<String, String>, Problem> {
+        folders(dir, FUNCTIONS_FOLDER)
+    }
+
     /// # Errors
     /// Every mistake there is in all the files, at once.
     pub fn read(&self) -> Result<(HostConfig, Vec<Function>), Vec<Problem>> {

@@ -36,6 +36,7 @@ pub(super) fn stage(
     // A program that does not fit is refused with the whole folder.
     if let Ok(needs) = program::needs(&target) {
         note = format!("{note}, {needs}");
+        warnings.extend(needs.warning());
     }
     if source != running {
         let shown = source.strip_prefix(order.root).unwrap_or(&source);
@@ -61,7 +62,7 @@ fn chosen(root: &Path, running: &Path, is_debug: bool) -> PathBuf {
 
 /// Elsewhere the execute bit does not exist; the tools set it when they upload.
 #[cfg(unix)]
-fn make_executable(path: &Path) -> Result<(), PackageError> {
+pub(super) fn make_executable(path: &Path) -> Result<(), PackageError> {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
         .map_err(io_error("make executable", path))
@@ -69,7 +70,7 @@ fn make_executable(path: &Path) -> Result<(), PackageError> {
 
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "the other platforms can fail")]
-fn make_executable(_path: &Path) -> Result<(), PackageError> {
+pub(super) fn make_executable(_path: &Path) -> Result<(), PackageError> {
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::AzdFiles;
 use crate::settings::links::Auth;
 
 /// A staged package. As text it is the command's whole output.
@@ -13,6 +14,10 @@ pub struct Package {
     pub auth: Auth,
     /// In the order they were staged.
     pub staged: Vec<Staged>,
+    /// What came out of the program, because the folder has none of its own.
+    pub embedded: Vec<&'static str>,
+    /// What was written for `azd`, if it was wanted.
+    pub azd: Option<AzdFiles>,
     /// Sentences about what will probably not work.
     pub warnings: Vec<String>,
 }
@@ -37,8 +42,24 @@ impl fmt::Display for Package {
         }
         let total = self.staged.iter().map(|file| file.size_bytes).sum();
         writeln!(f, "{} files, {}.", self.staged.len(), size(total))?;
+        if !self.embedded.is_empty() {
+            let names = self.embedded.join(", ");
+            writeln!(f, "From the program, since this folder has none: {names}.")?;
+        }
+        if let Some(azd) = &self.azd {
+            if !azd.written.is_empty() {
+                let names = azd.written.join(", ");
+                writeln!(f, "Written into this folder from the program: {names}.")?;
+            }
+            if !azd.kept.is_empty() {
+                writeln!(f, "Kept as they are in this folder: {}.", azd.kept.join(", "))?;
+            }
+        }
         for warning in &self.warnings {
             writeln!(f, "Warning: {warning}.")?;
+        }
+        if self.azd.is_some() {
+            return writeln!(f, "Next: azd up");
         }
         writeln!(f, "Next: cd {out} && func azure functionapp publish APP_NAME --custom --no-build")
     }

@@ -1,29 +1,35 @@
 //! What the Functions host reads: host.json and one function.json per function, with the levels that callers need.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
+use crate::host::{Problem, ScriptRoot};
 use crate::settings::links::Auth;
 
 /// Functions that must answer without a key: a probe has none, and a link carries its own proof.
 const ANONYMOUS: [&str; 2] = ["health", "approve"];
+const HOST_JSON: &str = "host.json";
+const FUNCTIONS: &str = "functions/";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script {
     pub host_json: String,
     /// Name of the function → text of its function.json; never empty.
     pub functions: BTreeMap<String, String>,
+    /// What the folder does not have, so that it comes out of the program: `host.json`, `functions/`.
+    pub embedded: Vec<&'static str>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    #[error("could not read {}: package from the project's folder, where host.json and functions/ are", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("functions/ holds no function: there must be functions/NAME/function.json")]
-    NoFunctions,
+    #[error("{0}")]
+    Unreadable(Problem),
+    #[error(
+        "functions/ has functions and there is no host.json beside it: write host.json, or remove functions/ to take both from the program"
+    )]
+    NoHostJson,
     #[error("functions/{name}/function.json is not usable: {reason}")]
     Function { name: String, reason: String },
 }
@@ -37,28 +43,26 @@ pub(super) struct StagedFunction {
 }
 
 impl Script {
-    /// `host.json` and `functions/*/function.json` of a project.
+    /// `host.json` and `functions/*/function.json` of a project; those it does not have come out of the program.
     ///
     /// # Errors
-    /// Show the text: it says what is missing.
+    /// Show the text: it says what to do.
     pub fn read(root: &Path) -> Result<Self, ScriptError> {
-        let text = |path: PathBuf| {
-            fs::read_to_string(&path).map_err(|source| ScriptError::Read { path, source })
-        };
-        let dir = root.join("functions");
-        let failed = |source| ScriptError::Read { path: dir.clone(), source };
-        let mut functions = BTreeMap::new();
-        for entry in fs::read_dir(&dir).map_err(failed)? {
-            let file = entry.map_err(failed)?.path().join("function.json");
-            let name = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-            if let (Some(name), true) = (name, file.is_file()) {
-                functions.insert(name.to_owned(), text(file.clone())?);
-            }
+        let found = ScriptRoot::find(root).map_err(ScriptError::Unreadable)?;
+        let is_own = root.join(HOST_JSON).exists();
+        let own_functions = ScriptRoot::functions_of(root).map_err(ScriptError::Unreadable)?;
+        if !is_own && !own_functions.is_empty() {
+            return Err(ScriptError::NoHostJson);
         }
-        if functions.is_empty() {
-            return Err(ScriptError::NoFunctions);
+        let mut embedded = Vec::new();
+        if !is_own {
+            embedded.push(HOST_JSON);
         }
-        Ok(Self { host_json: text(root.join("host.json"))?, functions })
+        let is_embedded = found.functions == ScriptRoot::embedded().functions;
+        if own_functions.is_empty() && is_embedded {
+            embedded.push(FUNCTIONS);
+        }
+        Ok(Self { host_json: found.host_json, functions: found.functions, embedded })
     }
 
     pub(super) fn staged(&self, auth: Auth) -> Result<Vec<StagedFunction>, ScriptError> {

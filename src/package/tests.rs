@@ -123,6 +123,7 @@ fn a_package_has_what_the_host_needs_and_no_secrets() {
       .funcignore                     143 B
       local.settings.sample.json        2 B
     10 files, 1.3 kB.
+    Warning: the program needs glibc 2.34: it starts on Debian 12 and not on an older image; to be safe, build with `cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`.
     Next: cd dist && func azure functionapp publish APP_NAME --custom --no-build
     ");
 }
@@ -210,11 +211,45 @@ fn what_is_missing_is_named() {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
         stage(&order(&root, "dist")).unwrap_err().to_string()
     };
-    assert!(without("host.json").contains("host.json"));
-    assert!(without("functions").contains("functions"));
+    assert!(without("host.json").contains("write host.json, or remove functions/"));
     assert!(without("agents").contains("NAME.agent.md"));
     assert!(without("target/turnwheel").starts_with("could not copy"));
     fs::write(root.path().join("functions/api/function.json"), "{}").unwrap();
     let wrong = stage(&order(&root, "dist")).unwrap_err().to_string();
     assert_eq!(wrong, "functions/api/function.json is not usable: it has no list `bindings`");
+}
+
+#[test]
+fn a_folder_with_agents_alone_is_packaged() {
+    let root = project();
+    fs::remove_dir_all(root.path().join("functions")).unwrap();
+    fs::remove_file(root.path().join("host.json")).unwrap();
+    let report = stage(&order(&root, "dist")).unwrap().to_string();
+    assert!(
+        report.contains("\nFrom the program, since this folder has none: host.json, functions/.\n"),
+        "{report}"
+    );
+    let staged = |path: &str| fs::read_to_string(root.path().join("dist").join(path)).unwrap();
+    let embedded = crate::host::ScriptRoot::embedded();
+    assert_eq!(staged("host.json"), embedded.host_json);
+    for name in embedded.functions.keys() {
+        assert!(staged(&format!("{name}/function.json")).contains("bindings"), "{name}");
+    }
+    assert_eq!(crate::host::check_package(&root.path().join("dist")).len(), 0);
+
+    // Its own host.json wins; the functions still come out of the program.
+    fs::write(root.path().join("host.json"), "{\"version\":\"2.0\"}\n").unwrap();
+    let report = stage(&order(&root, "dist")).unwrap().to_string();
+    assert!(report.contains("since this folder has none: functions/.\n"), "{report}");
+    assert_eq!(staged("host.json"), "{\"version\":\"2.0\"}\n");
+}
+
+#[test]
+fn report_names_files_for_azd() {
+    let root = project();
+    let azd = AzdFiles { written: vec!["azure.yaml"], kept: vec!["infra"] };
+    let package = Package { azd: Some(azd), ..stage(&order(&root, "dist")).unwrap() };
+    let report = package.to_string();
+    assert!(report.contains("Written into this folder from the program: azure.yaml.\nKept as they are in this folder: infra.\n"), "{report}");
+    assert!(report.ends_with("Next: azd up\n"), "{report}");
 }

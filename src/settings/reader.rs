@@ -9,7 +9,8 @@ use super::mistake::Mistake;
 use super::table::{self, SetBy};
 
 const REFERENCE: &str = "@Microsoft.KeyVault(";
-const UNRESOLVED: &str = "is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself";
+/// A clause that follows the setting's name.
+pub const UNRESOLVED: &str = r#"is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself"#;
 
 /// What `RUST_LOG` is when it is not set: our lines, and only warnings of chatty libraries. A collector that does not
 /// answer is told of once, by us, and not at each export.

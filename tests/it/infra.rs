@@ -41,6 +41,7 @@ const LANGUAGE: &[&str] = &[
     "subscriptionResourceId",
     "tenant",
     "toLower",
+    "trim",
     "union",
     "uniqueString",
 ];
@@ -229,6 +230,31 @@ fn accounts_accept_no_keys_and_nothing_is_public() {
     assert_eq!(vault["enableRbacAuthorization"], true);
 }
 
+/// An account does one operation at a time and refuses the others meanwhile.
+#[test]
+fn operations_on_one_account_follow_each_other() {
+    let after = |file: &str, symbol: &str| {
+        let file = bicep(file);
+        let found = file.resources().into_iter().chain(file.modules());
+        let found = found.into_iter().find(|one| one.symbol == symbol);
+        texts(&found.unwrap_or_else(|| panic!("there is no {symbol}")).body["dependsOn"])
+    };
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let chain: [(&str, &str, BTreeSet<String>); 4] = [
+        ("openAi", "endpoint", names(&["modelDeployment"])),
+        ("cosmos", "appRole", names(&["sqlContainer"])),
+        ("cosmos", "operatorRole", names(&["appRole"])),
+        ("cosmos", "endpoint", names(&["appRole", "operatorRole"])),
+    ];
+    for (module, symbol, before) in chain {
+        assert_eq!(after(&format!("infra/modules/{module}.bicep"), symbol), before, "{symbol}");
+    }
+    for (module, loops) in [("storage", "module endpoint"), ("cosmos", "resource sqlContainer")] {
+        let text = read(&format!("infra/modules/{module}.bicep"));
+        assert!(text.contains(&format!("@batchSize(1)\n{loops} ")), "{module}: {loops}");
+    }
+}
+
 #[test]
 fn the_app_runs_a_custom_handler_on_flex_consumption() {
     let file = bicep("infra/modules/functionApp.bicep");
@@ -239,6 +265,16 @@ fn the_app_runs_a_custom_handler_on_flex_consumption() {
     assert_eq!(config["runtime"], json!({ "name": "custom", "version": "1.0" }));
     let storage = &config["deployment"]["storage"];
     assert_eq!(storage["authentication"]["type"], "UserAssignedIdentity");
+    let groups = &of("app")["properties"]["functionAppConfig"]["scaleAndConcurrency"];
+    assert!(
+        groups["alwaysReady"].as_str().is_some_and(|text| text.starts_with("filter(alwaysReady"))
+    );
+    for group in variable("infra/modules/functionApp.bicep", "alwaysReady").as_array().unwrap() {
+        let name = group["name"].as_str().unwrap();
+        let function = name.strip_prefix("function:");
+        let is_there = |name: &str| ScriptRoot::embedded().functions.contains_key(name);
+        assert!(function.map_or(name == "http", is_there), "there is no group {name}");
+    }
     let excluded = &of("signIn")["properties"]["globalValidation"]["excludedPaths"];
     assert_eq!(texts(excluded), open_paths(), "what functions/ lets everyone call");
 }

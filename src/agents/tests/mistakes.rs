@@ -103,8 +103,8 @@ x"#), @r#"
     agents/clerk.agent.md:7: an argument may stand only in the url's path and query: end the host with `/`
     agents/clerk.agent.md:8: the url may hold no user name or password: use `headers`
     agents/clerk.agent.md:9: the app setting EMPTY is empty: give it a value
-    agents/clerk.agent.md:9: the app setting GONE is not set: add it to the app's settings
-    agents/clerk.agent.md:9: the app setting VAULTED is a Key Vault reference that was not resolved: in Azure look at it in the portal, elsewhere set the value itself
+    agents/clerk.agent.md:9: the app setting GONE is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json
+    agents/clerk.agent.md:9: the app setting VAULTED is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
     agents/clerk.agent.md:10: the app setting AzureWebJobsStorage belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/clerk.agent.md:10: the app setting IDENTITY_HEADER belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/clerk.agent.md:10: the app setting cosmos__accountKey belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own

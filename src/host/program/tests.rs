@@ -26,6 +26,17 @@ fn the_newest_version_that_is_asked_for_counts() {
 }
 
 #[test]
+fn program_for_newer_glibc_is_warned_about() {
+    let warning = |minor| Needs::Glibc(Version { major: 2, minor }).warning();
+    assert_eq!(warning(17), None);
+    assert_eq!(warning(31), None);
+    let text = warning(32).unwrap();
+    assert!(text.starts_with("the program needs glibc 2.32: it starts on Debian 12"), "{text}");
+    assert!(warning(36).is_some());
+    assert_eq!(Needs::Nothing.warning(), None);
+}
+
+#[test]
 fn a_static_program_needs_nothing() {
     let program = Sample { loader: None, libraries: &[], versions: &[], ..Sample::default() };
     assert_eq!(told(&program.bytes()), "static");

@@ -353,11 +353,11 @@ fn a_reference_that_the_platform_did_not_resolve_is_told_and_nothing_else_of_it(
         ("AZURE_OPENAI_API_KEY", " @microsoft.keyvault(VaultName=v;SecretName=hush)"),
         ("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com"),
         ("TURNWHEEL_WEBHOOK_SECRET", reference),
-    ]), @r"
-    COSMOS__accountKey is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself
-    AZURE_OPENAI_API_KEY is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself
-    TURNWHEEL_WEBHOOK_SECRET is a Key Vault reference that was not resolved: in Azure look at it in the portal, and give the app's identity the role `Key Vault Secrets User`; elsewhere set the value itself
-    ");
+    ]), @r#"
+    COSMOS__accountKey is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    AZURE_OPENAI_API_KEY is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    TURNWHEEL_WEBHOOK_SECRET is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    "#);
 }
 
 #[test]

@@ -114,6 +114,38 @@ fn the_app_starts_with_the_settings_it_is_given() {
     assert!(settings.is_in_azure && settings.storage.is_some() && settings.cosmos.is_some());
 }
 
+/// azd gives a parameter its default by the file, `az deployment` by the main file.
+#[test]
+fn defaults_of_parameters_are_the_same_in_both_files() {
+    let main = read("infra/main.bicep");
+    let file: Value = serde_json::from_str(&read("infra/main.parameters.json")).unwrap();
+    let default = regex::Regex::new(r"^\$\{[A-Z_]+=(.*)\}$").unwrap();
+    let mut count = 0;
+    for (name, given) in file["parameters"].as_object().unwrap() {
+        let Some(text) = given["value"].as_str().and_then(|text| default.captures(text)) else {
+            continue;
+        };
+        let declared =
+            regex::Regex::new(&format!(r"(?m)^param {name} \w+ = '?([^'\n]*)'?$")).unwrap();
+        let declared = declared.captures(&main).unwrap_or_else(|| panic!("{name} has no default"));
+        assert_eq!(&declared[1], &text[1], "{name}");
+        count += 1;
+    }
+    assert!(count >= 8, "{count}");
+}
+
+#[test]
+fn deployed_model_has_a_price() {
+    let main = read("infra/main.bicep");
+    let name = regex::Regex::new(r"param deployedModelName string = '(.*)'").unwrap();
+    let name = name.captures(&main).unwrap()[1].to_owned();
+    let record = turnwheel::model::catalogue::Catalogue::default().record(&name, &name);
+    assert!(record.cost.input > 0.0, "{name}: {record:?}");
+    for file in ["docs/deploy.md", "infra/main.parameters.json"] {
+        assert!(read(file).contains(&name), "{file} names another model");
+    }
+}
+
 /// `var …Settings` of the app, as they are written.
 pub(super) fn settings() -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();

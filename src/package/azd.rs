@@ -1,0 +1,122 @@
+//! What `azd` needs in a folder that has only agents: azure.yaml and infra/, from the program.
+
+use std::fs;
+use std::path::Path;
+
+use super::{PackageError, io_error};
+
+const INFRA: &str = "infra";
+
+const FILES: [(&str, &str); 24] = [
+    ("azure.yaml", include_str!("../../azure.yaml")),
+    ("infra/main.bicep", include_str!("../../infra/main.bicep")),
+    ("infra/main.parameters.json", include_str!("../../infra/main.parameters.json")),
+    ("infra/modules/cosmos.bicep", include_str!("../../infra/modules/cosmos.bicep")),
+    ("infra/modules/functionApp.bicep", include_str!("../../infra/modules/functionApp.bicep")),
+    ("infra/modules/identity.bicep", include_str!("../../infra/modules/identity.bicep")),
+    ("infra/modules/monitoring.bicep", include_str!("../../infra/modules/monitoring.bicep")),
+    ("infra/modules/network.bicep", include_str!("../../infra/modules/network.bicep")),
+    ("infra/modules/openAi.bicep", include_str!("../../infra/modules/openAi.bicep")),
+    (
+        "infra/modules/privateEndpoint.bicep",
+        include_str!("../../infra/modules/privateEndpoint.bicep"),
+    ),
+    ("infra/modules/roles.bicep", include_str!("../../infra/modules/roles.bicep")),
+    ("infra/modules/storage.bicep", include_str!("../../infra/modules/storage.bicep")),
+    ("infra/modules/vault.bicep", include_str!("../../infra/modules/vault.bicep")),
+    ("infra/hooks/entra-app.json", include_str!("../../infra/hooks/entra-app.json")),
+    ("infra/hooks/entra-app.ps1", include_str!("../../infra/hooks/entra-app.ps1")),
+    ("infra/hooks/entra-app.sh", include_str!("../../infra/hooks/entra-app.sh")),
+    ("infra/hooks/package.ps1", include_str!("../../infra/hooks/package.ps1")),
+    ("infra/hooks/package.sh", include_str!("../../infra/hooks/package.sh")),
+    ("infra/hooks/preprovision.ps1", include_str!("../../infra/hooks/preprovision.ps1")),
+    ("infra/hooks/preprovision.sh", include_str!("../../infra/hooks/preprovision.sh")),
+    ("infra/hooks/providers.ps1", include_str!("../../infra/hooks/providers.ps1")),
+    ("infra/hooks/providers.sh", include_str!("../../infra/hooks/providers.sh")),
+    ("infra/hooks/signing-keys.ps1", include_str!("../../infra/hooks/signing-keys.ps1")),
+    ("infra/hooks/signing-keys.sh", include_str!("../../infra/hooks/signing-keys.sh")),
+];
+
+/// What `--azd` did in the project's folder, by the names of its two parts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AzdFiles {
+    pub written: Vec<&'static str>,
+    /// They were there: not one file of them is touched.
+    pub kept: Vec<&'static str>,
+}
+
+/// Writes azure.yaml and infra/, each only where the folder has none.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn write_azd_files(root: &Path) -> Result<AzdFiles, PackageError> {
+    let mut done = AzdFiles::default();
+    for part in ["azure.yaml", INFRA] {
+        if root.join(part).symlink_metadata().is_ok() {
+            done.kept.push(part);
+            continue;
+        }
+        for (name, text) in FILES.iter().filter(|(name, _)| name.split('/').next() == Some(part)) {
+            let path = root.join(name);
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+            }
+            fs::write(&path, text).map_err(io_error("write", &path))?;
+            if name.ends_with(".sh") {
+                super::binary::make_executable(&path)?;
+            }
+        }
+        done.written.push(part);
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn files(root: &Path, below: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for entry in fs::read_dir(root.join(below)).unwrap().flatten() {
+            let path = format!("{below}/{}", entry.file_name().to_string_lossy());
+            if entry.path().is_dir() {
+                found.extend(files(root, &path));
+            } else {
+                found.insert(path);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_file_of_infra_is_in_the_program() {
+        let mut there = files(Path::new(env!("CARGO_MANIFEST_DIR")), INFRA);
+        there.remove("infra/README.md");
+        there.insert("azure.yaml".to_owned());
+        let ours: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(ours, there);
+    }
+
+    #[test]
+    fn files_for_azd_are_written_where_there_are_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = write_azd_files(dir.path()).unwrap();
+        assert_eq!((done.written, done.kept), (vec!["azure.yaml", "infra"], vec![]));
+        assert_eq!(files(dir.path(), INFRA).len() + 1, FILES.len());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let hook = dir.path().join("infra/hooks/package.sh");
+            assert_eq!(fs::metadata(hook).unwrap().permissions().mode() & 0o111, 0o111);
+        }
+        fs::write(dir.path().join("infra/main.bicep"), "// mine").unwrap();
+        fs::remove_file(dir.path().join("infra/hooks/package.sh")).unwrap();
+        fs::remove_file(dir.path().join("azure.yaml")).unwrap();
+        let done = write_azd_files(dir.path()).unwrap();
+        assert_eq!((done.written, done.kept), (vec!["azure.yaml"], vec!["infra"]));
+        assert_eq!(fs::read_to_string(dir.path().join("infra/main.bicep")).unwrap(), "// mine");
+        assert!(!dir.path().join("infra/hooks/package.sh").exists(), "what is theirs stays theirs");
+    }
+}
