@@ -62,7 +62,7 @@ pub fn write_azd_files(root: &Path) -> Result<AzdFiles, PackageError> {
                 fs::create_dir_all(folder).map_err(io_error("create", folder))?;
             }
             fs::write(&path, text).map_err(io_error("write", &path))?;
-            if name.ends_with(".sh") {
+            if path.extension().is_some_and(|end| end == "sh") {
                 super::binary::make_executable(&path)?;
             }
         }
