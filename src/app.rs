@@ -58,7 +58,7 @@ impl App {
         Self::default()
     }
 
-    /// Agent files name it like a built-in; a built-in of the same name gives way.
+    /// Agent files name it like a built-in, whose name it may take. Two tools of the app with one name are a mistake at start.
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
         match code_tool(tool) {

@@ -1,4 +1,4 @@
-//! Extensions: code of the app that is asked at fixed places of a turn. Answers are recorded inputs of the core.
+//! Extensions: code of the app that runs at fixed points of a turn. Results are recorded inputs of the core.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,6 +11,52 @@ use crate::agent::message::Message;
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationKey, EntryId};
 use crate::tools::Arguments;
+use crate::tools::code::text_with_causes;
+
+/// The points at which an extension runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    TransformContext,
+    BeforeToolCall,
+    BeforeCompaction,
+    AfterCompaction,
+}
+
+impl Hook {
+    /// The method's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TransformContext => "transform_context",
+            Self::BeforeToolCall => "before_tool_call",
+            Self::BeforeCompaction => "before_compaction",
+            Self::AfterCompaction => "after_compaction",
+        }
+    }
+}
+
+/// Why a hook failed. Any error becomes one by `?`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookError(String);
+
+impl HookError {
+    /// The text is logged, and reaches the model when it blocks a call: it holds no secrets.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// With its causes. It is itself no [`std::error::Error`], or this conversion could not exist.
+impl<E: std::error::Error> From<E> for HookError {
+    fn from(error: E) -> Self {
+        Self(text_with_causes(&error))
+    }
+}
 
 /// A call that is about to run.
 #[derive(Debug)]
@@ -55,31 +101,47 @@ pub enum Instead {
     Summary { summary: String, details: Option<RawJson> },
 }
 
+/// Code of the app that runs at fixed points of a turn, in order of registration.
+///
+/// - Each call ends within `TURNWHEEL_HOOK_TIMEOUT` (5 s by default). A panic, an error and a missed deadline are failures:
+///   each is logged with the extension and the hook. What a failure leads to stands at each method.
+/// - A hook must not block its thread: await instead.
+/// - A hook runs at least once: after a take-over or a lost commit it runs again. It causes no effect that must happen once.
 #[async_trait]
 pub trait Extension: Send + Sync + fmt::Debug {
-    /// For messages about it.
+    /// For logs and messages.
     fn name(&self) -> &str;
 
-    /// Changes what the model is sent, before every call. The record stays as it is.
+    /// Changes the messages of every model request. The record stays as it is. A failure fails the model call: it is never
+    /// made without this hook.
     async fn transform_context<'a>(
         &self,
         messages: Vec<Cow<'a, Message>>,
-    ) -> Vec<Cow<'a, Message>> {
-        messages
+    ) -> Result<Vec<Cow<'a, Message>>, HookError> {
+        Ok(messages)
     }
 
-    /// Asked in order of registration; the first block wins and the others are not asked.
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Option<Block> {
-        None
+    /// Runs before a call starts; the first block wins and later extensions do not run. A failure blocks the call.
+    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+        Ok(None)
     }
 
-    /// Asked before a conversation is summed up, in order of registration; the first that wants something else has it. Each
-    /// try asks anew.
-    async fn before_compaction(&self, _ahead: &CompactionAhead<'_>) -> Option<Instead> {
-        None
+    /// Runs before each try of a compaction; the first extension that returns something replaces the model's summary. After a
+    /// failure the next extension runs, and in the end the model.
+    async fn before_compaction(
+        &self,
+        _ahead: &CompactionAhead<'_>,
+    ) -> Result<Option<Instead>, HookError> {
+        Ok(None)
     }
 
-    /// Told of the `compaction` entry once it is in the record. A worker that dies in between tells nobody: what must not
-    /// be missed is read from the record.
-    async fn after_compaction(&self, _conversation: &ConversationKey, _entry: &Entry) {}
+    /// Runs after the `compaction` entry was committed. A worker that dies in between never runs it: read the record for
+    /// what must not be missed. A failure changes nothing.
+    async fn after_compaction(
+        &self,
+        _conversation: &ConversationKey,
+        _entry: &Entry,
+    ) -> Result<(), HookError> {
+        Ok(())
+    }
 }

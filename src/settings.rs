@@ -3,11 +3,13 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub mod azure;
 pub mod brakes;
 pub mod budgets;
 pub mod halt;
+mod hooks;
 pub mod links;
 pub mod local;
 pub mod mistake;
@@ -69,6 +71,8 @@ pub struct Settings {
     pub rate_limits: RateLimits,
     /// Whether they are about anything there is, is seen when the agents are read.
     pub brakes: Brakes,
+    /// How long one hook of an extension may take; absent: 5 s.
+    pub hook_timeout: Option<Duration>,
     /// Absent: the embedded store, which Azure refuses.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
@@ -134,6 +138,7 @@ impl Settings {
             budgets: budgets::read(&mut reader),
             rate_limits: rates::read(&mut reader),
             brakes: brakes::read(&mut reader),
+            hook_timeout: hooks::read(&mut reader),
             cosmos: CosmosAccount::read(&mut reader, &identity),
             telemetry: TelemetrySettings::read(&mut reader, &identity),
             identity,

@@ -175,6 +175,19 @@ impl ToolContext {
     }
 }
 
+/// A sentence for each tool that has the name of an earlier one.
+pub fn name_conflicts(tools: &[Arc<dyn RunTool>]) -> Vec<String> {
+    let earlier = |place: usize, name: &str| {
+        tools.iter().take(place).find(|tool| tool.definition().name == name)
+    };
+    let conflicts = tools.iter().enumerate().filter_map(|(place, tool)| {
+        let name = tool.definition().name.as_str();
+        let (first, second) = (earlier(place, name)?.type_name(), tool.type_name());
+        Some(format!("two tools are called `{name}`: `{first}` and `{second}`. Rename one of them"))
+    });
+    conflicts.collect()
+}
+
 /// Lower-case hex, 64 digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
@@ -188,6 +201,11 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 #[async_trait]
 pub trait RunTool: Send + Sync + fmt::Debug {
     fn definition(&self) -> &ToolDefinition;
+
+    /// The type that implements it: names the tool in a mistake about its name.
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
 
     /// Whether a person must agree to this call.
     fn ask(&self, arguments: &Arguments) -> Option<Ask>;

@@ -12,6 +12,7 @@ pub mod expiry;
 pub mod faults;
 mod gate;
 mod hold;
+mod hooks;
 mod inbox;
 pub mod invariants;
 mod memory;
@@ -92,11 +93,21 @@ pub struct Limits {
     pub settle_after: Duration,
     /// The newest `minReader` that is acted on: what needs a newer one is left to newer workers.
     pub reader: u32,
+    /// How long one hook of an extension may take, 30 s at most.
+    pub hook: Duration,
 }
+
+/// How long a hook may take where no setting says otherwise.
+pub const HOOK_DEFAULT: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn: Duration::from_mins(5), settle_after: Duration::from_mins(10), reader: READER }
+        Self {
+            turn: Duration::from_mins(5),
+            settle_after: Duration::from_mins(10),
+            reader: READER,
+            hook: HOOK_DEFAULT,
+        }
     }
 }
 

@@ -40,8 +40,8 @@ use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
 use crate::tools::http::addresses::AddressRules;
 use crate::tools::http::client::HttpClient;
-use crate::tools::schedule;
 use crate::tools::workspace::builtins;
+use crate::tools::{name_conflicts, schedule};
 use crate::turn::money::Money;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
@@ -207,7 +207,7 @@ impl App {
             worker,
             ids,
             probe: probe(settings, &options.data),
-            limits: limits(ports.embedded.is_some()),
+            limits: limits(settings, ports.embedded.is_some()),
             money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
             brakes: Arc::new(settings.brakes.clone()),
             telemetry: options.telemetry,
@@ -275,9 +275,13 @@ impl Running {
 }
 
 /// On one machine a visit costs nothing, and who looks at what was spent wants to see it at once.
-fn limits(is_alone: bool) -> Limits {
+fn limits(settings: &Settings, is_alone: bool) -> Limits {
     let limits = Limits::default();
-    if is_alone { Limits { settle_after: Duration::from_secs(1), ..limits } } else { limits }
+    Limits {
+        settle_after: if is_alone { Duration::from_secs(1) } else { limits.settle_after },
+        hook: settings.hook_timeout.unwrap_or(limits.hook),
+        ..limits
+    }
 }
 
 /// On one machine reading entries again is a look into a file.
@@ -349,6 +353,10 @@ pub(super) fn load_agents(
     let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
     let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
     let client = client.with_identity(credentials.tokens(&settings.identity));
+    let conflicts = name_conflicts(&app.tools);
+    if !conflicts.is_empty() {
+        return Err(StartError::Settings(conflicts));
+    }
     let mut tools: agents::ToolSet = BTreeMap::new();
     let own = builtins().into_iter().chain(schedule::builtin());
     for tool in own.chain(app.tools.iter().cloned()) {

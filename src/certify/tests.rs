@@ -9,7 +9,7 @@ use super::*;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::agent::settings::{Settings, ToolExecution};
-use crate::extensions::{Block, CallAhead};
+use crate::extensions::{Block, CallAhead, HookError};
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
 #[derive(Debug)]
@@ -131,9 +131,9 @@ impl Extension for Forgetful {
         "forgetful"
     }
 
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Option<Block> {
+    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
         let is_late = self.0.fetch_add(1, Ordering::SeqCst) >= 5;
-        is_late.then(|| Block { reason: Some("Enough.".to_owned()), terminate: false })
+        Ok(is_late.then(|| Block { reason: Some("Enough.".to_owned()), terminate: false }))
     }
 }
 

@@ -168,6 +168,8 @@ pub const ROWS: &[Row] = &[
         .or("no limit").like("requests=60/min,modelCalls=30/min"),
     Row::yours("TURNWHEEL_PAUSED", "Whose work is kept and not started: `*` everything, `agent:NAME`, `tool:NAME`, separated by commas.")
         .or("nothing is paused").like("agent:clerk,tool:send_payment"),
+    Row::yours("TURNWHEEL_HOOK_TIMEOUT", "How long one hook of an extension may take, from `100ms` to `30s`; a hook that takes longer has failed.")
+        .or("5s").sample("5s").like("2s"),
     Row::yours("RUST_LOG", "Which log lines are written.").or("info").sample("info").like("info,turnwheel=debug"),
     Row::otel("OTEL_SDK_DISABLED", "Sends no spans, metrics and logs, to Application Insights neither.").or("false").like("true"),
     Row::otel("OTEL_SERVICE_NAME", "The service's name.").or("the app's name in Azure, else `turnwheel`").like("agents"),

@@ -43,6 +43,7 @@ pub struct Metrics {
     messages: Counter<u64>,
     backlog: Gauge<u64>,
     poison: Counter<u64>,
+    hook_failures: Counter<u64>,
     calls: Histogram<f64>,
     tokens: Histogram<u64>,
     tools: Histogram<f64>,
@@ -118,6 +119,11 @@ impl Metrics {
                 "turnwheel.poison",
                 "{message}",
                 "Messages given up or put aside, and prompts given up after five tries",
+            ),
+            hook_failures: counter(
+                "turnwheel.hook.failures",
+                "{call}",
+                "Hooks of extensions that failed, panicked or ran out of time",
             ),
             calls: seconds(
                 "gen_ai.client.operation.duration",
@@ -197,6 +203,16 @@ impl Metrics {
 
     pub fn poison(&self, of: &str) {
         self.poison.add(1, &[KeyValue::new("turnwheel.poison.of", of.to_owned())]);
+    }
+
+    /// `cause`: `error`, `panic` or `timeout`.
+    pub fn hook_failed(&self, extension: &str, hook: &'static str, cause: &'static str) {
+        let pairs = [
+            KeyValue::new("turnwheel.extension.name", extension.to_owned()),
+            KeyValue::new("turnwheel.hook.name", hook),
+            KeyValue::new("error.type", cause),
+        ];
+        self.hook_failures.add(1, &pairs);
     }
 
     pub fn model_call(&self, call: ModelCall<'_>, fault: Option<&Fault>) {

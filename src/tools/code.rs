@@ -144,14 +144,19 @@ impl ToolError {
 /// With its causes, separated by colons. It is itself no [`std::error::Error`], or this conversion could not exist.
 impl<E: std::error::Error> From<E> for ToolError {
     fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self::Failed(text)
+        Self::Failed(text_with_causes(&error))
     }
+}
+
+/// The error and its causes, separated by colons.
+pub(crate) fn text_with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }
 
 /// What a person is asked before a call.
@@ -266,6 +271,10 @@ impl<T: Tool> fmt::Debug for CodeTool<T> {
 impl<T: Tool> RunTool for CodeTool<T> {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
+    }
+
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<T>()
     }
 
     /// Arguments that the tool cannot read need no agreement: the call answers an error before it does anything. A rule that

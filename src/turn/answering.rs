@@ -10,12 +10,14 @@ use crate::agent::projection;
 use crate::agent::settings::Settings;
 use crate::agent::step::{Answered, Input, Setback};
 use crate::agents::Agent;
+use crate::extensions::Hook;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{Author, LiveAnswer};
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::turn::delivery::TurnError;
 use crate::turn::faults::{self, NO_MODEL};
 use crate::turn::hold::Hold;
+use crate::turn::hooks::{Cause, HookFailure};
 use crate::turn::spans::Asking;
 use crate::turn::stopping;
 use crate::turn::telling::Telling;
@@ -62,11 +64,10 @@ impl Hold<'_> {
         };
         let entries = self.entries().await?;
         let path = path(&entries, self.head.leaf_id.as_ref());
-        let mut messages = projection::messages(&path);
-        for extension in &world.extensions {
-            messages = extension.transform_context(messages).await;
-        }
-        let messages = projection::convert(messages);
+        let messages = match self.transformed(projection::messages(&path)).await? {
+            Ok(messages) => projection::convert(messages),
+            Err(failure) => return Ok((uncalled(&failure), agent.revision.clone())),
+        };
         let message_id = EntryId::of_answer(&self.head.incarnation, self.head.answers + 1);
         let begins_turn = run.as_ref().is_some_and(|run| !run.is_turn_open);
         let live_answer = LiveAnswer {
@@ -101,6 +102,22 @@ impl Hold<'_> {
             telling.reset();
         }
         Ok((answer?, agent.revision.clone()))
+    }
+
+    /// The messages as the extensions want them.
+    async fn transformed<'a>(
+        &mut self,
+        mut messages: Vec<Cow<'a, Message>>,
+    ) -> Result<Result<Vec<Cow<'a, Message>>, HookFailure>, TurnError> {
+        let world = self.world;
+        for extension in &world.extensions {
+            let work = async { extension.transform_context(messages).await };
+            match self.run_hook(&**extension, Hook::TransformContext, work).await? {
+                Ok(transformed) => messages = transformed,
+                Err(failure) => return Ok(Err(failure)),
+            }
+        }
+        Ok(Ok(messages))
     }
 
     /// What groups calls for the provider's prompt cache.
@@ -214,6 +231,15 @@ fn failed(model: &str, reason: String) -> Answer {
         failure: Some(Failure::Final),
         reply: Reply::default(),
     }
+}
+
+/// What the record has of a call that was not made since a hook failed. Another try may find what the hook needs.
+fn uncalled(failure: &HookFailure) -> Answer {
+    let reply = Reply { error: Some("hook_failed".to_owned()), ..Reply::default() };
+    let is_final = failure.cause == Cause::Panic;
+    let setback = if is_final { Failure::Final } else { Failure::Retryable { after: None } };
+    let reason = format!("The model was not called: {failure}");
+    Answer { failure: Some(setback), reply, ..failed(NO_MODEL, reason) }
 }
 
 /// What the record has of a call that was stopped. What it cost is not known: who hangs up is told no usage.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::agent::phase::Phase;
 use crate::store::{ClaimRequest, StoreError, Stored};
 use crate::turn::delivery::TurnError;
@@ -24,7 +26,8 @@ impl Hold<'_> {
     /// May be dropped at any time: a renewal under way and the next commit need the same version of the head, so at most
     /// one of them wins.
     pub(super) async fn keep(&mut self) -> TurnError {
-        let mut wait = RENEWAL;
+        // Counted from the last renewal: whoever awaits this again and again still renews in time.
+        let mut wait = self.claim_left().saturating_sub(CLAIM - MARGIN - RENEWAL);
         loop {
             tokio::time::sleep(wait.min(self.claim_left())).await;
             let left = self.claim_left();
@@ -44,6 +47,11 @@ impl Hold<'_> {
                 Err(_elapsed) => return TurnError::ClaimLost { key: self.key.clone() },
             }
         }
+    }
+
+    /// The same for hooks, which run within commits, which renew: the type of that future would contain itself.
+    pub(super) fn keep_boxed(&mut self) -> BoxFuture<'_, TurnError> {
+        Box::pin(self.keep())
     }
 
     /// Just before sending: 20 s of the claim must remain (invariant 6).

@@ -85,8 +85,7 @@ impl Hold<'_> {
                 Ok(Verdict::Lost(head)) => self.reload(head).await?,
                 Ok(Verdict::Stale) => {
                     looks += 1;
-                    let again = self.look_again(inputs, looks).await;
-                    let (again, waiting) = again.map_err(|source| self.error("commit", source))?;
+                    let (again, waiting) = self.look_again(inputs, looks).await?;
                     (less, seen) = (Some(again), Some(waiting));
                 }
                 Err(StoreError::TooLarge(what)) => match reduced(inputs, &what) {

@@ -60,7 +60,8 @@ pub(super) fn of_answer(answer: &Answer) -> Option<Fault> {
         return None;
     }
     if answer.message.model == NO_MODEL {
-        return Some(Fault::new(FaultDomain::App, "agent_unavailable"));
+        let name = answer.reply.error.as_deref().unwrap_or("agent_unavailable");
+        return Some(Fault::named_outside(FaultDomain::App, name));
     }
     let name = answer.reply.error.as_deref().unwrap_or_default();
     Some(Fault::named_outside(FaultDomain::Model, name))

@@ -1,6 +1,7 @@
 //! What stands between a call and its start: the tool, its arguments, extensions, a person, and time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::content::ToolCall;
 use crate::agent::draft::Draft;
@@ -9,15 +10,25 @@ use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, Settings};
 use crate::agent::step::{Asked, Gate, Input, Start, gives_way};
 use crate::agents::Agent;
-use crate::extensions::CallAhead;
+use crate::extensions::{CallAhead, Hook};
 use crate::store::BATCH_OPERATIONS_MAX;
-use crate::tools::{RunTool, sha256_hex, validate};
+use crate::tools::{Arguments, RunTool, sha256_hex, validate};
 use crate::turn::claiming::SEND_MARGIN;
+use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::tried::Tried;
 
 /// Operations above which no further call is looked at in the same commit: the end of turn and prompt still fit.
 const PREPARED_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 10;
+
+/// Of a call that an extension blocks without a reason (EX-04), and before the reason of a failed hook.
+const BLOCKED: &str = "Tool execution was blocked";
+
+/// A call whose tool exists and whose arguments fit it.
+struct Runnable {
+    tool: Arc<dyn RunTool>,
+    arguments: Arguments,
+}
 
 /// What a look at a ready call has found.
 enum Found {
@@ -31,13 +42,16 @@ enum Found {
 impl Hold<'_> {
     /// Looks at every ready call that the inputs lead to, in source order, until as many run as may, none is left, or the
     /// commit is full.
-    pub(super) async fn prepare(&self, tried: &mut Tried) {
+    ///
+    /// # Errors
+    /// The lease was lost while a hook ran.
+    pub(super) async fn prepare(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
         let (mut passed_over, mut braked, mut is_left) = (None, None, false);
         while tried.draft().operations() < PREPARED_OPERATIONS {
             let draft = tried.draft();
             let Some(index) = draft.batch().next(passed_over) else { break };
             let found =
-                if gives_way(draft, index) { Found::Left } else { self.gate(draft, index).await };
+                if gives_way(draft, index) { Found::Left } else { self.gate(draft, index).await? };
             let gate = match found {
                 Found::Gate(gate) => gate,
                 // Without a gate it stays ready: the next turn, which has its whole time, starts it.
@@ -58,52 +72,83 @@ impl Hold<'_> {
         if let Some(on) = braked.filter(|_| !goes_on) {
             tried.add(self.braked(&on));
         }
+        Ok(())
     }
 
-    async fn gate(&self, draft: &Draft, index: usize) -> Found {
+    async fn gate(&mut self, draft: &Draft, index: usize) -> Result<Found, TurnError> {
         let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
         else {
-            return Found::Gate(refused("This call is not in the record."));
+            return Ok(Found::Gate(refused("This call is not in the record.")));
         };
         if let Some(on) = self.brake_of_call(&call.name) {
-            return Found::Braked(on.to_owned());
+            return Ok(Found::Braked(on.to_owned()));
         }
-        self.unbraked(draft, index).await.map_or(Found::Left, Found::Gate)
+        let ready = match self.runnable(draft, index, call) {
+            Ok(ready) => ready,
+            Err(gate) => return Ok(Found::Gate(gate)),
+        };
+        // The hooks of the remaining calls run in the next turn, which has its whole time.
+        if self.turn_left().is_zero() && !self.world.extensions.is_empty() {
+            return Ok(Found::Left);
+        }
+        if let Some(gate) = self.blocked(call, &ready.arguments).await? {
+            return Ok(Found::Gate(gate));
+        }
+        Ok(self.open(draft, index, call, &ready).map_or(Found::Left, Found::Gate))
     }
 
-    /// `None`: its time-out no longer fits this turn.
-    async fn unbraked(&self, draft: &Draft, index: usize) -> Option<Gate> {
-        let Some(call) = draft.open_answer().and_then(|answer| answer.tool_calls().nth(index))
-        else {
-            return Some(refused("This call is not in the record."));
-        };
+    fn turn_left(&self) -> Duration {
+        self.turn_ends.saturating_sub(self.world.clock.monotonic())
+    }
+
+    /// The tool and the checked arguments of a call that no earlier call holds up.
+    fn runnable(&self, draft: &Draft, index: usize, call: &ToolCall) -> Result<Runnable, Gate> {
         let settings = self.settings();
         let agent = self.world.agents.find(Some(&self.head.agent));
         let tool = agent.as_ref().ok().and_then(|agent| active_tool(agent, &settings, &call.name));
-        let approved = draft.calls().get(index).and_then(|call| call.approved.as_ref());
         let Some(tool) = tool else {
+            let was_approved = approved(draft, index).is_some();
             let agent = agent.as_deref().ok();
-            return Some(refused(no_tool(&call.name, agent, &settings, approved.is_some())));
+            return Err(refused(no_tool(&call.name, agent, &settings, was_approved)));
         };
-        let arguments = match validate::validate(tool.definition(), &call.arguments) {
-            Ok(arguments) => arguments,
-            Err(text) => return Some(refused(text)),
-        };
-        if let Some(earlier) = self.before(draft, index, &*tool) {
-            return Some(Gate::Behind { earlier });
+        let arguments = validate::validate(tool.definition(), &call.arguments).map_err(refused)?;
+        match self.before(draft, index, &*tool) {
+            Some(earlier) => Err(Gate::Behind { earlier }),
+            None => Ok(Runnable { tool, arguments }),
         }
+    }
+
+    /// The refusal of the first extension that blocks the call, or that fails.
+    async fn blocked(
+        &mut self,
+        call: &ToolCall,
+        arguments: &Arguments,
+    ) -> Result<Option<Gate>, TurnError> {
+        let (world, conversation) = (self.world, self.key.clone());
         let ahead = CallAhead {
-            conversation: &self.key,
+            conversation: &conversation,
             tool_call_id: &call.id,
             tool_name: &call.name,
-            arguments: &arguments,
+            arguments,
         };
-        for extension in &self.world.extensions {
-            if let Some(block) = extension.before_tool_call(&ahead).await {
-                let text = block.reason.unwrap_or_else(|| "Tool execution was blocked".to_owned());
-                return Some(Gate::Refused { text, terminate: block.terminate });
+        for extension in &world.extensions {
+            // The call is made inside the future, so that a panic before its first await is caught as well.
+            let work = async { extension.before_tool_call(&ahead).await };
+            match self.run_hook(&**extension, Hook::BeforeToolCall, work).await? {
+                Ok(None) => {}
+                Ok(Some(block)) => {
+                    let text = block.reason.unwrap_or_else(|| BLOCKED.to_owned());
+                    return Ok(Some(Gate::Refused { text, terminate: block.terminate }));
+                }
+                Err(failure) => return Ok(Some(refused(format!("{BLOCKED}: {failure}")))),
             }
         }
+        Ok(None)
+    }
+
+    /// `None`: its time-out no longer fits this turn.
+    fn open(&self, draft: &Draft, index: usize, call: &ToolCall, ready: &Runnable) -> Option<Gate> {
+        let Runnable { tool, arguments } = ready;
         let timeout = tool.definition().timeout;
         if timeout + SEND_MARGIN > self.world.limits.turn {
             // Put off, it would be put off for ever.
@@ -115,10 +160,9 @@ impl Hold<'_> {
             )));
         }
         let binding = binding(tool.as_ref(), call);
-        let ask = tool.ask(&arguments).filter(|_| approved != Some(&binding));
-        let left = self.turn_ends.saturating_sub(self.world.clock.monotonic());
-        // A call that will wait for a person starts in another turn, so its time-out is no matter here.
-        if ask.is_none() && timeout + SEND_MARGIN > left {
+        let ask = tool.ask(arguments).filter(|_| approved(draft, index) != Some(&binding));
+        // A call that waits for an approval starts in another turn, so its time-out does not matter here.
+        if ask.is_none() && timeout + SEND_MARGIN > self.turn_left() {
             return None;
         }
         Some(Gate::Open(Box::new(Start {
@@ -160,6 +204,11 @@ impl Hold<'_> {
             (is_open && is_before(other)).then_some(index)
         })
     }
+}
+
+/// What the call was approved for.
+fn approved(draft: &Draft, index: usize) -> Option<&String> {
+    draft.calls().get(index).and_then(|call| call.approved.as_ref())
 }
 
 fn refused(text: impl Into<String>) -> Gate {

@@ -90,7 +90,7 @@ impl Hold<'_> {
         &mut self,
         inputs: &[Input],
         looks: u32,
-    ) -> Result<(Vec<Input>, Vec<Waiting>), StoreError> {
+    ) -> Result<(Vec<Input>, Vec<Waiting>), TurnError> {
         let done = |input: &&Input| {
             !matches!(
                 input,
@@ -102,7 +102,7 @@ impl Hold<'_> {
             // What was done is kept; who waits is looked at in the next turn.
             let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
             return if done.is_empty() {
-                Err(StoreError::Conflict)
+                Err(self.error("commit", StoreError::Conflict))
             } else {
                 Ok((done, Vec::new()))
             };
@@ -115,7 +115,7 @@ impl Hold<'_> {
         let again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
             let mut tried = self.try_out(again);
-            self.prepare(&mut tried).await;
+            self.prepare(&mut tried).await?;
             self.brake_agent(&mut tried);
             return Ok((tried.into_inputs(), waiting));
         }
@@ -139,7 +139,7 @@ impl Hold<'_> {
         inputs.extend(done);
         inputs.push(Input::TakeIn);
         let mut tried = self.try_out(inputs);
-        self.prepare(&mut tried).await;
+        self.prepare(&mut tried).await?;
         self.measure(&mut tried).await?;
         self.brake_agent(&mut tried);
         self.reserve_next(&mut tried).await?;

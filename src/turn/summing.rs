@@ -10,7 +10,7 @@ use crate::agent::phase::Phase;
 use crate::agent::settings::{MODEL, Settings};
 use crate::agent::step::{Input, Setback, Summarised, SummaryOutcome, wants_measuring};
 use crate::agent::usage::Usage;
-use crate::extensions::{CompactionAhead, Instead};
+use crate::extensions::{CompactionAhead, Hook, Instead};
 use crate::model::tokens::{at_most, count};
 use crate::model::{Listener, ModelRecord};
 use crate::turn::answering::offers;
@@ -98,12 +98,21 @@ impl Hold<'_> {
         let done = vec![Input::Summarised(Box::new(summarised))];
         self.commit_done("summary", done).await?;
         if is_done && !self.world.extensions.is_empty() {
-            let entries = self.entries().await?;
-            let new = entries.iter().filter(|entry| entry.base.seq > before);
-            for entry in new.filter(|entry| entry.body.compaction().is_some()) {
-                for extension in &self.world.extensions {
-                    extension.after_compaction(&self.key, entry).await;
-                }
+            self.compacted(before).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs `after_compaction` for the entries after `before`.
+    async fn compacted(&mut self, before: u64) -> Result<(), TurnError> {
+        let (world, conversation) = (self.world, self.key.clone());
+        let entries = self.entries().await?;
+        let new = entries.iter().filter(|entry| entry.base.seq > before);
+        for entry in new.filter(|entry| entry.body.compaction().is_some()) {
+            for extension in &world.extensions {
+                let work = async { extension.after_compaction(&conversation, entry).await };
+                // A failure was reported: the compaction is in the record all the same.
+                let _reported = self.run_hook(&**extension, Hook::AfterCompaction, work).await?;
             }
         }
         Ok(())
@@ -126,7 +135,7 @@ impl Hold<'_> {
         let back = back(entries.iter(), self.head.leaf_id.as_ref());
         let tokens_before = tokens::in_context(back, &frame, &count);
         let site = Site { plan, path: &path, record, room, tokens_before };
-        match self.asked_extensions(&site).await {
+        match self.asked_extensions(&site).await? {
             Some(Instead::Cancel) => Ok(uncalled(SummaryOutcome::Cancelled)),
             Some(Instead::Summary { summary, details }) => {
                 let entry = Compaction {
@@ -144,27 +153,33 @@ impl Hold<'_> {
         }
     }
 
-    async fn asked_extensions(&self, site: &Site<'_>) -> Option<Instead> {
+    /// What the first extension with an opinion wants; those that fail have none.
+    async fn asked_extensions(&mut self, site: &Site<'_>) -> Result<Option<Instead>, TurnError> {
         if self.world.extensions.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let Phase::Summary { reason, instructions, .. } = &self.head.phase else { return None };
+        let Phase::Summary { reason, instructions, .. } = self.head.phase.clone() else {
+            return Ok(None);
+        };
+        let (world, conversation) = (self.world, self.key.clone());
         let messages = asking::spoken(site.plan.history.iter().chain(site.plan.prefix));
         let ahead = CompactionAhead {
-            conversation: &self.key,
-            reason: *reason,
+            conversation: &conversation,
+            reason,
             instructions: instructions.as_deref(),
             tokens_before: site.tokens_before,
             messages: &messages,
             previous_summary: site.plan.previous.map(|previous| previous.summary.as_str()),
             first_kept_entry_id: site.plan.first_kept,
         };
-        for extension in &self.world.extensions {
-            if let Some(instead) = extension.before_compaction(&ahead).await {
-                return Some(instead);
+        for extension in &world.extensions {
+            let work = async { extension.before_compaction(&ahead).await };
+            let outcome = self.run_hook(&**extension, Hook::BeforeCompaction, work).await?;
+            if let Ok(Some(instead)) = outcome {
+                return Ok(Some(instead));
             }
         }
-        None
+        Ok(None)
     }
 
     /// What a summary has to show: that the model is sent less with it than without.

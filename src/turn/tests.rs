@@ -13,6 +13,7 @@ mod checks;
 mod claims;
 mod compacting;
 mod economy;
+mod hooks;
 mod invariants;
 mod lost_answers;
 mod lost_queues;

@@ -307,3 +307,16 @@ async fn rounds_end_by_the_loop_by_the_setting_and_by_the_ceiling() {
     }
     stage.service.stop().await;
 }
+
+#[tokio::test]
+async fn two_code_tools_of_one_name_stop_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("agents")).unwrap();
+    let app = App::new().tool(Echo(Runs::default())).tool(Camera).tool(Camera);
+    let error = Service::try_start(app, folder.path(), &[]).await.unwrap_err().to_string();
+    let types = "`it::modes::Camera` and `it::modes::Camera`";
+    assert!(
+        error.contains(&format!("two tools are called `camera`: {types}. Rename one")),
+        "{error}"
+    );
+}

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::agent::message::Message;
 use crate::agent::settings::{QueueMode, ThinkingLevel};
 use crate::app::agent::{Agent, AgentError, Config, lock, setup};
-use crate::tools::RunTool;
 use crate::tools::code::{Tool, code_tool};
+use crate::tools::{RunTool, name_conflicts};
 
 impl Agent {
     /// From the next answer on.
@@ -50,9 +50,9 @@ impl Agent {
     /// # Errors
     /// Two have one name; nothing was changed.
     pub fn set_tools(&self, tools: Vec<Arc<dyn RunTool>>) -> Result<(), AgentError> {
-        let twice = setup::twice(&tools);
-        if !twice.is_empty() {
-            return Err(AgentError::Mistakes(twice));
+        let conflicts = name_conflicts(&tools);
+        if !conflicts.is_empty() {
+            return Err(AgentError::Mistakes(conflicts));
         }
         self.change(|config| config.tools = tools);
         Ok(())

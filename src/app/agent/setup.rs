@@ -29,7 +29,7 @@ use crate::settings::{self, Settings};
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
-use crate::tools::{RunTool, sha256_hex};
+use crate::tools::{name_conflicts, sha256_hex};
 use crate::turn::admission::Owner;
 use crate::turn::admission::conversation::settings_faults;
 use crate::turn::admission::prompt::{Sender, WhenBusy};
@@ -74,21 +74,11 @@ fn agents_loop(settings: Wanted) -> Wanted {
 
 /// What is wrong with the tools and settings, each a sentence.
 fn mistakes(world: &World, config: &Config) -> Vec<String> {
-    let mut mistakes = twice(&config.tools);
+    let mut mistakes = name_conflicts(&config.tools);
     let Ok(agent) = world.agents.find(None) else { return mistakes };
     let faults = settings_faults(world, &agent, &config.settings);
     mistakes.extend(faults.into_iter().map(|fault| fault.detail));
     mistakes
-}
-
-/// Names that more than one tool has.
-pub(super) fn twice(tools: &[Arc<dyn RunTool>]) -> Vec<String> {
-    let names: Vec<&str> = tools.iter().map(|tool| tool.definition().name.as_str()).collect();
-    let is_twice = |(place, name): &(usize, &&str)| names.iter().take(*place).any(|it| it == *name);
-    let twice = names.iter().enumerate().filter(is_twice);
-    twice
-        .map(|(_, name)| format!("two tools are called `{name}`: name one of them otherwise"))
-        .collect()
 }
 
 fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {

@@ -11,7 +11,7 @@ use crate::agent::entry::EntryBody;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::clock::Clock as _;
-use crate::extensions::{Block, CallAhead, Extension};
+use crate::extensions::{Block, CallAhead, Extension, HookError};
 use crate::queue::{self, Queue as _};
 use crate::store::memory::{Faults, MemoryStore};
 use crate::store::{Partition, Write};
@@ -189,9 +189,9 @@ impl Extension for Slow {
         "slow"
     }
 
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Option<Block> {
+    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
         tokio::time::sleep(self.0).await;
-        None
+        Ok(None)
     }
 }
 
@@ -202,7 +202,8 @@ async fn the_claim_that_a_commit_writes_begins_with_the_commit_however_long_it_w
     bench.ask(&client).await;
     let pause = Arc::new(PauseProbe::new("answer.after"));
     let mut worker = bench.worker(pause.clone());
-    worker.extensions = vec![Arc::new(Slow(Duration::from_secs(30)))];
+    worker.extensions = vec![Arc::new(Slow(Duration::from_secs(29)))];
+    worker.limits.hook = Duration::from_secs(30);
     let nudge = Bench::nudge();
     let (handled, left) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;

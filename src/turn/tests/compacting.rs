@@ -12,7 +12,7 @@ use super::bench::{Bench, Counting, PauseProbe, Windowed, idempotency};
 use super::economy::turn;
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::phase::Phase;
-use crate::extensions::{CompactionAhead, Extension, Instead};
+use crate::extensions::{CompactionAhead, Extension, HookError, Instead};
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};
 use crate::turn::admission::compact::{CompactRequest, compact};
@@ -21,7 +21,7 @@ use crate::turn::delivery::handle;
 use crate::turn::money::Money;
 use crate::turn::{NoProbe, World};
 
-const WINDOW: u64 = 2_000;
+pub(super) const WINDOW: u64 = 2_000;
 
 /// A conversation with that model, and its settings made for a small window.
 async fn stage(model: Windowed) -> (Bench, World, Arc<Windowed>) {
@@ -54,7 +54,7 @@ async fn patch(world: &World, keep: u64) {
 }
 
 /// Takes nudges on one warm worker until none waits.
-async fn settle(bench: &Bench, world: &World) {
+pub(super) async fn settle(bench: &Bench, world: &World) {
     for _ in 0..10_000 {
         let received = bench.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
         let Some(message) = received.into_iter().next() else {
@@ -81,7 +81,7 @@ async fn say(bench: &Bench, world: &World, said: &str) {
     settle(bench, world).await;
 }
 
-fn compactions(entries: &[Entry]) -> Vec<&crate::agent::entry::Compaction> {
+pub(super) fn compactions(entries: &[Entry]) -> Vec<&crate::agent::entry::Compaction> {
     entries.iter().filter_map(|entry| entry.body.compaction()).collect()
 }
 
@@ -218,7 +218,7 @@ async fn without_compaction_what_the_model_refuses_is_the_prompts_error() {
 }
 
 /// The next prompt fills the window before it is sent.
-async fn brimful(model: Windowed) -> (Bench, World, Arc<Windowed>) {
+pub(super) async fn brimful(model: Windowed) -> (Bench, World, Arc<Windowed>) {
     bounded_brimful(model, Arc::default()).await
 }
 
@@ -395,15 +395,19 @@ impl Extension for Opinion {
         "opinion"
     }
 
-    async fn before_compaction(&self, ahead: &CompactionAhead<'_>) -> Option<Instead> {
+    async fn before_compaction(
+        &self,
+        ahead: &CompactionAhead<'_>,
+    ) -> Result<Option<Instead>, HookError> {
         let (reason, messages) = (ahead.reason, ahead.messages.len());
         self.heard.lock().unwrap().push(format!("{reason:?} {messages}"));
-        Some(self.instead.clone())
+        Ok(Some(self.instead.clone()))
     }
 
-    async fn after_compaction(&self, _: &ConversationKey, entry: &Entry) {
+    async fn after_compaction(&self, _: &ConversationKey, entry: &Entry) -> Result<(), HookError> {
         let summary = &entry.body.compaction().unwrap().summary;
         self.heard.lock().unwrap().push(format!("kept {summary}"));
+        Ok(())
     }
 }
 

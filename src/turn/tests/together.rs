@@ -18,7 +18,7 @@ use crate::agent::event::EventBody;
 use crate::agent::head::State;
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
-use crate::extensions::{Block, CallAhead, Extension};
+use crate::extensions::{Block, CallAhead, Extension, HookError};
 use crate::queue::{self, Queue as _};
 use crate::store::{Kind, Partition};
 use crate::turn::delivery::{TurnError, handle};
@@ -64,7 +64,7 @@ async fn order(bench: &Bench) -> (Vec<String>, Vec<String>) {
     (ends.collect(), results.collect())
 }
 
-async fn texts(bench: &Bench) -> Vec<String> {
+pub(super) async fn texts(bench: &Bench) -> Vec<String> {
     let entries = bench.entries().await;
     let results = entries.iter().filter_map(|entry| match entry.body.message() {
         Some(Message::ToolResult(result)) => Some(joined_text(&result.content)),
@@ -395,8 +395,8 @@ impl Extension for Ends {
         "ends"
     }
 
-    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Option<Block> {
-        Some(Block { reason: Some("That is all.".to_owned()), terminate: true })
+    async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+        Ok(Some(Block { reason: Some("That is all.".to_owned()), terminate: true }))
     }
 }
 

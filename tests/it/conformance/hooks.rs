@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use turnwheel::App;
 use turnwheel::agent::message::Message;
 use turnwheel::app::AgentBuilder;
-use turnwheel::extensions::{Block, CallAhead, Extension};
+use turnwheel::extensions::{Block, CallAhead, Extension, HookError};
 
 use super::case::Case;
 
@@ -52,8 +52,8 @@ impl Extension for KeepsTwo {
     async fn transform_context<'a>(
         &self,
         mut messages: Vec<Cow<'a, Message>>,
-    ) -> Vec<Cow<'a, Message>> {
-        messages.split_off(messages.len().saturating_sub(2))
+    ) -> Result<Vec<Cow<'a, Message>>, HookError> {
+        Ok(messages.split_off(messages.len().saturating_sub(2)))
     }
 }
 
@@ -76,9 +76,9 @@ impl Extension for Blocks {
         "blocks"
     }
 
-    async fn before_tool_call(&self, call: &CallAhead<'_>) -> Option<Block> {
+    async fn before_tool_call(&self, call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
         let id = call.tool_call_id.split('|').next();
         let found = self.0.iter().find(|(blocked, _)| Some(blocked.as_str()) == id);
-        found.map(|(_, reason)| Block { reason: reason.clone(), terminate: false })
+        Ok(found.map(|(_, reason)| Block { reason: reason.clone(), terminate: false }))
     }
 }

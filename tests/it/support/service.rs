@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwheel::App;
-use turnwheel::app::{ServiceOptions, Storage};
+use turnwheel::app::{Running, ServiceOptions, StartError, Storage};
 use turnwheel::settings::Settings;
 use turnwheel::telemetry::Telemetry;
 
@@ -22,6 +22,22 @@ pub(crate) struct Service {
 impl Service {
     /// Agents are read from `folder/agents`, data kept in `folder/data`.
     pub(crate) async fn start(app: App, folder: &Path, settings: &[(&str, &str)]) -> Self {
+        let started = Self::try_start(app, folder, settings).await;
+        let running = started.unwrap_or_else(|error| panic!("{error}"));
+        let base = format!("http://{}", running.address().unwrap());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        #[expect(clippy::disallowed_methods, reason = "the service beside the test, ended with it")]
+        let task = tokio::spawn(async move { Box::pin(running.run(stopped)).await.unwrap() });
+        Self { base, client: reqwest::Client::new(), stop, task }
+    }
+
+    /// The service before it runs, or why it does not start.
+    pub(crate) async fn try_start(
+        app: App,
+        folder: &Path,
+        settings: &[(&str, &str)],
+    ) -> Result<Running, StartError> {
         let settings: BTreeMap<String, String> = settings
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -37,14 +53,7 @@ impl Service {
             is_hosted: false,
             telemetry: Telemetry::default(),
         };
-        let running =
-            Box::pin(app.start(settings, options)).await.unwrap_or_else(|error| panic!("{error}"));
-        let base = format!("http://{}", running.address().unwrap());
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        #[expect(clippy::disallowed_methods, reason = "the service beside the test, ended with it")]
-        let task = tokio::spawn(async move { Box::pin(running.run(stopped)).await.unwrap() });
-        Self { base, client: reqwest::Client::new(), stop, task }
+        Box::pin(app.start(settings, options)).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {

@@ -89,7 +89,7 @@ async fn what_cannot_be_is_told_at_the_start() {
         .unwrap_err();
     let AgentError::Mistakes(mistakes) = refused else { panic!("{refused}") };
     let expected = [
-        "two tools are called `echo`: name one of them otherwise",
+        "two tools are called `echo`: `turnwheel::app::agent::tests::Echo` and `turnwheel::app::agent::tests::Echo`. Rename one of them",
         "`temperature` is 0 to 2",
         "`maxRounds` is at least 1",
     ];

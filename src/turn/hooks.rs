@@ -1,0 +1,125 @@
+//! Runs the hooks of extensions: each within a deadline and guarded against panics, with the lease renewed meanwhile.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+
+use crate::agent::head::Claim;
+use crate::extensions::{Extension, Hook, HookError};
+use crate::ids::ConversationId;
+use crate::turn::World;
+use crate::turn::delivery::TurnError;
+use crate::turn::hold::Hold;
+
+/// Runs hooks for one conversation. Every call of an extension goes through [`HookRunner::run`].
+#[derive(Clone, Debug)]
+pub(super) struct HookRunner<'w> {
+    world: &'w World,
+    conversation_id: ConversationId,
+}
+
+/// Why a hook gave no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HookFailure {
+    pub(super) extension: String,
+    pub(super) hook: Hook,
+    pub(super) cause: Cause,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Error(String),
+    /// The payload is not kept: it may hold data of the conversation.
+    Panic,
+    Timeout(Duration),
+}
+
+impl Cause {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Error(_) => "error",
+            Self::Panic => "panic",
+            Self::Timeout(_) => "timeout",
+        }
+    }
+}
+
+impl fmt::Display for HookFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "extension \"{}\" failed in {}: ", self.extension, self.hook.name())?;
+        match &self.cause {
+            Cause::Error(text) => f.write_str(text),
+            Cause::Panic => f.write_str("it panicked"),
+            Cause::Timeout(limit) => write!(f, "no result within {limit:?}"),
+        }
+    }
+}
+
+impl HookRunner<'_> {
+    /// Runs one hook to its end, its deadline or its panic, and reports a failure. The caller decides what a failure means.
+    ///
+    /// A hook that blocks its thread without awaiting is beyond any deadline.
+    pub(super) async fn run<T>(
+        &self,
+        extension: &dyn Extension,
+        hook: Hook,
+        work: impl Future<Output = Result<T, HookError>>,
+    ) -> Result<T, HookFailure> {
+        let limit = self.world.limits.hook;
+        let guarded = AssertUnwindSafe(work).catch_unwind();
+        let cause = match tokio::time::timeout(limit, guarded).await {
+            Ok(Ok(Ok(result))) => return Ok(result),
+            Ok(Ok(Err(error))) => Cause::Error(error.to_string()),
+            Ok(Err(_panic)) => Cause::Panic,
+            Err(_elapsed) => Cause::Timeout(limit),
+        };
+        let failure = HookFailure { extension: extension.name().to_owned(), hook, cause };
+        self.report(&failure);
+        Err(failure)
+    }
+
+    fn report(&self, failure: &HookFailure) {
+        let (extension, hook) = (failure.extension.as_str(), failure.hook.name());
+        tracing::warn!(
+            conversation.id = %self.conversation_id,
+            extension,
+            hook,
+            error.type = failure.cause.kind(),
+            "hook failed: {failure}"
+        );
+        if let Some(metrics) = self.world.telemetry.metrics() {
+            metrics.hook_failed(extension, hook, failure.cause.kind());
+        }
+    }
+}
+
+impl<'w> Hold<'w> {
+    pub(super) fn hooks(&self) -> HookRunner<'w> {
+        HookRunner { world: self.world, conversation_id: self.key.conversation_id.clone() }
+    }
+
+    /// Runs one hook and renews the lease meanwhile.
+    ///
+    /// # Errors
+    /// The lease was lost: discard the work.
+    pub(super) async fn run_hook<T>(
+        &mut self,
+        extension: &dyn Extension,
+        hook: Hook,
+        work: impl Future<Output = Result<T, HookError>> + Send,
+    ) -> Result<Result<T, HookFailure>, TurnError> {
+        let runner = self.hooks();
+        let is_mine = |claim: &Claim| claim.worker == self.worker;
+        if !self.is_settled && !self.head.claim.as_ref().is_some_and(is_mine) {
+            // Nothing to renew: the first commit takes the lease, the last one gives it back.
+            return Ok(runner.run(extension, hook, work).await);
+        }
+        tokio::select! {
+            biased;
+            outcome = runner.run(extension, hook, work) => Ok(outcome),
+            error = self.keep_boxed() => Err(error),
+        }
+    }
+}
