@@ -52,6 +52,12 @@ impl Agent {
     pub fn tool(&self, name: &str) -> Option<&Arc<dyn RunTool>> {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }
+
+    /// Names in `activeTools` that no tool has: they are ignored (TO-11).
+    pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
+        let active = settings.active_tools.iter().flatten();
+        active.filter(|name| self.tool(name).is_none()).cloned().collect()
+    }
 }
 
 /// An agent file that cannot be used, and why: at run time it alone is unavailable.

@@ -5,6 +5,7 @@ pub mod code;
 pub mod http;
 pub mod run;
 pub mod schedule;
+pub mod strict;
 pub mod validate;
 pub mod workspace;
 
@@ -50,6 +51,8 @@ pub struct ToolDefinition {
     pub on_unknown: OnUnknown,
     /// At most [`TIMEOUT_MAX`].
     pub timeout: Duration,
+    /// Whether the service holds the model to `parameters` (AZ-20): [`strict::objection`] has none.
+    pub strict: bool,
     /// Changes when what the tool does changes: an approval is bound to it.
     pub revision: String,
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::agent::content::{Block, Content, ToolCall};
+use crate::agent::content::{Block, Content, ToolCall, joined_text};
 use crate::agent::entry::{
     CallRef, Compaction, Entry, EntryBody, FileOutput, MessageEntry, Output,
 };
@@ -20,6 +20,21 @@ use crate::agent::message::{
 use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
+
+/// In the prompt loop the text of an error result is a JSON string (PR-05).
+pub fn errors_as_json(messages: &mut [Cow<'_, Message>]) {
+    for message in messages {
+        let Message::ToolResult(result) = message.as_ref() else { continue };
+        if !result.is_error {
+            continue;
+        }
+        let mut result = result.clone();
+        let text = json!(joined_text(&result.content)).to_string();
+        result.content.retain(|block| !matches!(block, Block::Text(_)));
+        result.content.insert(0, Block::text(text));
+        *message = Cow::Owned(Message::ToolResult(result));
+    }
+}
 
 /// What stands in for a result that is not there.
 pub const NO_RESULT: &str = "No result provided";

@@ -55,11 +55,24 @@ pub struct Settings {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+/// `protocol` is not available yet: requests and agent files that set it are refused.
 pub enum LoopKind {
     #[default]
     Prompt,
     Agent,
     Protocol,
+}
+
+impl LoopKind {
+    /// Why it cannot be set.
+    pub fn mistake(self) -> Option<&'static str> {
+        match self {
+            Self::Prompt | Self::Agent => None,
+            Self::Protocol => {
+                Some("`loop: protocol` is not available yet: use `prompt` or `agent`")
+            }
+        }
+    }
 }
 
 /// How hard the model thinks. `off` is sent as no reasoning.

@@ -129,8 +129,10 @@ pub struct CallResult {
 }
 
 impl CallResult {
+    /// With empty details, as the sources have them (TO-04).
     pub fn error(text: impl Into<String>) -> Self {
-        Self { content: vec![Block::text(text)], is_error: true, ..Self::default() }
+        let details = Some(RawJson::of(&serde_json::Map::new()));
+        Self { content: vec![Block::text(text)], details, is_error: true, ..Self::default() }
     }
 
     /// The result of a call that an approver has rejected.

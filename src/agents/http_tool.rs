@@ -19,12 +19,13 @@ use crate::tools::http::HttpTool;
 use crate::tools::http::address::UrlTemplate;
 use crate::tools::http::request::{BodyTemplate, RequestTemplate, is_reserved};
 use crate::tools::http::template::{Flaw, Lookup, Template};
-use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition};
+use crate::tools::{TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolDefinition, strict};
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "name",
     "description",
     "parameters",
+    "strict",
     "method",
     "url",
     "headers",
@@ -84,6 +85,7 @@ pub(super) fn read(
         fields::text(member, findings)
     });
     let (parameters, declared) = parameters(get("parameters"), findings);
+    let strict = get("strict").is_some_and(|member| strict(member, &parameters, findings));
     let method = get("method").and_then(|member| method(member, findings)).unwrap_or(Method::GET);
     let texts = Texts { sources, declared: &declared };
     let url = get("url").and_then(|member| url(member, &texts, findings));
@@ -123,11 +125,21 @@ pub(super) fn read(
         effect,
         on_unknown,
         timeout,
+        strict,
         // Names of app settings, not their values: a rotated key changes no tool.
         revision: short_hash(&node.json().to_string()),
     };
     let request = RequestTemplate { method, url: url?, headers, body, entra };
     Some(HttpTool::new(definition, request, approval, sources.client.clone()))
+}
+
+/// Whether the service is to hold the model to the schema, which then must be one that it takes.
+fn strict(member: &Member, parameters: &Value, findings: &mut Findings) -> bool {
+    let strict = fields::flag(member, findings).unwrap_or_default();
+    if let Some(objection) = strict::objection(parameters).filter(|_| strict) {
+        findings.add(member.value.at, objection);
+    }
+    strict
 }
 
 fn default_effect(method: &Method) -> Effect {

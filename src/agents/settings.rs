@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::agent::batch::AT_ONCE_MAX;
-use crate::agent::settings::{RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings};
+use crate::agent::settings::{LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings};
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Yaml};
@@ -68,9 +68,13 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
         findings.add(at, format!("`{}`: {error}", member.key));
         return None;
     }
-    let read = serde_json::from_value::<Settings>(json!({ name: value }));
-    if let Some(mistake) = read.ok().and_then(|settings| settings.budget_mistake()) {
+    let read = serde_json::from_value::<Settings>(json!({ name: value })).unwrap_or_default();
+    if let Some(mistake) = read.budget_mistake() {
         findings.add(at, format!("`{}`: {mistake}", member.key));
+        return None;
+    }
+    if let Some(mistake) = read.loop_kind.and_then(LoopKind::mistake) {
+        findings.add(at, mistake);
         return None;
     }
     if let Some(bound) = out_of_bounds(name, &value) {

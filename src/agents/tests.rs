@@ -37,6 +37,7 @@ impl RunTool for Plain {
 fn built_ins() -> ToolSet {
     let tool = |name: &str| {
         let definition = ToolDefinition {
+            strict: false,
             name: name.to_owned(),
             label: name.to_owned(),
             description: String::new(),

@@ -37,6 +37,7 @@ impl RunTool for Plain {
 
 fn tool((name, effect, on_unknown): (&str, Effect, OnUnknown)) -> Arc<dyn RunTool> {
     Arc::new(Plain(ToolDefinition {
+        strict: false,
         name: name.to_owned(),
         label: name.to_owned(),
         description: String::new(),

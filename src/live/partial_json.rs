@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::agent::raw::RawJson;
 
-/// The text closed as it stands, or cut back to the last complete member and closed; `{}` when that is hopeless too.
-/// Never an input of anything but the screen.
+/// The text closed as it stands, with a half-written literal completed; else cut back to the last complete member and closed;
+/// `{}` when that is hopeless too. Never an input of anything but the screen.
 pub(super) fn complete(text: &str) -> RawJson {
     let mut open = Open::default();
     let mut last_whole = None;
@@ -23,19 +23,44 @@ pub(super) fn complete(text: &str) -> RawJson {
         last_whole = Some(end);
         closed_since.clear();
     }
-    let mut closed = text.to_owned();
-    if open.is_after_backslash {
-        closed.pop();
-    }
-    if open.is_in_string {
-        closed.push('"');
-    }
-    close(closed, &open.closers)
+    let ended = if open.is_in_string { ended_string(text, &open) } else { ended_literal(text) };
+    close(ended, &open.closers)
+        .or_else(|| {
+            // Half an escape: the string ends before it.
+            let cut = text.get(..text.rfind('\\').filter(|_| open.is_in_string)?)?;
+            close(format!("{cut}\""), &open.closers)
+        })
         .or_else(|| {
             open.closers.extend(closed_since.chars().rev());
             close(text.get(..last_whole?)?.to_owned(), &open.closers)
         })
         .unwrap_or_else(|| RawJson::of(&serde_json::Map::new()))
+}
+
+fn ended_string(text: &str, open: &Open) -> String {
+    let mut ended = text.to_owned();
+    if open.is_after_backslash {
+        ended.pop();
+    }
+    ended.push('"');
+    ended
+}
+
+/// `tr` is `true`, `1.` and `1e` are 1; anything else stays as it is.
+fn ended_literal(text: &str) -> String {
+    let start = text
+        .rfind(|letter: char| {
+            matches!(letter, '{' | '}' | '[' | ']' | ',' | ':' | '"') || letter.is_whitespace()
+        })
+        .map_or(0, |at| at + 1);
+    let (before, literal) = text.split_at_checked(start).unwrap_or((text, ""));
+    let word = ["true", "false", "null"].into_iter().find(|word| word.starts_with(literal));
+    let whole = match word {
+        Some(word) if !literal.is_empty() => word,
+        // Letters of a number that mean nothing yet.
+        _ => literal.trim_end_matches(['.', 'e', 'E', '+', '-']),
+    };
+    format!("{before}{whole}")
 }
 
 /// What is open after the characters so far.
@@ -92,12 +117,21 @@ mod tests {
             (r#"{"path":"/a"#, r#"{"path":"/a"}"#),
             (r#"{"path":"/a\"#, r#"{"path":"/a"}"#),
             (r#"{"path":"/a\""#, r#"{"path":"/a\""}"#),
-            (r#"{"path":"/a\u00"#, "{}"),
-            (r#"{"path":"a\ud83d"#, "{}"),
+            (r#"{"path":"/a\u00"#, r#"{"path":"/a"}"#),
+            (r#"{"path":"a\ud83d"#, r#"{"path":"a"}"#),
             (r#"{"path":"/a","#, r#"{"path":"/a"}"#),
             (r#"{"path":"/a","li"#, r#"{"path":"/a"}"#),
             (r#"{"path":"/a","lines":[1,2"#, r#"{"path":"/a","lines":[1,2]}"#),
-            (r#"{"path":"/a","lines":[1,{"x":tr"#, r#"{"path":"/a","lines":[1,{}]}"#),
+            (r#"{"path":"/a","lines":[1,{"x":tr"#, r#"{"path":"/a","lines":[1,{"x":true}]}"#),
+            (r#"{"a":t"#, r#"{"a":true}"#),
+            (r#"{"a": fals"#, r#"{"a":false}"#),
+            (r#"{"a":[null,nul"#, r#"{"a":[null,null]}"#),
+            (r#"{"a":-"#, "{}"),
+            (r#"{"a":-1"#, r#"{"a":-1}"#),
+            (r#"{"a":12."#, r#"{"a":12}"#),
+            (r#"{"a":1.5e"#, r#"{"a":1.5}"#),
+            (r#"{"a":1e-"#, r#"{"a":1}"#),
+            (r#"{"a":tx"#, "{}"),
             (r#"{"a":"}],{"#, r#"{"a":"}],{"}"#),
             (r#"{"a":1}"#, r#"{"a":1}"#),
             (r#"{"a":1}}"#, "{}"),

@@ -120,11 +120,7 @@ impl Metrics {
                 "{message}",
                 "Messages given up or put aside, and prompts given up after five tries",
             ),
-            hook_failures: counter(
-                "turnwheel.hook.failures",
-                "{call}",
-                "Hooks of extensions that failed, panicked or ran out of time",
-            ),
+            hook_failures: hook_failures(meter),
             calls: seconds(
                 "gen_ai.client.operation.duration",
                 "GenAI operation duration",
@@ -256,6 +252,11 @@ impl Metrics {
         }
         self.http.record(took.as_secs_f64(), &pairs);
     }
+}
+
+fn hook_failures(meter: &Meter) -> Counter<u64> {
+    let counter = meter.u64_counter("turnwheel.hook.failures").with_unit("{call}");
+    counter.with_description("Hooks of extensions that failed, panicked or ran out of time").build()
 }
 
 fn tokens(meter: &Meter) -> Histogram<u64> {

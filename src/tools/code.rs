@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::agent::phase::OnUnknown;
 use crate::agent::request::Effect;
 use crate::ids::is_plain;
+use crate::tools::strict;
 use crate::tools::validate::Checker;
 use crate::tools::{
     Arguments, Ask, RunTool, TIMEOUT_DEFAULT, TIMEOUT_MAX, ToolContext, ToolDefinition,
@@ -95,6 +96,12 @@ pub trait Tool: Send + Sync + 'static {
     /// At most [`TIMEOUT_MAX`].
     fn timeout(&self) -> Duration {
         TIMEOUT_DEFAULT
+    }
+
+    /// Whether the service holds the model to the schema of [`Tool::Args`]: then that denies unknown fields, and has no
+    /// optional ones.
+    fn strict(&self) -> bool {
+        false
     }
 
     /// Change it when the tool does something else under the same name and parameters: open approvals are asked again.
@@ -222,10 +229,15 @@ pub fn code_tool<T: Tool>(tool: T) -> Result<Arc<dyn RunTool>, String> {
         ));
     }
     Checker::new(&parameters).map_err(|problem| format!("the tool `{name}`: {problem}"))?;
+    let strict = tool.strict();
+    if let Some(objection) = strict::objection(&parameters).filter(|_| strict) {
+        return Err(format!("the tool `{name}`: {objection}"));
+    }
     let definition = ToolDefinition {
         label: tool.label().to_owned(),
         description: tool.description().to_owned(),
         effect: tool.effect(),
+        strict,
         on_unknown: tool.on_unknown(),
         revision: revision_of(&tool, &parameters),
         name,

@@ -160,10 +160,11 @@ fn members_of(value: &Value) -> usize {
     }
 }
 
+/// How the text of arguments that are no JSON object begins.
+pub const INVALID_JSON: &str = "Invalid JSON in arguments for tool";
+
 fn invalid_json(tool_name: &str, why: &str) -> String {
-    format!(
-        "Invalid JSON in arguments for tool \"{tool_name}\": {why}. Send one complete JSON object."
-    )
+    format!("{INVALID_JSON} \"{tool_name}\": {why}. Send one complete JSON object.")
 }
 
 /// Arguments that are a string are what is kept of a model's text that is no JSON, or an object in quotes.

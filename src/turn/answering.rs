@@ -7,7 +7,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
-use crate::agent::settings::Settings;
+use crate::agent::settings::{LoopKind, Settings};
 use crate::agent::step::{Answered, Input, Setback};
 use crate::agents::Agent;
 use crate::extensions::Hook;
@@ -64,8 +64,8 @@ impl Hold<'_> {
         };
         let entries = self.entries().await?;
         let path = path(&entries, self.head.leaf_id.as_ref());
-        let messages = match self.transformed(projection::messages(&path)).await? {
-            Ok(messages) => projection::convert(messages),
+        let messages = match Box::pin(self.transformed(projection::messages(&path))).await? {
+            Ok(messages) => sent_messages(messages, &settings),
             Err(failure) => return Ok((uncalled(&failure), agent.revision.clone())),
         };
         let message_id = EntryId::of_answer(&self.head.incarnation, self.head.answers + 1);
@@ -179,6 +179,18 @@ impl Hold<'_> {
     }
 }
 
+/// The messages as the model is sent them.
+fn sent_messages<'a>(
+    messages: Vec<Cow<'a, Message>>,
+    settings: &Settings,
+) -> Vec<Cow<'a, Message>> {
+    let mut messages = projection::convert(messages);
+    if settings.loop_kind.unwrap_or_default() == LoopKind::Prompt {
+        projection::errors_as_json(&mut messages);
+    }
+    messages
+}
+
 fn request_of<'a>(
     record: &'a ModelRecord,
     agent: &'a Agent,
@@ -215,7 +227,7 @@ pub(super) fn offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer
             name: &definition.name,
             description: &definition.description,
             parameters: &definition.parameters,
-            strict: false,
+            strict: definition.strict,
         })
         .collect()
 }

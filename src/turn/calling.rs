@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::content::ToolCall;
+use crate::agent::content::{Block, ToolCall};
 use crate::agent::entry::{CallRef, Entry, EntryBody, ToolReturned};
 use crate::agent::inbox::{Admission, InboxBody, InboxItem, LateResult};
 use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
@@ -22,6 +22,7 @@ use crate::queue;
 use crate::store::{StoreError, Write};
 use crate::telemetry::trace;
 use crate::tools::cap::ReadOn;
+use crate::tools::validate::INVALID_JSON;
 use crate::tools::{ToolContext, ToolOutcome, ToolResult, run, validate};
 use crate::turn::commit::ring;
 use crate::turn::delivery::{OUTCOME_EXPIRES, TurnError};
@@ -43,15 +44,14 @@ impl Ended<'_> {
     fn of(&self, outcome: ToolOutcome) -> Input {
         let index = self.index;
         match outcome {
-            ToolOutcome::Returned(result) => {
+            ToolOutcome::Returned(mut result) => {
+                if result.is_error {
+                    prefix_text(&mut result.content, &failure_prefix(self.loop_kind, &self.tool));
+                }
                 Input::Returned { index, result: Box::new(recorded(result)) }
             }
             ToolOutcome::Failed(text) => {
-                // The sources' loops word a tool's own failure differently.
-                let text = match self.loop_kind {
-                    LoopKind::Prompt => format!("Error in tool \"{}\": {text}", self.tool),
-                    LoopKind::Agent | LoopKind::Protocol => text,
-                };
+                let text = failure_text(self.loop_kind, &self.tool, text);
                 Input::Returned { index, result: Box::new(CallResult::error(text)) }
             }
             ToolOutcome::Unknown { reason } => {
@@ -289,10 +289,43 @@ fn apply(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage
     }
 }
 
+/// What stands before the text of every failure of a tool: nothing but in the prompt loop (VA-05).
+fn failure_prefix(loop_kind: LoopKind, tool: &str) -> String {
+    match loop_kind {
+        LoopKind::Prompt => format!("Error in tool \"{tool}\": "),
+        LoopKind::Agent | LoopKind::Protocol => String::new(),
+    }
+}
+
+/// A tool's failure as the loop words it. Arguments that are no JSON have a text of their own.
+pub(super) fn failure_text(loop_kind: LoopKind, tool: &str, text: String) -> String {
+    if text.starts_with(INVALID_JSON) {
+        return text;
+    }
+    failure_prefix(loop_kind, tool) + &text
+}
+
+fn prefix_text(content: &mut Vec<Block>, prefix: &str) {
+    let first = content.iter_mut().find_map(|block| match block {
+        Block::Text(text) => Some(&mut text.text),
+        Block::Thinking(_)
+        | Block::ToolCall(_)
+        | Block::Image(_)
+        | Block::File(_)
+        | Block::Other(_) => None,
+    });
+    match first {
+        Some(text) => text.insert_str(0, prefix),
+        None if prefix.is_empty() => {}
+        None => content.insert(0, Block::text(prefix.trim_end())),
+    }
+}
+
 fn recorded(result: ToolResult) -> CallResult {
+    let none = || result.is_error.then(|| RawJson::of(&serde_json::Map::new()));
     CallResult {
+        details: result.details.or_else(none),
         content: result.content,
-        details: result.details,
         structured: result.structured,
         is_error: result.is_error,
         terminate: result.terminate,

@@ -14,6 +14,8 @@ use crate::turn::record;
 pub(super) const CLAIM: Duration = Duration::from_mins(1);
 /// How often a claim is renewed.
 pub(super) const RENEWAL: Duration = Duration::from_secs(20);
+/// Of the time in which a claim may be used: what is left of it one [`RENEWAL`] after it began.
+const RENEWAL_LEFT: Duration = Duration::from_secs(30);
 /// A holder that has not renewed by this long before the end cancels what it does.
 pub(super) const MARGIN: Duration = Duration::from_secs(10);
 /// What must remain of a claim before an effect begins.
@@ -27,7 +29,7 @@ impl Hold<'_> {
     /// one of them wins.
     pub(super) async fn keep(&mut self) -> TurnError {
         // Counted from the last renewal: whoever awaits this again and again still renews in time.
-        let mut wait = self.claim_left().saturating_sub(CLAIM - MARGIN - RENEWAL);
+        let mut wait = self.claim_left().saturating_sub(RENEWAL_LEFT);
         loop {
             tokio::time::sleep(wait.min(self.claim_left())).await;
             let left = self.claim_left();

@@ -13,6 +13,7 @@ use crate::agents::Agent;
 use crate::extensions::{CallAhead, Hook};
 use crate::store::BATCH_OPERATIONS_MAX;
 use crate::tools::{Arguments, RunTool, sha256_hex, validate};
+use crate::turn::calling::failure_text;
 use crate::turn::claiming::SEND_MARGIN;
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
@@ -111,7 +112,9 @@ impl Hold<'_> {
             let agent = agent.as_deref().ok();
             return Err(refused(no_tool(&call.name, agent, &settings, was_approved)));
         };
-        let arguments = validate::validate(tool.definition(), &call.arguments).map_err(refused)?;
+        let loop_kind = settings.loop_kind.unwrap_or_default();
+        let arguments = validate::validate(tool.definition(), &call.arguments)
+            .map_err(|text| refused(failure_text(loop_kind, &call.name, text)))?;
         match self.before(draft, index, &*tool) {
             Some(earlier) => Err(Gate::Behind { earlier }),
             None => Ok(Runnable { tool, arguments }),

@@ -115,7 +115,7 @@ impl Hold<'_> {
         let again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
             let mut tried = self.try_out(again);
-            self.prepare(&mut tried).await?;
+            Box::pin(self.prepare(&mut tried)).await?;
             self.brake_agent(&mut tried);
             return Ok((tried.into_inputs(), waiting));
         }
@@ -139,7 +139,7 @@ impl Hold<'_> {
         inputs.extend(done);
         inputs.push(Input::TakeIn);
         let mut tried = self.try_out(inputs);
-        self.prepare(&mut tried).await?;
+        Box::pin(self.prepare(&mut tried)).await?;
         self.measure(&mut tried).await?;
         self.brake_agent(&mut tried);
         self.reserve_next(&mut tried).await?;

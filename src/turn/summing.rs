@@ -98,7 +98,7 @@ impl Hold<'_> {
         let done = vec![Input::Summarised(Box::new(summarised))];
         self.commit_done("summary", done).await?;
         if is_done && !self.world.extensions.is_empty() {
-            self.compacted(before).await?;
+            Box::pin(self.compacted(before)).await?;
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Hold<'_> {
         let back = back(entries.iter(), self.head.leaf_id.as_ref());
         let tokens_before = tokens::in_context(back, &frame, &count);
         let site = Site { plan, path: &path, record, room, tokens_before };
-        match self.asked_extensions(&site).await? {
+        match Box::pin(self.asked_extensions(&site)).await? {
             Some(Instead::Cancel) => Ok(uncalled(SummaryOutcome::Cancelled)),
             Some(Instead::Summary { summary, details }) => {
                 let entry = Compaction {

@@ -31,6 +31,7 @@ mod steering;
 mod support;
 mod telemetry;
 mod tidy;
+mod tool_errors;
 mod tools;
 mod tour;
 mod upkeep;

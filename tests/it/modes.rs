@@ -283,7 +283,6 @@ async fn half_a_character_of_a_person_or_model_is_left_out() {
 async fn rounds_end_by_the_loop_by_the_setting_and_by_the_ceiling() {
     let echo = || calls("echo", json!({"value": "x"}));
     let cases = [
-        (json!({"loop": "protocol"}), 10, "Exceeded maximum number of rounds (10). Stopping."),
         (json!({"maxRounds": 2}), 2, "Exceeded maximum number of rounds (2). Stopping."),
         (json!({"loop": "prompt"}), 25, "Exceeded maximum number of rounds (25). Stopping."),
         (

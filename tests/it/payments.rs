@@ -119,6 +119,7 @@ struct Plain(turnwheel::tools::ToolDefinition);
 
 fn turnwheel_plain(name: &str) -> Plain {
     Plain(turnwheel::tools::ToolDefinition {
+        strict: false,
         name: name.to_owned(),
         label: name.to_owned(),
         description: String::new(),

@@ -13,10 +13,6 @@ use crate::agent::step::{
 };
 use crate::ids::EntryId;
 
-/// What a call of an answer that was cut by the output limit is given instead of being run.
-const CUT_SHORT: &str = "This call was not run: the answer was cut by the output limit, so its arguments may be incomplete. \
-     Make the call again, shorter.";
-
 /// Calls of one answer: each has a result entry, and the results of all have to fit into one commit when a prompt is given up.
 pub const CALLS_MAX: usize = 64;
 
@@ -70,12 +66,21 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
         at_once: draft.rules.calls_at_once,
     };
     let is_cut = message.stop_reason == StopReason::Length;
+    let cut: Vec<String> = message.tool_calls().map(|call| not_executed(&call.name)).collect();
     draft.answer = Some(entry);
     if is_cut {
-        for index in 0..calls_count {
-            calls::refuse(draft, index, &CallResult::error(CUT_SHORT));
+        for (index, text) in cut.into_iter().enumerate() {
+            calls::refuse(draft, index, &CallResult::error(text));
         }
     }
+}
+
+/// The source's text for a call of a response that the output limit cut (LO-16).
+fn not_executed(tool: &str) -> String {
+    format!(
+        "Tool call \"{tool}\" was not executed: the response hit the output token limit, so its arguments may be truncated. \
+         Re-issue the tool call with complete arguments."
+    )
 }
 
 fn record(

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::agent::content::Block;
 use crate::agent::draft::{Draft, Pending};
 use crate::agent::entry::{EntryBody, MessageEntry, PromptState, PromptStop, Source};
 use crate::agent::event::{Empty, EventBody};
@@ -10,7 +9,7 @@ use crate::agent::head::Run;
 use crate::agent::inbox::{InboxBody, InboxItem, PromptInput, Queue, WhenIdle};
 use crate::agent::message::{Message, UserMessage};
 use crate::agent::phase::{CallState, CallStatus, Phase};
-use crate::agent::raw::{Extra, RawJson};
+use crate::agent::raw::Extra;
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{
     CallResult, CompactInput, calls, compacting, ending, going_on, landing, stopping,
@@ -188,12 +187,7 @@ fn skip_calls(draft: &mut Draft) {
     }
     draft.skipped_calls = call_ids(draft, &open);
     draft.skipped.clone_from(&open);
-    let skipped = CallResult {
-        content: vec![Block::text(SKIPPED)],
-        details: Some(RawJson::of(&serde_json::json!({}))),
-        is_error: true,
-        ..CallResult::default()
-    };
+    let skipped = CallResult::error(SKIPPED);
     for index in open {
         calls::refuse(draft, index, &skipped);
     }

@@ -83,9 +83,15 @@ impl Fault {
         Some(fault.advised(None))
     }
 
-    /// A failure of which the provider said nothing.
-    pub fn unknown() -> Self {
-        Self::lost("Unknown error")
+    /// A failure that the provider gives no text for, only the response's status. It is not tried again (RE-02).
+    pub fn unexplained(status: &str) -> Self {
+        Self {
+            kind: Some(bounded(status)),
+            text: format!(
+                "Unknown error: the response has the status `{status}` and no explanation"
+            ),
+            ..Self::default()
+        }
     }
 
     /// Of an HTTP answer other than a stream.

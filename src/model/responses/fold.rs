@@ -154,7 +154,7 @@ impl Fold {
             self.slots.iter().any(|slot| matches!(slot.part, Part::Call { .. }) && !slot.is_done);
         let (stop, error, fault) = match self.end {
             End::Open => failure(Fault::lost("stream closed before response.completed")),
-            End::FailedMutely => failure(Fault::unknown()),
+            End::FailedMutely => failure(Fault::unexplained("failed")),
             End::Failed(fault) => failure(*fault),
             End::Ended { stop, note } => {
                 let stop = match stop {
@@ -296,11 +296,9 @@ impl Fold {
             slot.backfill(output);
         }
         self.end = match response.get("status").and_then(Value::as_str) {
-            Some("failed" | "cancelled") => {
+            Some(status @ ("failed" | "cancelled")) => {
                 let fault = Fault::of_failed_response(response);
-                End::Failed(Box::new(
-                    fault.unwrap_or_else(|| Fault::lost("the answer was cancelled by the service")),
-                ))
+                End::Failed(Box::new(fault.unwrap_or_else(|| Fault::unexplained(status))))
             }
             Some("incomplete") => cut(response),
             _ if event.kind == "response.incomplete" => cut(response),

@@ -30,6 +30,7 @@ static RUNTIME: LazyLock<Runtime> =
 
 fn definition() -> ToolDefinition {
     ToolDefinition {
+        strict: false,
         name: "pay".to_owned(),
         label: "pay".to_owned(),
         description: String::new(),

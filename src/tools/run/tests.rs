@@ -49,6 +49,7 @@ impl RunTool for Script {
 async fn outcome(effect: Effect, behaviour: Behaviour) -> ToolOutcome {
     let tool = Script {
         definition: ToolDefinition {
+            strict: false,
             name: "script".to_owned(),
             label: "script".to_owned(),
             description: String::new(),

@@ -165,6 +165,7 @@ fn a_regex_bomb_in_a_pattern_ends() {
 #[test]
 fn the_same_parameters_are_compiled_once_and_a_change_is_seen() {
     let mut definition = ToolDefinition {
+        strict: false,
         name: "add".to_owned(),
         label: "add".to_owned(),
         description: String::new(),

@@ -13,7 +13,9 @@ use crate::agent::head::{Head, SCHEMA};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
-use crate::agent::settings::{HARD_ROUNDS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings};
+use crate::agent::settings::{
+    HARD_ROUNDS_MAX, LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
+};
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, NoAgent};
 use crate::clock::Timestamp;
@@ -119,7 +121,7 @@ async fn create(
     let entries = first_entries(&mut head, request.messages.unwrap_or_default())?;
     let answer = Answer {
         status: 201,
-        body: Some(RawJson::of(&fresh_view(&head))),
+        body: Some(RawJson::of(&fresh_view(world, &head))),
         location: Some(format!("conversations/{}", key.conversation_id)),
         etag: Some(etag_of(&head)),
         is_replayed: false,
@@ -272,6 +274,9 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     {
         fault("model", why);
     }
+    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::mistake) {
+        fault("loop", mistake.to_owned());
+    }
     if settings.temperature.is_some_and(|value| !(0.0..=2.0).contains(&value)) {
         fault("temperature", "`temperature` is 0 to 2".to_owned());
     }
@@ -299,13 +304,15 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     if settings.retry.as_ref().is_some_and(|retry| retry.max_delay_ms > RETRY_DELAY_MAX_MS) {
         fault("retry/maxDelayMs", format!("`maxDelayMs` is 0 to {RETRY_DELAY_MAX_MS}, a day"));
     }
-    for (position, name) in settings.active_tools.iter().flatten().enumerate() {
-        if agent.tool(name).is_none() {
-            fault(
-                &format!("activeTools/{position}"),
-                format!("the agent `{}` has no tool `{name}`", agent.name),
-            );
-        }
+    let unknown = agent.unknown_tools(settings);
+    if !unknown.is_empty() {
+        let names = unknown.join(", ");
+        tracing::warn!(
+            gen_ai.agent.name = agent.name,
+            tools = names,
+            "unknown tools in `activeTools` ignored: the agent {} has no {names}",
+            agent.name
+        );
     }
     if RawJson::of(settings).text().len() > SETTINGS_BYTES_MAX {
         faults.push(Fault::at("/settings", "settings may be 16 KB long"));

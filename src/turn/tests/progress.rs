@@ -67,6 +67,7 @@ async fn each_call_tells_its_own_progress_and_none_after_its_end() {
     let mut world = bench.worker(Arc::new(NoProbe));
     let chatty = Arc::new(Chatty {
         definition: ToolDefinition {
+            strict: false,
             name: "chat".to_owned(),
             label: "chat".to_owned(),
             description: String::new(),

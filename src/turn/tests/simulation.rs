@@ -138,15 +138,15 @@ async fn bad_days(seeds: u64, at_once: u32, is_braked: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_leaves_the_record_of_a_good_one() {
-    bad_days(SEEDS, 1, false).await;
+    Box::pin(bad_days(SEEDS, 1, false)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_of_calls_that_run_at_once_leaves_the_record_of_a_good_one() {
-    bad_days(SEEDS_AT_ONCE, 3, false).await;
+    Box::pin(bad_days(SEEDS_AT_ONCE, 3, false)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_with_brakes_leaves_the_record_of_a_good_one() {
-    bad_days(SEEDS_BRAKED, 1, true).await;
+    Box::pin(bad_days(SEEDS_BRAKED, 1, true)).await;
 }

@@ -35,6 +35,9 @@ pub struct ConversationView {
     #[schema(value_type = Option<String>)]
     pub leaf_id: Option<EntryId>,
     pub settings: Settings,
+    /// Names in `settings.activeTools` that the agent has no tool for: they are ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown_tools: Vec<String>,
     #[schema(value_type = Object)]
     pub usage: Usage,
     pub metadata: BTreeMap<String, String>,
@@ -71,8 +74,8 @@ pub struct PromptSummary {
 }
 
 /// The view of a conversation that nothing has happened in.
-pub(crate) fn fresh_view(head: &Head) -> ConversationView {
-    whole(head, head.state(), prompt_summaries(head, head.state()), &[])
+pub(crate) fn fresh_view(world: &World, head: &Head) -> ConversationView {
+    whole(world, head, head.state(), prompt_summaries(head, head.state()), &[])
 }
 
 /// The view for lists: without a look into the inbox, so a state may be older by one turn.
@@ -82,7 +85,7 @@ pub(crate) fn fresh_view(head: &Head) -> ConversationView {
 pub async fn listed_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
     let pending = pending(world, head).await?;
     let state = seen_state(head, &pending);
-    Ok(whole(head, state, prompt_summaries(head, state), &pending))
+    Ok(whole(world, head, state, prompt_summaries(head, state), &pending))
 }
 
 /// The view of a head, with what waits in the inbox.
@@ -124,7 +127,7 @@ async fn with_inbox(
             prompts.push(PromptSummary { id: id.clone(), state: PromptState::Running });
         }
     }
-    Ok(whole(head, state, prompts, &pending))
+    Ok(whole(world, head, state, prompts, &pending))
 }
 
 /// A waiting conversation whose requests have all been decided is running again, though no worker has seen it yet.
@@ -151,12 +154,15 @@ fn prompt_summaries(head: &Head, state: State) -> Vec<PromptSummary> {
 }
 
 fn whole(
+    world: &World,
     head: &Head,
     state: State,
     prompts: Vec<PromptSummary>,
     pending: &[Approval],
 ) -> ConversationView {
+    let agent = world.agents.find(Some(&head.agent));
     ConversationView {
+        unknown_tools: agent.map(|agent| agent.unknown_tools(&head.settings)).unwrap_or_default(),
         id: head.conversation_id.clone(),
         agent: head.agent.clone(),
         owner: OwnerView { tenant_id: head.tenant.clone(), user_id: head.user.clone() },

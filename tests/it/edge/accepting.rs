@@ -394,9 +394,12 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
         (json!({"settings": {"nope": 1}}), "/settings/nope"),
         (json!({"metadata": {"a": 1}}), "/metadata/a"),
         (json!({"name": 1}), "/name"),
-        (json!({"settings": {"activeTools": ["nope"]}}), "/settings/activeTools/0"),
+        (json!({"settings": {"loop": "protocol"}}), "/settings/loop"),
     ] {
         let told = rig.patch("/api/conversations/c", &bad).send().await.fails(400, "bad-request");
         assert_eq!(told["errors"][0]["pointer"], pointer, "{bad}");
     }
+    let active = json!({"settings": {"activeTools": ["nope"]}});
+    let patched = rig.patch("/api/conversations/c", &active).send().await.is(200).json();
+    assert_eq!(patched["unknownTools"], json!(["nope"]), "ignored and reported");
 }

@@ -46,6 +46,7 @@ pub(super) struct Pay {
 impl Pay {
     fn new() -> Self {
         let definition = ToolDefinition {
+            strict: false,
             name: "pay".to_owned(),
             label: "pay".to_owned(),
             description: "Pays.".to_owned(),

@@ -233,7 +233,15 @@ fn a_lost_connection_is_tried_again() {
         classify(&Fault::lost("stream closed before response.completed"), &HeaderMap::new(), NOW),
         RETRY
     );
-    assert_eq!(classify(&Fault::unknown(), &headers(&[("retry-after", "4")]), NOW), retry(4_000));
+}
+
+#[test]
+fn failure_without_text_is_not_retried() {
+    let failed = Fault::unexplained("failed");
+    assert_eq!(classify(&failed, &headers(&[("retry-after", "4")]), NOW), Failure::Final);
+    assert_eq!(failed.name().as_deref(), Some("failed"));
+    // The status line of an HTTP answer is a text.
+    assert_eq!(classify(&Fault::of_http(503, ""), &HeaderMap::new(), NOW), RETRY);
 }
 
 #[test]
@@ -272,5 +280,4 @@ fn events_have_the_sources_texts() {
         Some("server_error: x")
     );
     assert_eq!(failed(json!({"error":null})), None);
-    assert_eq!(Fault::unknown().text, "Unknown error");
 }

@@ -174,7 +174,10 @@ fn failures_keep_what_came_before_and_the_first_reason() {
         ),
         (vec![failed(Value::Null), error], "Error Code rate_limit_exceeded: Slow"),
         (vec![failed(json!({ "code": "server_error", "message": "x" }))], "server_error: x"),
-        (vec![failed(Value::Null)], "Unknown error"),
+        (
+            vec![failed(Value::Null)],
+            "Unknown error: the response has the status `failed` and no explanation",
+        ),
         (vec![], "stream closed before response.completed"),
         (
             vec![json!({ "type": "response.completed", "response": "?" })],

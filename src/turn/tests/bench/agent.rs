@@ -138,6 +138,7 @@ impl RunTool for CountingTool {
 pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
+            strict: false,
             name: name.to_owned(),
             label: name.to_owned(),
             description: String::new(),
