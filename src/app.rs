@@ -26,7 +26,7 @@ use clap::Parser as _;
 
 use crate::extensions::Extension;
 use crate::tools::RunTool;
-use crate::tools::code::{Tool, code_tool};
+use crate::tools::code::{Services, Tool, code_tool_with};
 
 pub use agent::{Agent, AgentBuilder, AgentError, AgentEvent, AgentState, Subscription};
 pub use ports::Storage;
@@ -43,6 +43,7 @@ pub use service::{Running, ServiceOptions, StartError};
 pub struct App {
     tools: Vec<Arc<dyn RunTool>>,
     extensions: Vec<Arc<dyn Extension>>,
+    services: Services,
     /// Tools that cannot be offered, and why; told at start, all at once.
     mistakes: Vec<String>,
 }
@@ -61,10 +62,20 @@ impl App {
     /// Agent files name it like a built-in, whose name it may take. Two tools of the app with one name are a mistake at start.
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match code_tool(tool) {
+        match code_tool_with(tool, self.services.clone()) {
             Ok(tool) => self.tools.push(tool),
             Err(mistake) => self.mistakes.push(mistake),
         }
+        self
+    }
+
+    /// Injects a value into the tools: [`CallContext::service`] finds it by its type, whether the tool is registered before
+    /// or after it.
+    ///
+    /// [`CallContext::service`]: crate::tools::code::CallContext::service
+    #[must_use]
+    pub fn service<T: Send + Sync + 'static>(mut self, service: T) -> Self {
+        self.mistakes.extend(self.services.add(service).err());
         self
     }
 

@@ -26,6 +26,7 @@ use crate::agent::message::WorkspaceFile;
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
+use crate::agent::usage::Usage;
 use crate::artifacts::{ArtifactError, ArtifactFacts, Artifacts, Shelf};
 use crate::clock::{Clock, Timestamp};
 use crate::ids::{ArtifactId, EffectId};
@@ -83,8 +84,10 @@ pub struct ToolResult {
     pub content: Vec<Block>,
     /// For programs and people only.
     pub details: Option<RawJson>,
-    /// Set when the tool answered JSON.
+    /// Set when the tool answered JSON, or gave `structuredContent`.
     pub structured: Option<RawJson>,
+    /// What the call cost beside the conversation's model: its own model calls, fees. It counts against budgets.
+    pub usage: Option<Usage>,
     pub is_error: bool,
     /// Asks for an end of the prompt without another answer of the model. It comes when all results of the batch ask.
     pub terminate: bool,
@@ -216,6 +219,11 @@ pub trait RunTool: Send + Sync + fmt::Debug {
     /// Whether its calls change files of the workspace: in one answer they run one after the other, each on what the one
     /// before left.
     fn changes_workspace(&self) -> bool {
+        false
+    }
+
+    /// Whether it logs its failed attempts by itself, with their causes.
+    fn logs_failures(&self) -> bool {
         false
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::content::{Block, Content};
 use crate::agent::raw::{Extra, RawJson, tagged};
-use crate::agent::usage::Usage;
+use crate::agent::usage::{self, Usage};
 use crate::clock::Timestamp;
 use crate::ids::ArtifactId;
 
@@ -139,6 +139,13 @@ pub struct ToolResultMessage {
     /// What the tool answered as JSON, when it answered JSON: the `output` of the prompt's view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<RawJson>,
+    /// What the call cost beside the model: counted with the prompt's usage.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "usage::if_usable"
+    )]
+    pub usage: Option<Box<Usage>>,
     pub is_error: bool,
     /// Whether the tool asks for an end without another answer: it comes when all results of the batch ask.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -178,6 +185,13 @@ impl Rejection {
 }
 
 const REJECTED: &str = "Rejected by user";
+
+impl ToolResultMessage {
+    /// What the call cost beside the model; nothing when the tool did not say.
+    pub fn usage(&self) -> Usage {
+        self.usage.as_deref().copied().unwrap_or_default()
+    }
+}
 
 /// Where the bytes of a workspace file are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -186,6 +186,7 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
         content: vec![Block::text(text)],
         details: None,
         structured_content: None,
+        usage: None,
         is_error,
         terminate: false,
         rejected: None,

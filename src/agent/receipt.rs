@@ -39,7 +39,7 @@ pub struct PromptReceipt {
     pub turns: u64,
     /// Failed and lost ones too, and those of summaries.
     pub model_calls: u64,
-    /// Of all answers and summaries, failed ones too.
+    /// Of all model responses and summaries, failed ones too, and what tools report of their own.
     #[schema(value_type = Object)]
     pub usage: Usage,
     /// Calls whose answer was lost with a worker: what was held for them, in none of the other sums.
@@ -146,21 +146,20 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
                 message: Message::ToolResult(result),
                 call: Some(call),
                 ..
-            }) => called(&mut calls, *call).result = Some(ending(result)),
+            }) => {
+                called(&mut calls, *call).result = Some(ending(result));
+                receipt.usage += result.usage();
+            }
             EntryBody::LostCall(lost) => {
                 receipt.model_calls += 1;
                 *receipt.lost_usage.get_or_insert_default() += lost.estimate;
             }
             EntryBody::Compaction(compaction) => {
                 if let Some(usage) = compaction.usage {
-                    receipt.model_calls += u64::from(compaction.calls.unwrap_or(1));
-                    receipt.usage += usage;
+                    receipt.add_summary(usage, compaction.calls.unwrap_or(1));
                 }
             }
-            EntryBody::FailedSummary(failed) => {
-                receipt.model_calls += u64::from(failed.calls);
-                receipt.usage += failed.usage;
-            }
+            EntryBody::FailedSummary(failed) => receipt.add_summary(failed.usage, failed.calls),
             EntryBody::ToolStarted(started) => {
                 let called = called(&mut calls, started.call);
                 called.attempts += 1;
@@ -192,6 +191,13 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
     receipt.tool_calls = calls.values().filter(|called| called.attempts > 0).count() as u64;
     receipt.writes = writes(calls.values(), receipt.ended_at.is_some());
     Some(receipt)
+}
+
+impl PromptReceipt {
+    fn add_summary(&mut self, usage: Usage, calls: u32) {
+        self.model_calls += u64::from(calls);
+        self.usage += usage;
+    }
 }
 
 fn blank(id: &PromptId, user: &UserId, started_at: Timestamp) -> PromptReceipt {

@@ -22,6 +22,7 @@ use crate::agent::message::{AssistantMessage, Rejection, WorkspaceFile};
 use crate::agent::phase::OnUnknown;
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
+use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 
 pub use answer::CALLS_MAX;
@@ -120,6 +121,8 @@ pub struct CallResult {
     pub content: Vec<Block>,
     pub details: Option<RawJson>,
     pub structured: Option<RawJson>,
+    /// What the call cost beside the model.
+    pub usage: Option<Box<Usage>>,
     pub is_error: bool,
     /// Asks for an end without another answer.
     pub terminate: bool,

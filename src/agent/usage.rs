@@ -2,7 +2,14 @@
 
 use std::ops::AddAssign;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::agent::raw::RawJson;
+
+/// A tool that reports more dollars for one call is mistaken.
+const TOOL_COST_MAX: f64 = 1e6;
+/// Tokens that every reader of JSON can count.
+const TOOL_TOKENS_MAX: u64 = 1 << 53;
 
 /// Tokens of one answer or a sum of them. `input` excludes cached tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,11 +29,53 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cost {
+    #[serde(serialize_with = "rounded")]
     pub input: f64,
+    #[serde(serialize_with = "rounded")]
     pub output: f64,
+    #[serde(serialize_with = "rounded")]
     pub cache_read: f64,
+    #[serde(serialize_with = "rounded")]
     pub cache_write: f64,
+    #[serde(serialize_with = "rounded")]
     pub total: f64,
+}
+
+/// To 12 decimals: a sum of floats is written as `0.0008`, not as `0.0008000000000000001`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn rounded<S: Serializer>(dollars: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((dollars * 1e12).round() / 1e12)
+}
+
+impl Usage {
+    /// The usage that a tool reports for its own model calls or fees. A total that it leaves out is the sum of the parts.
+    /// `None` when it is no usable report: negative, or beyond every plausible bill.
+    #[must_use]
+    pub fn reported_by_tool(mut self) -> Option<Self> {
+        let cost = &mut self.cost;
+        let parts = [cost.input, cost.output, cost.cache_read, cost.cache_write];
+        if cost.total == 0.0 {
+            cost.total = parts.iter().sum();
+        }
+        let is_plausible = |dollars: &f64| (0.0..=TOOL_COST_MAX).contains(dollars);
+        if !parts.iter().all(is_plausible) || !is_plausible(&cost.total) {
+            return None;
+        }
+        let sum = [self.input, self.output, self.cache_read, self.cache_write]
+            .into_iter()
+            .fold(0, u64::saturating_add);
+        self.total_tokens = self.total_tokens.max(sum);
+        (self.total_tokens.max(self.reasoning) <= TOOL_TOKENS_MAX).then_some(self)
+    }
+}
+
+/// A stored member `usage` of another form counts for nothing; older versions kept whatever was imported.
+pub(super) fn if_usable<'de, D>(deserializer: D) -> Result<Option<Box<Usage>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let raw = Option::<RawJson>::deserialize(deserializer)?;
+    Ok(raw.and_then(|raw| raw.read().ok()))
 }
 
 /// Counts come from the provider, whatever it says: they stay at the end of what can be counted.
@@ -157,6 +206,31 @@ pub fn dollars(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_of_costs_are_written_without_float_noise() {
+        let mut usage = Usage::default();
+        for _ in 0..8 {
+            usage += Usage { cost: Cost { total: 0.0001, ..Cost::default() }, ..Usage::default() };
+        }
+        assert!(usage.cost.total.to_string().len() > 8, "the sum itself has noise");
+        let written = serde_json::to_value(usage).unwrap();
+        assert_eq!(written["cost"]["total"].to_string(), "0.0008");
+    }
+
+    #[test]
+    fn tool_usage_gets_its_totals_and_refuses_the_implausible() {
+        let parts = Cost { input: 0.25, output: 0.5, ..Cost::default() };
+        let usage = Usage { input: 10, output: 5, cost: parts, ..Usage::default() };
+        let reported = usage.reported_by_tool().unwrap();
+        assert_eq!(reported.total_tokens, 15);
+        assert!((reported.cost.total - 0.75).abs() < 1e-12);
+        for total in [-1.0, f64::NAN, f64::INFINITY, 1e300] {
+            let cost = Cost { total, ..Cost::default() };
+            assert_eq!(Usage { cost, ..Usage::default() }.reported_by_tool(), None, "{total}");
+        }
+        assert_eq!(Usage { input: u64::MAX, ..Usage::default() }.reported_by_tool(), None);
+    }
 
     #[test]
     fn what_is_added_and_taken_away_leaves_nothing() {

@@ -190,6 +190,10 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
             ) => {
                 view.usage += answer.usage;
             }
+            (
+                EntryBody::Message(MessageEntry { message: Message::ToolResult(result), .. }),
+                Some(view),
+            ) => view.usage += result.usage(),
             (EntryBody::Compaction(compaction), Some(view)) => {
                 view.usage += compaction.usage.unwrap_or_default();
             }

@@ -139,7 +139,8 @@ fn lines_count(blocks: &[Block]) -> usize {
 pub(crate) fn cap_progress(partial: &ToolResult) -> Option<ToolResult> {
     let whole = joined_text(&partial.content);
     let head = head(&whole, LINES_MAX, TEXT_BYTES_MAX);
-    let is_heavy = RawJson::of(&partial.content).text().len() > DATA_BYTES_MAX;
+    let details_bytes = partial.details.as_ref().map_or(0, |details| details.text().len());
+    let is_heavy = RawJson::of(&partial.content).text().len().max(details_bytes) > DATA_BYTES_MAX;
     (head.is_cut || is_heavy)
         .then(|| ToolResult::text(format!("{}\n\n[The rest comes with the result.]", head.text)))
 }

@@ -1,6 +1,7 @@
 //! Tools written in Rust: the trait, and what makes one callable.
 
 mod context;
+mod services;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use crate::tools::{
 };
 
 pub use context::{CallContext, Workspace};
+pub(crate) use services::Services;
 
 /// How long a person has to decide when the tool does not say.
 const EXPIRES_AFTER_DEFAULT: Duration = Duration::from_hours(7 * 24);
@@ -210,6 +212,14 @@ impl Approval {
 /// # Errors
 /// The tool is written wrongly (its name, its time-out, arguments that are no struct): tell the developer at start.
 pub fn code_tool<T: Tool>(tool: T) -> Result<Arc<dyn RunTool>, String> {
+    code_tool_with(tool, Services::default())
+}
+
+/// The same with what [`CallContext::service`] finds.
+pub(crate) fn code_tool_with<T: Tool>(
+    tool: T,
+    services: Services,
+) -> Result<Arc<dyn RunTool>, String> {
     let name = tool.name().to_owned();
     if !is_plain(&name) || name.len() > 128 {
         return Err(format!(
@@ -244,7 +254,7 @@ pub fn code_tool<T: Tool>(tool: T) -> Result<Arc<dyn RunTool>, String> {
         parameters,
         timeout,
     };
-    Ok(Arc::new(CodeTool { tool, definition, args: PhantomData }))
+    Ok(Arc::new(CodeTool { tool, definition, services, args: PhantomData }))
 }
 
 fn parameters_of<A: JsonSchema>() -> Value {
@@ -270,6 +280,7 @@ fn revision_of<T: Tool>(tool: &T, parameters: &Value) -> String {
 struct CodeTool<T: Tool> {
     tool: T,
     definition: ToolDefinition,
+    services: Services,
     args: PhantomData<fn() -> T::Args>,
 }
 
@@ -316,7 +327,7 @@ impl<T: Tool> RunTool for CodeTool<T> {
                 )));
             }
         };
-        let cx = CallContext::new(context);
+        let cx = CallContext::new(context, self.services.clone());
         // Whatever the tool moved to another task or thread learns from it that the call is over.
         let _over = cx.over().drop_guard();
         match self.tool.call(args, cx.clone()).await {

@@ -10,10 +10,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::agent::raw::RawJson;
 use crate::agent::request::Effect;
 use crate::clock::Timestamp;
+use crate::tools::cap::cap_progress;
 use crate::tools::http::answer::refusal_text;
 use crate::tools::http::attempt::{Answer, Attempt, attempt};
 use crate::tools::http::client::HttpClient;
 use crate::tools::http::request::RequestTemplate;
+use crate::tools::http::stream::Progress;
 use crate::tools::http::template::{Given, Redactor, Template};
 use crate::tools::http::text::plain_line;
 use crate::tools::{
@@ -29,6 +31,7 @@ mod full_result;
 #[cfg(test)]
 mod fuzz;
 pub mod request;
+mod stream;
 pub mod template;
 mod text;
 
@@ -70,14 +73,28 @@ impl fmt::Debug for HttpTool {
     }
 }
 
-/// What to do after an attempt.
+/// A failed attempt.
+struct Failure {
+    /// For the model, or for the person who decides on a call of unknown outcome.
+    reason: String,
+    /// For the log: nothing of the call's data.
+    cause: String,
+    status: Option<u16>,
+}
+
+impl Failure {
+    fn new(reason: impl Into<String>, cause: impl Into<String>) -> Self {
+        Self { reason: reason.into(), cause: cause.into(), status: None }
+    }
+}
+
+/// What follows a failed attempt.
 enum Next {
-    Done(ToolOutcome),
-    /// If the effect and the time allow it; else this is the answer.
-    Again {
-        reason: String,
-        after: Option<Duration>,
-    },
+    Done(Failure),
+    /// The request may have had its effect.
+    Unknown(Failure),
+    /// After that time, if the effect and the deadline allow it.
+    Again(Failure, Option<Duration>),
 }
 
 impl HttpTool {
@@ -100,67 +117,97 @@ impl HttpTool {
 
     fn after(&self, attempt: Attempt, now: Timestamp) -> Next {
         let is_write = self.definition.effect == Effect::Write;
-        let again = |reason: String| Next::Again { reason, after: None };
+        let again = |reason: String, cause: String| {
+            Next::Again(Failure { reason, cause, status: None }, None)
+        };
         match attempt {
-            Attempt::Refused => Next::Done(failed(
+            Attempt::Refused => Next::Done(Failure::new(
                 "The tool's server may not be reached: its address is private or local, and the operator has not listed it.",
+                "its address is private or local and not listed in TURNWHEEL_HTTP_TOOLS_ALLOW",
             )),
-            Attempt::NeverSent(reason) => again(format!(
-                "The tool's server could not be reached: {reason}. Nothing was sent."
-            )),
-            Attempt::NoToken(reason) => {
-                let tool = &self.definition.name;
-                tracing::warn!(tool.name = %tool, error = %reason,
-                    "the tool {tool} could not sign in");
-                again("The tool's service wants a token of the app's identity, and there is none. Nothing was sent.".to_owned())
+            Attempt::NeverSent(cause) => again(
+                format!("The tool's server could not be reached: {cause}. Nothing was sent."),
+                cause,
+            ),
+            Attempt::NoToken(cause) => again(
+                "The tool's service wants a token of the app's identity, and there is none. Nothing was sent.".to_owned(),
+                cause,
+            ),
+            Attempt::Lost(cause) if is_write => {
+                Next::Unknown(Failure::new(cause.clone(), cause))
             }
-            Attempt::Lost(reason) if is_write => Next::Done(ToolOutcome::Unknown { reason }),
-            Attempt::Lost(reason) => again(format!("The tool did not answer: {reason}.")),
+            Attempt::Lost(cause) => again(format!("The tool did not answer: {cause}."), cause),
             Attempt::Answered(answer) => self.judge(&answer, now),
         }
     }
 
-    /// An answer other than 2xx.
+    /// A response other than 2xx.
     fn judge(&self, answer: &Answer, now: Timestamp) -> Next {
         let status = answer.status;
         let text = self.redactor.hide(&refusal_text(answer));
         let said = if text.is_empty() { ".".to_owned() } else { format!(":\n{text}") };
+        let is_write = self.definition.effect == Effect::Write;
+        let failure = |reason: String| Failure {
+            reason,
+            cause: format!("the server responded {status}"),
+            status: Some(status.as_u16()),
+        };
         if status.is_redirection() {
-            return Next::Done(failed(&format!(
+            let text = format!(
                 "The tool answered {status}, a redirect, which is not followed: its url must be the final one."
-            )));
+            );
+            // Many servers redirect after the work is done.
+            return if is_write { Next::Unknown(failure(text)) } else { Next::Done(failure(text)) };
         }
-        let reason = format!("The tool answered {status}{said}");
+        let failure = failure(format!("The tool answered {status}{said}"));
         let after = retry_after(answer.header(&header::RETRY_AFTER), now);
         if status == StatusCode::TOO_MANY_REQUESTS {
-            return Next::Again { reason, after };
+            return Next::Again(failure, after);
         }
-        if status.is_server_error() {
-            return match self.definition.effect {
-                // It stands in a request for a person, which is small and one line.
-                Effect::Write => {
-                    Next::Done(ToolOutcome::Unknown { reason: plain_line(&reason, REASON_LETTERS) })
-                }
-                Effect::Read | Effect::Idempotent => Next::Again { reason, after },
-            };
+        // A gateway sends 408 for a server behind it that may still work on the request.
+        let is_lost = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
+        match self.definition.effect {
+            // It stands in a request for a person, which is small and one line.
+            Effect::Write if is_lost => {
+                let reason = plain_line(&failure.reason, REASON_LETTERS);
+                Next::Unknown(Failure { reason, ..failure })
+            }
+            Effect::Read | Effect::Idempotent if status.is_server_error() => {
+                Next::Again(failure, after)
+            }
+            Effect::Read | Effect::Idempotent | Effect::Write => Next::Done(failure),
         }
-        Next::Done(failed(&reason))
     }
 
-    async fn one(&self, request: request::Request, time: Duration) -> Attempt {
-        let mut attempt = Box::pin(self.sent(request, time)).await;
+    async fn one(
+        &self,
+        request: request::Request,
+        time: Duration,
+        context: &ToolContext,
+    ) -> Attempt {
+        let progress = |text: &str| {
+            let hidden = self.redactor.hide_keys(text);
+            let partial = stream::partial_result(hidden.as_deref().unwrap_or(text));
+            (context.progress)(cap_progress(&partial).as_ref().unwrap_or(&partial));
+        };
+        let mut attempt = Box::pin(self.sent(request, time, &progress)).await;
         if let Attempt::Answered(answer) = &mut attempt {
             answer.rewrite(|text| self.redactor.hide_keys(text));
         }
         attempt
     }
 
-    async fn sent(&self, mut request: request::Request, time: Duration) -> Attempt {
+    async fn sent(
+        &self,
+        mut request: request::Request,
+        time: Duration,
+        progress: Progress<'_>,
+    ) -> Attempt {
         let Ok(client) = self.client.of(&request.url, self.definition.effect) else {
             return Attempt::Refused;
         };
         let Some(scope) = &self.request.entra else {
-            return attempt(client, request, time).await;
+            return attempt(client, request, time, progress).await;
         };
         let until = Instant::now() + time;
         let token = match timeout_at(until, self.client.token(scope)).await {
@@ -174,11 +221,34 @@ impl HttpTool {
         value.set_sensitive(true);
         request.headers.insert(header::AUTHORIZATION, value);
         let left = until.saturating_duration_since(Instant::now());
-        let mut attempt = attempt(client, request, left).await;
+        let progress = |text: &str| progress(&text.replace(token.reveal(), "[token]"));
+        let mut attempt = attempt(client, request, left, &progress).await;
         if let Attempt::Answered(answer) = &mut attempt {
             answer.hide(token.reveal());
         }
         attempt
+    }
+
+    /// A failed attempt, without anything of the call's data.
+    fn log_failure(
+        &self,
+        failure: &Failure,
+        (number, max): (u32, u32),
+        retry_in: Option<Duration>,
+        context: &ToolContext,
+    ) {
+        let Failure { cause, status, .. } = failure;
+        let retry_in = retry_in.map(|pause| format!("{}ms", pause.as_millis()));
+        tracing::warn!(
+            tool = %self.definition.name,
+            status,
+            attempt = %format_args!("{number}/{max}"),
+            retry_in,
+            cause,
+            conversation.id = %context.shelf.key.conversation_id,
+            effect.id = %context.effect_id,
+            "tool call failed"
+        );
     }
 }
 
@@ -224,11 +294,20 @@ impl RunTool for HttpTool {
         })
     }
 
+    fn logs_failures(&self) -> bool {
+        true
+    }
+
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
+        let max = if self.definition.effect == Effect::Write { 1 } else { ATTEMPTS_MAX };
         let request =
             match Given::of(&arguments).and_then(|given| self.request.fill(&given, &context)) {
                 Ok(request) => request,
-                Err(reason) => return failed(&reason),
+                Err(reason) => {
+                    let failure = Failure::new(reason, "its arguments do not fit the request");
+                    self.log_failure(&failure, (1, max), None, &context);
+                    return failed(&failure.reason);
+                }
             };
         let time = context.clock.now().until(context.deadline);
         // A little before the deadline, where the caller lets go: here it is still known whether anything was sent.
@@ -236,28 +315,40 @@ impl RunTool for HttpTool {
         let mut number = 1;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let attempt = Box::pin(self.one(request.clone(), self.timeout.min(left))).await;
+            let attempt =
+                Box::pin(self.one(request.clone(), self.timeout.min(left), &context)).await;
             if let Attempt::Answered(answer) = &attempt
                 && answer.status.is_success()
             {
                 let result = answer::read(answer, &self.definition, &context).await;
+                if result.is_error {
+                    let status = Some(answer.status.as_u16());
+                    let cause = "its result says that it is an error, or could not be read";
+                    let failure = Failure { status, ..Failure::new("", cause) };
+                    self.log_failure(&failure, (number, max), None, &context);
+                }
                 return ToolOutcome::Returned(result);
             }
-            let (reason, after) = match self.after(attempt, context.clock.now()) {
-                Next::Done(outcome) => return outcome,
-                Next::Again { reason, after } => (reason, after),
+            let (failure, after) = match self.after(attempt, context.clock.now()) {
+                Next::Done(failure) => {
+                    self.log_failure(&failure, (number, max), None, &context);
+                    return failed(&failure.reason);
+                }
+                Next::Unknown(failure) => {
+                    self.log_failure(&failure, (number, max), None, &context);
+                    return ToolOutcome::Unknown { reason: failure.reason };
+                }
+                Next::Again(failure, after) => (failure, after),
             };
             let pause = after.unwrap_or(PAUSE * 2_u32.pow(number - 1));
             let left = end.saturating_duration_since(Instant::now());
-            let is_last = number >= ATTEMPTS_MAX || self.definition.effect == Effect::Write;
-            if is_last || pause >= left {
+            if number >= max || pause >= left {
+                self.log_failure(&failure, (number, max), None, &context);
                 let tried =
                     if number > 1 { format!(" (Tried {number} times.)") } else { String::new() };
-                return failed(&format!("{reason}{tried}"));
+                return failed(&format!("{}{tried}", failure.reason));
             }
-            let (tool, effect) = (&self.definition.name, &context.effect_id);
-            tracing::warn!(tool.name = %tool, effect.id = %effect, attempt = number,
-                "call {effect} of the tool {tool} failed on attempt {number} and is tried again");
+            self.log_failure(&failure, (number, max), Some(pause), &context);
             tokio::time::sleep(pause).await;
             number += 1;
         }

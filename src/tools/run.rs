@@ -4,13 +4,16 @@
 mod tests;
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
 use crate::agent::content::joined_text;
 use crate::agent::request::Effect;
+use crate::agent::usage::Usage;
+use crate::clock::millis;
 use crate::tools::cap::{ReadOn, cap};
-use crate::tools::{Arguments, RunTool, ToolContext, ToolOutcome, ToolResult};
+use crate::tools::{Arguments, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
 /// Calls a tool once. Only a [`Effect::Write`] ends in [`ToolOutcome::Unknown`]: it may have happened; of the others a lost
 /// answer is an error that the model reads. Dropping the future stops the call.
@@ -21,30 +24,78 @@ pub async fn run(
     read_on: ReadOn,
 ) -> ToolOutcome {
     let definition = tool.definition();
+    let began = context.clock.monotonic();
     let span = context.clock.now().until(context.deadline).min(definition.timeout);
     // The call is made inside the future, so that a panic before its first await is caught as well.
     let call =
         AssertUnwindSafe(async { tool.call(arguments, context.clone()).await }).catch_unwind();
-    let outcome = match tokio::time::timeout(span, call).await {
-        Ok(Ok(ToolOutcome::Returned(result))) => Ok(result),
-        Ok(Ok(ToolOutcome::Failed(text))) => {
-            let capped = Box::pin(cap(ToolResult::error(text), &context, read_on)).await;
-            return ToolOutcome::Failed(joined_text(&capped.content));
+    let ended = match tokio::time::timeout(span, call).await {
+        Ok(Ok(outcome)) => Ended::by_itself(outcome, tool),
+        // What it panicked with may hold data of the call.
+        Ok(Err(_panic)) => Ended::lost("it stopped unexpectedly", "it panicked"),
+        Err(_elapsed) => {
+            let reason = format!("timed out after {}s", seconds(span.as_millis()));
+            Ended::lost(&reason, &reason)
         }
-        Ok(Ok(ToolOutcome::Unknown { reason })) => Err(reason),
-        Ok(Err(_panic)) => {
-            // What it panicked with may hold data of the call.
-            tracing::error!(tool = definition.name, effect.id = %context.effect_id, "a tool panicked");
-            Err("it stopped unexpectedly".to_owned())
-        }
-        Err(_elapsed) => Err(format!("timed out after {}s", seconds(span.as_millis()))),
     };
-    match (outcome, definition.effect) {
-        (Ok(result), Effect::Read | Effect::Idempotent | Effect::Write) => {
+    let took = context.clock.monotonic().saturating_sub(began);
+    ended.log(definition, &context, took);
+    match (ended.outcome, definition.effect) {
+        (ToolOutcome::Returned(mut result), _) => {
+            result.usage = result.usage.and_then(Usage::reported_by_tool);
             ToolOutcome::Returned(Box::pin(cap(result, &context, read_on)).await)
         }
-        (Err(reason), Effect::Write) => ToolOutcome::Unknown { reason },
-        (Err(reason), Effect::Read | Effect::Idempotent) => ToolOutcome::Failed(reason),
+        (ToolOutcome::Failed(text), _) => {
+            let capped = Box::pin(cap(ToolResult::error(text), &context, read_on)).await;
+            ToolOutcome::Failed(joined_text(&capped.content))
+        }
+        (ToolOutcome::Unknown { reason }, Effect::Write) => ToolOutcome::Unknown { reason },
+        (ToolOutcome::Unknown { reason }, Effect::Read | Effect::Idempotent) => {
+            ToolOutcome::Failed(reason)
+        }
+    }
+}
+
+/// A call that has ended, and the cause of its failure for the log: nothing of its data.
+struct Ended {
+    outcome: ToolOutcome,
+    cause: Option<String>,
+    is_logged: bool,
+}
+
+impl Ended {
+    fn by_itself(outcome: ToolOutcome, tool: &dyn RunTool) -> Self {
+        let cause = match &outcome {
+            ToolOutcome::Returned(result) if !result.is_error => None,
+            ToolOutcome::Returned(_) => Some("it returned an error result".to_owned()),
+            ToolOutcome::Failed(_) => Some("it returned an error".to_owned()),
+            ToolOutcome::Unknown { .. } => Some("its outcome is unknown".to_owned()),
+        };
+        let is_logged = cause.is_some() && tool.logs_failures();
+        Self { outcome, cause, is_logged }
+    }
+
+    fn lost(reason: &str, cause: &str) -> Self {
+        let outcome = ToolOutcome::Unknown { reason: reason.to_owned() };
+        Self { outcome, cause: Some(cause.to_owned()), is_logged: false }
+    }
+
+    fn log(&self, definition: &ToolDefinition, context: &ToolContext, took: Duration) {
+        let tool = definition.name.as_str();
+        let (effect, attempt) = (&context.effect_id, context.attempt);
+        let conversation = &context.shelf.key.conversation_id;
+        let duration_ms = millis(took);
+        match &self.cause {
+            None => tracing::debug!(
+                tool, attempt, duration_ms, conversation.id = %conversation, effect.id = %effect,
+                "tool call succeeded"
+            ),
+            Some(_) if self.is_logged => {}
+            Some(cause) => tracing::warn!(
+                tool, attempt, duration_ms, cause, conversation.id = %conversation,
+                effect.id = %effect, "tool call failed"
+            ),
+        }
     }
 }
 

@@ -63,6 +63,7 @@ fn plain(result: &CallResult) -> CallResult {
         content: texts.cloned().chain([Block::text(note)]).collect(),
         details: None,
         structured: None,
+        usage: result.usage.clone(),
         is_error: result.is_error,
         terminate: result.terminate,
         rejected: result.rejected.clone(),

@@ -11,6 +11,7 @@ pub(crate) mod bench;
 mod guard;
 mod identity;
 mod server;
+mod streamed;
 
 /// What an agent file says of a tool, beside its name.
 fn pay(more: &str) -> String {
@@ -156,6 +157,8 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
         Reply::Hang,
         Reply::status(500),
         Reply::status(503).with("retry-after", "0"),
+        Reply::status(408),
+        Reply::status(303).with("location", "/done"),
         Reply::json(r#"{"receipt":"r1"}"#).half(),
     ] {
         let server = Server::start(&[lost.clone(), Reply::json("{}")]);

@@ -219,6 +219,9 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
     let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
     let Some(named) = named(draft, index).filter(|_| is_open) else { return };
     draft.head.claims = 0;
+    if let Some(usage) = result.usage.as_deref() {
+        paying::spend_in_tool(draft, *usage);
+    }
     let was_asked = draft.call_mut(index).is_some_and(|call| {
         call.terminates = result.terminate;
         call.is_asked
@@ -229,6 +232,7 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
         content: result.content.clone(),
         details: result.details.clone(),
         structured_content: result.structured.clone(),
+        usage: result.usage.clone(),
         is_error: result.is_error,
         terminate: result.terminate,
         rejected: result.rejected.clone(),

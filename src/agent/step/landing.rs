@@ -270,6 +270,7 @@ fn settle_late(draft: &mut Draft, late: &LateResult) -> bool {
         content: late.message.content.clone(),
         details: late.message.details.clone(),
         structured: late.message.structured_content.clone(),
+        usage: late.message.usage.clone(),
         is_error: late.message.is_error,
         terminate: late.message.terminate,
         rejected: None,

@@ -76,13 +76,22 @@ pub(super) fn spend(draft: &mut Draft, usage: Usage, calls: u32) {
         release(draft);
         return;
     }
+    draft.head.held = None;
+    count(draft, usage, u64::from(calls));
+}
+
+/// A tool's own model calls or fees go into every sum; they count as no call of the conversation's model.
+pub(super) fn spend_in_tool(draft: &mut Draft, usage: Usage) {
+    count(draft, usage, 0);
+}
+
+fn count(draft: &mut Draft, usage: Usage, calls: u64) {
     draft.head.usage += usage;
     if let Some(run) = &mut draft.head.prompt {
         run.usage += usage;
     }
-    draft.head.held = None;
     let settle_at = draft.now.plus(draft.rules.settle_after);
-    let cost = Tally { calls: u64::from(calls), ..Tally::of(&usage) };
+    let cost = Tally { calls, ..Tally::of(&usage) };
     draft.head.books.add(cost, (draft.now, settle_at));
 }
 
@@ -184,8 +193,7 @@ fn put_off(draft: &mut Draft, put_off: PutOff, keeps_hold: bool) {
 fn settled(draft: &mut Draft, spent: &Tally, agreed: &[Agreed]) {
     let later = draft.now.plus(draft.rules.settle_after);
     let books = &mut draft.head.books;
-    // Each call counts, so that the number of calls says how far the books have come.
-    books.days.retain(|end| end.spent.calls > spent.calls);
+    books.days.retain(|end| !end.spent.minus(*spent).is_nothing());
     books.agreed.retain(|raise| !agreed.contains(raise));
     books.settle_at = (!books.days.is_empty()).then_some(later);
 }

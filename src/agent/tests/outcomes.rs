@@ -144,3 +144,50 @@ fn the_last_text_of_a_finished_prompt_is_its_result_when_it_is_json() {
     view.read_result();
     assert!(view.result.is_none(), "it has not ended");
 }
+
+#[test]
+fn usage_of_a_tool_counts_for_prompt_conversation_and_ledger() {
+    let mut draft = draft();
+    let usage = serde_json::from_value(json!({
+        "input": 100, "totalTokens": 100, "cost": {"total": 0.5},
+    }));
+    let content = vec![crate::agent::content::Block::text("12 degrees")];
+    let result =
+        CallResult { content, usage: Some(Box::new(usage.unwrap())), ..CallResult::default() };
+    let returned = Input::Returned { index: 0, result: Box::new(result) };
+    let call = answer(&["weather {}"]);
+    play(&mut draft, &[prompt("one"), call, gate(0, Effect::Read, None), returned]);
+    let usage = &view(&draft)["usage"];
+    assert_eq!((&usage["totalTokens"], &usage["cost"]["total"]), (&json!(115), &json!(0.5)));
+    let id = crate::ids::PromptId::new("pr_1");
+    let receipt = crate::agent::receipt::receipt(&id, &draft.entries).unwrap();
+    assert_eq!((receipt.model_calls, receipt.usage.total_tokens), (1, 115));
+    let head = &draft.head;
+    assert_eq!((head.usage.total_tokens, head.books.spent.total_tokens), (115, 115));
+    assert_eq!((head.books.spent.calls, head.books.spent.nanos), (1, 500_000_000));
+    // The ledger that knows the model call alone is told of the tool's usage later.
+    let paid = crate::agent::step::Paying::Settled {
+        spent: crate::agent::usage::Tally {
+            calls: 1,
+            input: 10,
+            output: 5,
+            total_tokens: 15,
+            ..Default::default()
+        },
+        agreed: Vec::new(),
+    };
+    play(&mut draft, &[Input::Paying(Box::new(paid))]);
+    assert_eq!(draft.head.books.days.len(), 1);
+    let entry = draft.entries.iter().find(|entry| entry.body.result().is_some()).unwrap();
+    let stored = serde_json::to_value(entry.body.message().unwrap()).unwrap();
+    assert_eq!(stored["usage"]["totalTokens"], 100);
+}
+
+#[test]
+fn imported_result_with_an_odd_usage_still_loads() {
+    let odd = json!({"role": "toolResult", "toolCallId": "c", "toolName": "x", "content": [], "isError": false,
+        "timestamp": 1, "usage": "none"});
+    let message: crate::agent::message::Message = serde_json::from_str(&odd.to_string()).unwrap();
+    let crate::agent::message::Message::ToolResult(result) = message else { panic!("{message:?}") };
+    assert_eq!(result.usage, None);
+}

@@ -10,7 +10,7 @@ use crate::app::agent::{Agent, AgentError};
 use crate::extensions::Extension;
 use crate::model::Model;
 use crate::tools::RunTool;
-use crate::tools::code::{Tool, code_tool};
+use crate::tools::code::{Services, Tool, code_tool_with};
 
 /// What an agent begins with; [`AgentBuilder::start`] makes it.
 #[derive(Default)]
@@ -19,6 +19,7 @@ pub struct AgentBuilder {
     pub(super) settings: Settings,
     pub(super) tools: Vec<Arc<dyn RunTool>>,
     pub(super) extensions: Vec<Arc<dyn Extension>>,
+    services: Services,
     pub(super) messages: Vec<Message>,
     pub(super) models: Option<Arc<dyn Model>>,
     pub(super) data: Option<PathBuf>,
@@ -61,10 +62,20 @@ impl AgentBuilder {
 
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        match code_tool(tool) {
+        match code_tool_with(tool, self.services.clone()) {
             Ok(tool) => self.tools.push(tool),
             Err(mistake) => self.mistakes.push(mistake),
         }
+        self
+    }
+
+    /// Injects a value into the tools: [`CallContext::service`] finds it by its type, whether the tool is registered before
+    /// or after it.
+    ///
+    /// [`CallContext::service`]: crate::tools::code::CallContext::service
+    #[must_use]
+    pub fn service<T: Send + Sync + 'static>(mut self, service: T) -> Self {
+        self.mistakes.extend(self.services.add(service).err());
         self
     }
 

@@ -91,6 +91,7 @@ fn holds(folded: &Folded, input: &[u8]) {
                 content: vec![Block::text("done")],
                 details: None,
                 structured_content: None,
+                usage: None,
                 is_error: false,
                 terminate: false,
                 rejected: None,

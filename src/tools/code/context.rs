@@ -13,7 +13,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, EffectId, TenantId, UserId};
 use crate::tools::cap::cap_progress;
-use crate::tools::code::ToolError;
+use crate::tools::code::{Services, ToolError};
 use crate::tools::schedule::Schedules;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
@@ -24,6 +24,7 @@ pub struct CallContext {
     context: ToolContext,
     made: Arc<Mutex<Made>>,
     over: CancellationToken,
+    services: Services,
 }
 
 struct Made {
@@ -38,10 +39,11 @@ impl fmt::Debug for CallContext {
 }
 
 impl CallContext {
-    pub(super) fn new(context: ToolContext) -> Self {
+    pub(super) fn new(context: ToolContext, services: Services) -> Self {
         let files = Files::new(Arc::clone(&context.workspace));
         let over = context.stop.child_token();
-        Self { context, made: Arc::new(Mutex::new(Made { files, outputs: Vec::new() })), over }
+        let made = Arc::new(Mutex::new(Made { files, outputs: Vec::new() }));
+        Self { context, made, over, services }
     }
 
     pub(super) fn over(&self) -> CancellationToken {
@@ -95,6 +97,14 @@ impl CallContext {
 
     pub(crate) fn schedules(&self) -> Option<&Arc<dyn Schedules>> {
         self.context.schedules.as_ref()
+    }
+
+    /// What the app registered with `App::service`, by its type.
+    ///
+    /// # Errors
+    /// Nothing of this type is registered. Ask before the call does anything: the error says that it did not happen.
+    pub fn service<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, ToolError> {
+        self.services.get()
     }
 
     /// W3C trace context, for calls to other services.

@@ -268,3 +268,47 @@ fn a_tool_that_changes_has_another_revision() {
     assert_ne!(first, revision(odd::<Nothing>("a", 1, "2")));
     assert_ne!(first, revision(odd::<Payment>("a", 1, "")));
 }
+
+/// Answers with what the app injected.
+struct Greet;
+
+struct Greeting(String);
+
+impl Tool for Greet {
+    type Args = Nothing;
+
+    fn name(&self) -> &'static str {
+        "greet"
+    }
+
+    fn description(&self) -> &'static str {
+        "Greets."
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Read
+    }
+
+    async fn call(&self, _args: Nothing, cx: CallContext) -> Result<ToolResult, ToolError> {
+        Ok(ToolResult::text(&cx.service::<Greeting>()?.0))
+    }
+}
+
+#[tokio::test]
+async fn service_of_the_app_is_found_by_its_type() {
+    let services = Services::default();
+    let tool = code_tool_with(Greet, services.clone()).unwrap();
+    let mut desk = Desk::new();
+    let ToolOutcome::Failed(missing) = desk.run(&*tool, &json!({})).await else {
+        panic!("there is no such service yet")
+    };
+    assert!(missing.contains("register it with `App::service`"), "{missing}");
+    services.add("another type").unwrap();
+    services.add(Greeting("hello".to_owned())).unwrap();
+    assert_eq!(
+        desk.run(&*tool, &json!({})).await,
+        ToolOutcome::Returned(ToolResult::text("hello"))
+    );
+    let twice = services.add(Greeting("again".to_owned())).unwrap_err();
+    assert!(twice.contains("Greeting"), "{twice}");
+}

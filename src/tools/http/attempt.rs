@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::tools::http::addresses::Refused;
 use crate::tools::http::request::Request;
+use crate::tools::http::stream::{self, Progress, ReadError};
 
 /// Bytes of an answer, after decompression. More is not read.
 pub const ANSWER_BYTES_MAX: usize = 5 * 1024 * 1024;
@@ -44,8 +45,13 @@ pub(super) enum Attempt {
     Lost(String),
 }
 
-/// Sends once and reads the answer, within `time`.
-pub(super) async fn attempt(client: &reqwest::Client, request: Request, time: Duration) -> Attempt {
+/// Sends once and reads the response, within `time`; `progress` gets what a streamed one reports before its end.
+pub(super) async fn attempt(
+    client: &reqwest::Client,
+    request: Request,
+    time: Duration,
+    progress: Progress<'_>,
+) -> Attempt {
     let until = Instant::now() + time;
     let sent = Arc::new(AtomicBool::new(request.body.is_none()));
     let mut builder = client.request(request.method, request.url).headers(request.headers);
@@ -70,9 +76,14 @@ pub(super) async fn attempt(client: &reqwest::Client, request: Request, time: Du
         let body = refusal(response, until).await;
         return Attempt::Answered(Answer { status, headers, body, is_cut: false });
     }
-    match timeout_at(until, whole(response)).await {
-        Ok(Ok((body, is_cut))) => Attempt::Answered(Answer { status, headers, body, is_cut }),
-        Ok(Err(_)) => Attempt::Lost(format!("the answer ({status}) broke off")),
+    let answer = Answer { status, headers, body: Bytes::new(), is_cut: false };
+    match timeout_at(until, stream::read(answer, Box::pin(response.bytes_stream()), progress)).await
+    {
+        Ok(Ok(answer)) => Attempt::Answered(answer),
+        Ok(Err(ReadError::Broken)) => Attempt::Lost(format!("the answer ({status}) broke off")),
+        Ok(Err(ReadError::NoResult)) => Attempt::Lost(format!(
+            "the answer ({status}) ended after its progress, without a result"
+        )),
         Err(_) => {
             Attempt::Lost(format!("the answer ({status}) did not end within {}", shown(time)))
         }
@@ -85,19 +96,6 @@ fn shown(time: Duration) -> String {
     } else {
         format!("{} s", (time.as_millis() + 500) / 1_000)
     }
-}
-
-/// The body, up to the bound; memory never holds more than that and one chunk.
-async fn whole(mut response: reqwest::Response) -> Result<(Bytes, bool), reqwest::Error> {
-    let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await? {
-        let room = ANSWER_BYTES_MAX.saturating_sub(body.len());
-        if chunk.len() > room {
-            return Ok((body.freeze(), true));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok((body.freeze(), false))
 }
 
 /// What came of the body of an answer that says no; that it breaks off changes nothing.

@@ -1,32 +1,35 @@
-//! A tool that answers in our own shape: content, details, files, widgets.
+//! A tool that answers in our own shape: content, details, files, widgets, usage, and whether it is an error.
+
+use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::agent::content::Block;
 use crate::agent::entry::{Output, WidgetOutput};
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::usage::Usage;
 use crate::tools::http::answer::{IMAGE_BYTES_MAX, keep, tame_path};
 use crate::tools::{ToolContext, ToolResult};
 
 /// Files and widgets of one answer.
 const OUTPUTS_MAX: usize = 20;
-const KEYS: [&str; 6] = ["content", "details", "files", "widgets", "isError", "terminate"];
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
-struct FullResult {
-    content: Vec<RawJson>,
-    details: Option<RawJson>,
-    files: Vec<RawJson>,
-    widgets: Vec<RawJson>,
-    is_error: Option<bool>,
-    terminate: Option<bool>,
-}
+/// `_meta` is what MCP servers add for themselves: it is read by nobody.
+const KEYS: [&str; 9] = [
+    "content",
+    "details",
+    "structuredContent",
+    "files",
+    "widgets",
+    "usage",
+    "isError",
+    "terminate",
+    "_meta",
+];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,10 +48,15 @@ struct Widget {
     fallback: Option<String>,
 }
 
-/// Whether JSON is meant as a full result: only its keys, and lists of what they name. Other JSON that happens to have
-/// a `content` or `files` stays plain data.
+/// Whether JSON is meant as a full result. Any object whose `isError` is not `false` is one: an error is never taken for a
+/// success because of a member beside it. Else only an object with none but the known members and with lists of what they
+/// name is; with `isError: false` it may have others. Other JSON that happens to have `content` or `files` is plain data.
 pub(super) fn is_one(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
+    let error = object.get("isError");
+    if error.is_some_and(|error| *error != Value::Bool(false)) {
+        return true;
+    }
     let items_have = |key: &str, member: &str| match object.get(key) {
         None => None,
         Some(Value::Array(items)) => {
@@ -60,41 +68,106 @@ pub(super) fn is_one(value: &Value) -> bool {
         items_have("content", "type"),
         items_have("files", "path"),
         items_have("widgets", "widget"),
+        object.get("structuredContent").map(Value::is_object),
     ];
-    object.keys().all(|key| KEYS.contains(&key.as_str()))
-        && ["isError", "terminate"].iter().all(|key| object.get(*key).is_none_or(Value::is_boolean))
-        && lists.iter().any(Option::is_some)
-        && lists.iter().flatten().all(|is_list| *is_list)
+    let is_known = error.is_some()
+        || object.keys().all(|key| KEYS.contains(&key.as_str()))
+            && object.get("terminate").is_none_or(Value::is_boolean);
+    is_known && lists.iter().any(Option::is_some) && lists.iter().flatten().all(|is_list| *is_list)
+}
+
+/// The members of a full result, each read by itself: a mistake in one leaves the others, and is named to the model.
+struct Members {
+    all: BTreeMap<String, RawJson>,
+    notes: Vec<String>,
+}
+
+impl Members {
+    fn of(text: &str) -> Self {
+        Self { all: serde_json::from_str(text).unwrap_or_default(), notes: Vec::new() }
+    }
+
+    fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Option<T> {
+        let raw = self.all.remove(name).filter(|raw| raw.text() != "null")?;
+        let read = raw.read().ok();
+        if read.is_none() {
+            self.notes.push(format!("`{name}` was left out: it must be {what}"));
+        }
+        read
+    }
+
+    /// A value that is neither true nor false is an error: nobody sends one by accident with a success.
+    fn is_error(&mut self) -> bool {
+        let Some(raw) = self.all.remove("isError") else { return false };
+        if let Ok(is_error) = raw.read::<bool>() {
+            return is_error;
+        }
+        let is_error = raw.text() != "\"false\"";
+        self.notes.push(if is_error {
+            "`isError` must be true or false: this result counts as an error".to_owned()
+        } else {
+            "`isError` must be true or false, without quotation marks".to_owned()
+        });
+        is_error
+    }
+
+    /// A list of blocks, or a text.
+    fn content(&mut self) -> Vec<Block> {
+        let Some(raw) = self.all.remove("content").filter(|raw| raw.text() != "null") else {
+            return Vec::new();
+        };
+        if let Ok(text) = raw.read::<String>() {
+            return vec![Block::text(text)];
+        }
+        let Ok(blocks) = raw.read::<Vec<RawJson>>() else { return vec![Block::text(raw.text())] };
+        let mut content = Vec::new();
+        for raw in blocks {
+            match block(raw) {
+                Ok(block) => content.push(block),
+                Err(note) => self.notes.push(note),
+            }
+        }
+        content
+    }
+
+    fn usage(&mut self) -> Option<Usage> {
+        let usage: Usage = self.take("usage", "{input, output, …, cost}")?;
+        let usage = usage.reported_by_tool();
+        if usage.is_none() {
+            self.notes.push("`usage` was left out: its numbers are not plausible".to_owned());
+        }
+        usage
+    }
 }
 
 /// What cannot be used is left out, and the model reads that it was.
 pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
-    let full: FullResult = serde_json::from_str(text).unwrap_or_default();
+    let mut members = Members::of(text);
     let mut result = ToolResult {
-        details: full.details,
-        is_error: full.is_error.unwrap_or(false),
-        terminate: full.terminate.unwrap_or(false),
+        is_error: members.is_error(),
+        content: members.content(),
+        details: members.all.remove("details"),
+        structured: members.all.remove("structuredContent").filter(|raw| raw.text() != "null"),
+        usage: members.usage(),
+        terminate: members.take("terminate", "true or false").unwrap_or(false),
         ..ToolResult::default()
     };
-    let mut notes = Vec::new();
-    for raw in full.content {
-        match block(raw) {
-            Ok(block) => result.content.push(block),
-            Err(note) => notes.push(note),
-        }
-    }
-    let room = OUTPUTS_MAX.saturating_sub(full.widgets.len().min(OUTPUTS_MAX));
-    let left_out = (full.files.len() + full.widgets.len()).saturating_sub(OUTPUTS_MAX);
+    let files: Vec<RawJson> = members.take("files", "a list").unwrap_or_default();
+    let widgets: Vec<RawJson> = members.take("widgets", "a list").unwrap_or_default();
+    members.all.remove("_meta");
+    let Members { all: others, mut notes } = members;
+    let room = OUTPUTS_MAX.saturating_sub(widgets.len().min(OUTPUTS_MAX));
+    let left_out = (files.len() + widgets.len()).saturating_sub(OUTPUTS_MAX);
     if left_out > 0 {
         notes.push(format!("{left_out} files or widgets over {OUTPUTS_MAX} were left out"));
     }
-    for raw in full.files.iter().take(room) {
+    for raw in files.iter().take(room) {
         match file(raw, context).await {
             Ok(output) => result.outputs.push(output),
             Err(note) => notes.push(note),
         }
     }
-    for raw in full.widgets.iter().take(OUTPUTS_MAX) {
+    for raw in widgets.iter().take(OUTPUTS_MAX) {
         match widget(raw) {
             Some(output) => result.outputs.push(output),
             None => {
@@ -102,8 +175,25 @@ pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
             }
         }
     }
+    if result.content.is_empty() {
+        // What there is besides: the model must read something of it.
+        let rest = result.structured.clone().or_else(|| {
+            (result.is_error || !others.is_empty()).then(|| RawJson::from_text(text).ok()).flatten()
+        });
+        result.content.extend(rest.map(|rest| Block::text(rest.text())));
+    } else if !others.is_empty() {
+        result.content.push(Block::text(RawJson::of(&others).text()));
+    }
     result.content.extend(notes.into_iter().map(|note| Block::text(format!("[{note}]"))));
     result
+}
+
+/// The part of a result that a progress report is: `{content, details?}`; `None` when it has no content.
+pub(super) fn partial(text: &str) -> Option<ToolResult> {
+    let mut members = Members::of(text);
+    let content = members.content();
+    let details = members.all.remove("details");
+    (!content.is_empty()).then(|| ToolResult { content, details, ..ToolResult::default() })
 }
 
 /// Text and images only: a server may not put words, calls or thoughts into the model's mouth.
@@ -167,6 +257,11 @@ mod tests {
             json!({"content": [{"type": "text", "text": "x"}], "terminate": true}),
             json!({"files": [{"path": "a.txt", "text": "x"}]}),
             json!({"widgets": [{"widget": "chart", "data": [1]}]}),
+            json!({"content": [], "structuredContent": {"a": 1}, "_meta": {"b": 2}}),
+            json!({"content": [{"type": "text", "text": "x"}], "isError": false, "id": 7}),
+            json!({"isError": true}),
+            json!({"isError": "true", "content": "declined", "id": 7}),
+            json!({"isError": null}),
         ] {
             assert!(is_one(&full), "{full}");
         }
@@ -174,10 +269,11 @@ mod tests {
             json!({"content": "text of a page"}),
             json!({"content": [{"type": "text", "text": "x"}], "id": 7}),
             json!({"files": ["a.txt"]}),
-            json!({"isError": true}),
             json!({"terminate": true}),
             json!({"content": [], "terminate": "yes"}),
             json!({"details": 1}),
+            json!({"isError": false, "balance": 7}),
+            json!({"usage": {"input": 1}}),
             json!([]),
         ] {
             assert!(!is_one(&plain), "{plain}");

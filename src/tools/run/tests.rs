@@ -18,6 +18,8 @@ enum Behaviour {
     Panics,
     LosesItsAnswer,
     SaysALot,
+    /// Its result says that it is an error, in the caller's words.
+    ReportsAnError,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,9 @@ impl RunTool for Script {
             Behaviour::Hangs => std::future::pending().await,
             Behaviour::Panics => panic!("a secret of the caller"),
             Behaviour::LosesItsAnswer => ToolOutcome::Unknown { reason: "cut off".to_owned() },
+            Behaviour::ReportsAnError => {
+                ToolOutcome::Returned(ToolResult::error("a secret of the caller"))
+            }
             Behaviour::SaysALot => ToolOutcome::Returned(ToolResult::text("x\n".repeat(10_000))),
         }
     }
@@ -103,6 +108,55 @@ async fn whatever_a_tool_says_is_bounded() {
     assert!(
         joined_text(&result.content).contains("[Output truncated: showing lines 1-2000 of 10001")
     );
+}
+
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn logged(behaviour: Behaviour) -> String {
+    let log = Log::default();
+    let out = log.clone();
+    let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .without_time()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(move || out.clone())
+        .finish();
+    // Beside another one, callsites ask every subscriber, and not only that of the thread that reaches them first.
+    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    let guard = tracing::subscriber::set_default(lines);
+    outcome(Effect::Write, behaviour).await;
+    drop(guard);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    text.lines().filter(|line| line.contains("tool call")).collect()
+}
+
+#[tokio::test]
+async fn failed_call_is_a_warning_with_its_cause_and_no_data() {
+    for (behaviour, cause) in [
+        (Behaviour::Hangs, "timed out after 0.001s"),
+        (Behaviour::Panics, "it panicked"),
+        (Behaviour::LosesItsAnswer, "its outcome is unknown"),
+        (Behaviour::ReportsAnError, "it returned an error result"),
+    ] {
+        let line = logged(behaviour).await;
+        assert!(line.trim().starts_with("WARN"), "{line}");
+        assert!(line.contains("tool call failed tool=\"script\" attempt=1"), "{line}");
+        assert!(line.contains(cause) && !line.contains("secret"), "{line}");
+    }
+    let line = logged(Behaviour::SaysALot).await;
+    assert!(line.trim().starts_with("DEBUG") && line.contains("tool call succeeded"), "{line}");
 }
 
 #[test]

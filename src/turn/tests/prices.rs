@@ -174,7 +174,7 @@ async fn the_table_of_costs_is_what_is_counted() {
     let mut table = String::from(
         "| what | requests | in order | units | queue operations | $ for 1,000 |\n|---|---|---|---|---|---|\n",
     );
-    for row in rows().await {
+    for row in Box::pin(rows()).await {
         let _ = write!(table, "{}", row.written());
     }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/costs.md");

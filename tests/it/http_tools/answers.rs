@@ -184,3 +184,65 @@ async fn a_compressed_answer_is_read_and_a_bomb_is_not() {
     let (result, _) = read(odd).await;
     assert!(text(&result).contains("compressed"), "{}", text(&result));
 }
+
+#[tokio::test]
+async fn error_is_never_read_as_success() {
+    for (answer, said) in [
+        (
+            json!({"content": [{"type": "text", "text": "declined"}], "isError": true, "extra": 1}),
+            "declined\n{\"extra\":1}",
+        ),
+        (json!({"content": "declined", "isError": true}), "declined"),
+        (json!({"isError": true}), "{\"isError\":true}"),
+        (
+            json!({"isError": true, "message": "declined"}),
+            "{\"isError\":true,\"message\":\"declined\"}",
+        ),
+        (
+            json!({"content": "declined", "isError": "true"}),
+            "declined\n[`isError` must be true or false: this result counts as an error]",
+        ),
+        (
+            json!({"content": [{"type": "text", "text": "declined"}], "isError": 1}),
+            "declined\n[`isError` must be true or false: this result counts as an error]",
+        ),
+        (
+            json!({"content": [], "structuredContent": {"code": 7}, "isError": true, "_meta": {"a": 1}}),
+            "{\"code\":7}",
+        ),
+    ] {
+        let (result, _) = read(Reply::json(&answer.to_string())).await;
+        assert!(result.is_error, "{answer}");
+        assert_eq!(turnwheel::agent::content::joined_text(&result.content), said);
+    }
+    for answer in [
+        json!({"content": "fine", "isError": "false"}),
+        json!({"content": [], "isError": false}),
+        json!({"isError": false, "balance": 7}),
+        json!({"error": null, "balance": 7}),
+    ] {
+        let (result, _) = read(Reply::json(&answer.to_string())).await;
+        assert!(!result.is_error, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn full_result_may_carry_structured_content_and_usage() {
+    let full = json!({
+        "content": [{"type": "text", "text": "Sunny."}],
+        "structuredContent": {"sky": "clear"},
+        "usage": {"input": 40, "output": 2, "cost": {"total": 0.001}},
+        "_meta": {"server": "x"},
+    });
+    let (result, _) = read(Reply::json(&full.to_string())).await;
+    assert_eq!((text(&result).as_str(), result.is_error), ("Sunny.", false));
+    assert_eq!(result.structured.unwrap().value(), json!({"sky": "clear"}));
+    let usage = result.usage.unwrap();
+    assert_eq!((usage.total_tokens, usage.cost.total.to_string().as_str()), (42, "0.001"));
+
+    let alone = json!({"structuredContent": {"sky": "clear"}, "usage": {"cost": {"total": -1}}});
+    let (result, _) = read(Reply::json(&alone.to_string())).await;
+    let said = turnwheel::agent::content::joined_text(&result.content);
+    assert_eq!(said, "{\"sky\":\"clear\"}\n[`usage` was left out: its numbers are not plausible]");
+    assert_eq!(result.usage, None);
+}

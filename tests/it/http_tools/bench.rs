@@ -54,6 +54,8 @@ pub(crate) struct Bench {
     pub(crate) effect_id: String,
     /// From the start of the call to its deadline.
     pub(crate) time: Duration,
+    /// What calls reported before their ends.
+    pub(crate) progress: Arc<Mutex<Vec<ToolResult>>>,
 }
 
 impl Bench {
@@ -62,10 +64,12 @@ impl Bench {
             kept: Arc::default(),
             effect_id: "tw_c1_i1_7_0".to_owned(),
             time: Duration::from_secs(20),
+            progress: Arc::default(),
         }
     }
 
     pub(crate) async fn call(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> ToolOutcome {
+        let progress = Arc::clone(&self.progress);
         let text = RawJson::from_text(arguments).unwrap();
         let clock = SystemClock::default();
         let key = ConversationKey {
@@ -83,7 +87,7 @@ impl Bench {
             stop: CancellationToken::new(),
             clock: Arc::new(clock),
             workspace: Arc::new(BTreeMap::new()),
-            progress: Arc::new(|_| {}),
+            progress: Arc::new(move |partial| progress.lock().unwrap().push(partial.clone())),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
             schedules: None,
         };

@@ -1,0 +1,284 @@
+//! The body of a response. A streamed one, NDJSON or server-sent events, reports progress first and ends with the result.
+
+use axum::http::{HeaderValue, header};
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::{self, Stream, StreamExt as _, TryStreamExt as _};
+use serde::Deserialize;
+use sse_stream::{Sse, SseByteStream};
+
+use crate::agent::raw::RawJson;
+use crate::tools::ToolResult;
+use crate::tools::http::attempt::{ANSWER_BYTES_MAX, Answer};
+use crate::tools::http::full_result;
+
+/// Called with the JSON text of each `progress` as soon as it arrives.
+pub(super) type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadError {
+    /// The connection was cut, or its bytes were not what the headers promised.
+    Broken,
+    /// It reported progress and then ended.
+    NoResult,
+}
+
+/// A line or event that is no result yet: `{"progress": …}` and nothing else.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProgressRecord {
+    progress: RawJson,
+}
+
+/// The records of a streamed body.
+#[derive(Default)]
+struct Records {
+    /// All but progress, in their order.
+    results: Vec<String>,
+    has_progress: bool,
+}
+
+impl Records {
+    fn add(&mut self, record: &str, progress: Progress<'_>) {
+        let record = record.trim();
+        if record.is_empty() {
+            return;
+        }
+        match serde_json::from_str::<ProgressRecord>(record) {
+            Ok(update) => {
+                self.has_progress = true;
+                progress(update.progress.text());
+            }
+            Err(_) => self.results.push(record.to_owned()),
+        }
+    }
+}
+
+/// Reads the body of `answer`, up to the bound; memory never holds more than twice that and one chunk.
+///
+/// # Errors
+/// There is no result, see [`ReadError`].
+pub(super) async fn read<E: Send>(
+    answer: Answer,
+    chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
+    progress: Progress<'_>,
+) -> Result<Answer, ReadError> {
+    let mut body = Body { bytes: BytesMut::new(), is_cut: false };
+    let mut records = Records::default();
+    let is_encoded = answer.headers.contains_key(header::CONTENT_ENCODING);
+    match answer.mime_type().as_str() {
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" if !is_encoded => {
+            read_lines(&mut body, chunks, |line| records.add(line, progress)).await?;
+        }
+        "text/event-stream" if !is_encoded => {
+            read_events(&mut body, chunks, |event| records.add(event, progress)).await?;
+        }
+        _ => body.read(chunks).await?,
+    }
+    finish(answer, body, &records)
+}
+
+fn finish(mut answer: Answer, body: Body, records: &Records) -> Result<Answer, ReadError> {
+    answer.is_cut = body.is_cut;
+    answer.body = body.bytes.freeze();
+    if answer.is_cut || (!records.has_progress && records.results.len() != 1) {
+        return Ok(answer);
+    }
+    let mime_type = match records.results.as_slice() {
+        [] => return Err(ReadError::NoResult),
+        [only] if serde_json::from_str::<RawJson>(only).is_ok() => "application/json",
+        _ => "text/plain; charset=utf-8",
+    };
+    answer.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
+    answer.body = Bytes::from(records.results.join("\n"));
+    Ok(answer)
+}
+
+struct Body {
+    bytes: BytesMut,
+    /// There was more than [`ANSWER_BYTES_MAX`].
+    is_cut: bool,
+}
+
+impl Body {
+    /// `false` when the chunk is over the bound: nothing more is read.
+    fn add(&mut self, chunk: &Bytes) -> bool {
+        self.is_cut = chunk.len() > ANSWER_BYTES_MAX.saturating_sub(self.bytes.len());
+        if !self.is_cut {
+            self.bytes.extend_from_slice(chunk);
+        }
+        !self.is_cut
+    }
+
+    async fn read<E>(
+        &mut self,
+        mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    ) -> Result<(), ReadError> {
+        while let Some(chunk) = chunks.next().await {
+            if !self.add(&chunk.map_err(|_| ReadError::Broken)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn read_lines<E>(
+    body: &mut Body,
+    mut chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    mut each: impl FnMut(&str),
+) -> Result<(), ReadError> {
+    let mut line = BytesMut::new();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|_| ReadError::Broken)?;
+        if !body.add(&chunk) {
+            return Ok(());
+        }
+        let mut parts = chunk.split(|byte| *byte == b'\n').peekable();
+        while let Some(part) = parts.next() {
+            line.extend_from_slice(part);
+            if parts.peek().is_some() {
+                each(&String::from_utf8_lossy(&line.split()));
+            }
+        }
+    }
+    each(&String::from_utf8_lossy(&line));
+    Ok(())
+}
+
+async fn read_events<E: Send>(
+    body: &mut Body,
+    chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    mut each: impl FnMut(&str),
+) -> Result<(), ReadError> {
+    let bounded = chunks
+        .map_err(|_| std::io::Error::other("cut"))
+        .try_take_while(|chunk| std::future::ready(Ok(body.add(chunk))))
+        // A last event counts without the empty line after it.
+        .chain(stream::once(std::future::ready(Ok(Bytes::from_static(b"\n\n")))));
+    let mut events = std::pin::pin!(SseByteStream::new(bounded));
+    while let Some(event) = events.next().await {
+        let Sse { data, .. } = event.map_err(|_| ReadError::Broken)?;
+        each(data.as_deref().unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// The partial result of one `progress`: a text, `{content, details?}` as in a full result, or any JSON.
+pub(super) fn partial_result(progress: &str) -> ToolResult {
+    if let Ok(text) = serde_json::from_str::<String>(progress) {
+        return ToolResult::text(text);
+    }
+    full_result::partial(progress).unwrap_or_else(|| ToolResult {
+        details: RawJson::from_text(progress).ok(),
+        ..ToolResult::text(progress)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use axum::http::{HeaderMap, StatusCode};
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// What is read of a body that arrives in chunks of that many bytes: progress, content type and body.
+    fn read_in(
+        size: usize,
+        mime_type: &'static str,
+        body: &[u8],
+    ) -> (Vec<String>, Result<(String, String), ReadError>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(mime_type));
+        let answer = Answer { status: StatusCode::OK, headers, body: Bytes::new(), is_cut: false };
+        let chunks =
+            body.chunks(size).map(|chunk| Ok::<_, Infallible>(Bytes::copy_from_slice(chunk)));
+        let seen = Mutex::new(Vec::new());
+        let progress = |text: &str| seen.lock().unwrap().push(text.to_owned());
+        let read = read(answer, stream::iter(chunks), &progress).now_or_never().unwrap();
+        let read = read
+            .map(|answer| (answer.mime_type(), String::from_utf8_lossy(&answer.body).into_owned()));
+        (seen.into_inner().unwrap(), read)
+    }
+
+    #[test]
+    fn streams_are_read_alike_however_they_are_cut() {
+        let lines = "{\"progress\":\"¼ done\"}\r\n\n{\"progress\":{\"percent\":50}}\n{\"id\":7}";
+        let events = ": hi\n\ndata: {\"progress\":\"¼ done\"}\n\nid: 3\nevent: x\ndata: {\"progress\":\ndata: {\"percent\":50}}\r\n\r\ndata: {\"id\":7}";
+        for (mime_type, body) in
+            [("application/x-ndjson", lines), ("text/event-stream; charset=utf-8", events)]
+        {
+            for size in [1, 2, 3, 7, 1_000] {
+                let (progress, read) = read_in(size, mime_type, body.as_bytes());
+                assert_eq!(progress.len(), 2, "{mime_type} {size}");
+                assert_eq!(progress[0], "\"¼ done\"");
+                assert_eq!(read, Ok(("application/json".to_owned(), "{\"id\":7}".to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn stream_without_progress_stays_the_data_it_is() {
+        let rows = "{\"a\":1}\n{\"a\":2}\n";
+        let (progress, read) = read_in(4, "application/x-ndjson", rows.as_bytes());
+        assert_eq!(
+            (progress.len(), read),
+            (0, Ok(("application/x-ndjson".to_owned(), rows.to_owned())))
+        );
+        let (_, read) = read_in(4, "text/event-stream", b"");
+        assert_eq!(read.unwrap().1, "");
+    }
+
+    #[test]
+    fn nothing_between_progress_and_result_is_lost() {
+        let body = "{\"progress\":1}\nfirst\n{\"progress\":2,\"status\":\"late\"}\n";
+        let (progress, read) = read_in(9, "application/jsonl", body.as_bytes());
+        assert_eq!(progress, ["1"]);
+        let text = "first\n{\"progress\":2,\"status\":\"late\"}".to_owned();
+        assert_eq!(read, Ok(("text/plain".to_owned(), text)));
+    }
+
+    #[test]
+    fn stream_that_ends_with_progress_has_no_result() {
+        for (mime_type, body) in [
+            ("application/x-ndjson", "{\"progress\":1}\n"),
+            ("text/event-stream", "data: {\"progress\":1}\n\n"),
+        ] {
+            assert_eq!(read_in(5, mime_type, body.as_bytes()).1, Err(ReadError::NoResult));
+        }
+    }
+
+    #[test]
+    fn stream_is_bounded_with_its_progress() {
+        let line = format!("{{\"progress\":\"{}\"}}\n", "x".repeat(1024 * 1024));
+        let body = line.repeat(6);
+        let (progress, read) = read_in(64 * 1024, "application/x-ndjson", body.as_bytes());
+        assert_eq!(
+            (progress.len(), read.is_ok()),
+            (4, true),
+            "it is cut, which the reader reports"
+        );
+    }
+
+    #[test]
+    fn progress_is_text_content_or_data() {
+        let text = |progress: &str| {
+            let partial = partial_result(progress);
+            (
+                crate::agent::content::joined_text(&partial.content),
+                partial.details.map(|it| it.text().to_owned()),
+            )
+        };
+        assert_eq!(text("\"half\""), ("half".to_owned(), None));
+        assert_eq!(
+            text(r#"{"content":[{"type":"text","text":"half"}],"details":{"n":1}}"#),
+            ("half".to_owned(), Some(r#"{"n":1}"#.to_owned()))
+        );
+        assert_eq!(
+            text(r#"{"percent":50}"#),
+            (r#"{"percent":50}"#.to_owned(), Some(r#"{"percent":50}"#.to_owned()))
+        );
+    }
+}
