@@ -18,12 +18,14 @@ mod http_tool;
 mod load;
 mod mistakes;
 mod settings;
+mod strays;
 #[cfg(test)]
 mod tests;
 mod yaml;
 
 pub use load::{Loaded, load};
 pub use mistakes::Mistake;
+pub use strays::strays;
 
 /// Built-in and code tools by name: what agent files may list.
 pub type ToolSet = BTreeMap<String, Arc<dyn RunTool>>;

@@ -10,6 +10,7 @@ mod functions;
 mod halt;
 mod looking;
 mod model;
+mod named;
 mod ports;
 mod prices;
 mod service;

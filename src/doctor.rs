@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+mod charge;
 mod configuration;
 mod identity;
 mod render;
@@ -10,6 +11,7 @@ mod round;
 #[cfg(test)]
 mod tests;
 
+pub use charge::{ReadCharges, charges_of_reads, quorum_check};
 pub use configuration::{configuration_checks, program_check};
 pub use identity::identity_checks;
 pub use round::price_of_a_round;

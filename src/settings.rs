@@ -1,7 +1,7 @@
 //! What the app is told from outside: the only reader of the environment, once, with all mistakes at once.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ pub mod links;
 pub mod local;
 pub mod mistake;
 pub mod model;
+mod names;
 pub mod origins;
 pub mod rates;
 mod reader;
@@ -106,7 +107,42 @@ pub fn environment(name: &str) -> Option<String> {
     }
 }
 
+/// The names of the process's variables.
+fn environment_names() -> impl Iterator<Item = String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
+}
+
+fn with_mistakes(
+    read: Result<Settings, Vec<Mistake>>,
+    more: Vec<Mistake>,
+) -> Result<Settings, Vec<Mistake>> {
+    match read {
+        Ok(settings) if more.is_empty() => Ok(settings),
+        Ok(_) => Err(more),
+        Err(mistakes) => Err(mistakes.into_iter().chain(more).collect()),
+    }
+}
+
 impl Settings {
+    /// Those of the process's environment.
+    ///
+    /// # Errors
+    /// As [`Settings::read`]; also for each variable that begins like ours and is no setting.
+    pub fn of_environment() -> Result<Self, Vec<Mistake>> {
+        let unknown = names::unknown(environment_names());
+        with_mistakes(Self::read(environment), unknown)
+    }
+
+    /// Those of a developer's machine: the environment, behind it `local.settings.json` in that folder.
+    ///
+    /// # Errors
+    /// As [`Settings::of_environment`], for the file too.
+    pub fn of_folder(folder: &Path) -> Result<Self, Vec<Mistake>> {
+        let values = local::read(folder).map_err(|mistake| vec![mistake])?;
+        let unknown = names::unknown(environment_names().chain(values.keys().cloned()));
+        with_mistakes(Self::read(local::behind_environment(values)), unknown)
+    }
+
     /// Reads each setting of [`table::ROWS`] that is ours. An empty value counts as absent, as in the portal.
     ///
     /// # Errors

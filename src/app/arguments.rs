@@ -159,6 +159,12 @@ pub(super) enum Command {
         offline: bool,
         #[arg(long, value_enum, default_value_t)]
         format: Format,
+        /// Where the agents are; else `TURNWHEEL_AGENTS_DIR`, else `agents`.
+        #[arg(long, value_name = "DIR")]
+        agents: Option<PathBuf>,
+        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
+        data: PathBuf,
     },
 }
 

@@ -15,7 +15,7 @@ use crate::bench::case::{self, BenchArguments};
 use crate::bench::report::Report;
 use crate::bench::worker::{Counted, Ready};
 use crate::bench::{self, BenchError};
-use crate::settings::{self, Settings};
+use crate::settings::Settings;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
 
@@ -27,7 +27,7 @@ pub(super) async fn measure(arguments: &BenchArguments) -> Result<(), StartError
     let accounts = match arguments.storage {
         case::Storage::Embedded => None,
         case::Storage::Azure => {
-            let settings = Settings::read(settings::environment)?;
+            let settings = Settings::of_environment()?;
             let accounts = Accounts::of(&settings);
             Some(accounts.map_err(|mistake| StartError::Settings(vec![mistake]))?)
         }

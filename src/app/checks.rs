@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::agents::Catalog;
+use crate::agents::{self, Catalog, Loaded};
 use crate::app::{model, ports, prices};
 use crate::azure::credential::Credentials;
 use crate::clock::{Clock as _, SystemClock};
@@ -11,11 +11,27 @@ use crate::doctor::{self, Area, Check};
 use crate::ids::{Ids as _, SystemIds};
 use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
+use crate::settings::links::is_loopback;
 
 /// A service that is there answers sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
-pub(super) fn agent_checks(settings: &Settings, mistakes: &[String]) -> Vec<Check> {
+pub(super) fn agent_checks(
+    settings: &Settings,
+    folder: &Path,
+    agents: &Result<Loaded, Vec<String>>,
+) -> Vec<Check> {
+    let mut checks = agent_file_checks(settings, agents);
+    let strays = agents::strays(folder);
+    checks.extend(strays.iter().map(|stray| Check::agent_mistake(&stray.to_string())));
+    checks
+}
+
+fn agent_file_checks(settings: &Settings, agents: &Result<Loaded, Vec<String>>) -> Vec<Check> {
+    let mistakes = agents.as_ref().err().map_or(&[][..], Vec::as_slice);
+    if let Ok(Loaded { note: Some(note), .. }) = agents {
+        return vec![Check::fix(Area::Agents, "agent files", note)];
+    }
     if mistakes.is_empty() {
         let mut checks = vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
         if !settings.brakes.is_off() {
@@ -109,34 +125,40 @@ pub(super) async fn store_check(
     settings: &Settings,
     credentials: &Credentials,
     (data, is_offline): (&Path, bool),
-) -> Check {
-    let Some(account) = &settings.cosmos else { return folder_check(data) };
+) -> Vec<Check> {
+    let Some(account) = &settings.cosmos else { return vec![folder_check(data)] };
     let name = "Cosmos DB";
     if is_offline {
-        return Check::skipped(Area::Store, name, "not asked (--offline)");
+        return vec![Check::skipped(Area::Store, name, "not asked (--offline)")];
     }
     let asking = async {
         let store =
             ports::cosmos_store(account, credentials).await.map_err(|error| told(&error))?;
         let now = SystemClock::default().now();
         let cost = doctor::price_of_a_round(&store, &SystemIds.fresh(), now).await;
-        cost.map_err(|error| told(&error))
+        let cost = cost.map_err(|error| told(&error))?;
+        let charges = doctor::charges_of_reads(&store, &SystemIds.fresh()).await;
+        Ok::<_, String>((cost, charges.map_err(|error| told(&error))?))
     };
+    let is_emulator = is_loopback(account.endpoint.as_str());
     match tokio::time::timeout(ANSWERS_WITHIN, asking).await {
-        Ok(Ok(cost)) => Check::ok(
-            Area::Store,
-            name,
-            format!(
-                "the database `{}` takes documents; a tool round of short messages costs {:.0} request units in {} requests",
-                account.database, cost.request_units, cost.requests
+        Ok(Ok((cost, charges))) => vec![
+            Check::ok(
+                Area::Store,
+                name,
+                format!(
+                    "the database `{}` takes documents; a tool round of short messages costs {:.0} request units in {} requests",
+                    account.database, cost.request_units, cost.requests
+                ),
             ),
-        ),
-        Ok(Err(reason)) => Check::fix(Area::Store, name, reason),
-        Err(_) => Check::fix(
+            doctor::quorum_check(charges, is_emulator),
+        ],
+        Ok(Err(reason)) => vec![Check::fix(Area::Store, name, reason)],
+        Err(_) => vec![Check::fix(
             Area::Store,
             name,
-            "it does not answer: look at its name, its firewall and the network",
-        ),
+            "it does not respond: look at its name, its firewall and the network",
+        )],
     }
 }
 

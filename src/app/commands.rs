@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod doctor;
 mod operating;
 
 use std::io::Write as _;
@@ -15,14 +16,13 @@ use crate::app::looking::Named;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, bench, certify, checks, model, voice};
+use crate::app::{App, bench, certify, voice};
 use crate::azure::credential::Credentials;
-use crate::doctor::{self, Format};
 use crate::ids::TenantId;
 use crate::package::{self, Order, Script};
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::settings::{self, Settings, local};
+use crate::settings::{self, Settings};
 use crate::telemetry::{Style, Telemetry};
 use crate::turn::views::work::WorkQuery;
 
@@ -67,7 +67,9 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::Certify { names, agents, tools, json, junit, only }) => {
             certify(app, Wish { names, agents, tools: tools.tools(), junit, only }, json)
         }
-        Some(Command::Doctor { offline, format }) => doctor(&app, offline, format),
+        Some(Command::Doctor { offline, format, agents, data }) => {
+            doctor::examine(&app, &doctor::Examined { agents, data, is_offline: offline }, format)
+        }
     };
     ExitCode::from(code)
 }
@@ -95,8 +97,7 @@ fn refuse(text: &str) -> u8 {
 
 /// The settings of this machine: the environment, behind it `local.settings.json`.
 fn read_settings() -> Result<Settings, Vec<Mistake>> {
-    let values = local::read(Path::new(".")).map_err(|mistake| vec![mistake])?;
-    Settings::read(local::behind_environment(values))
+    Settings::of_folder(Path::new("."))
 }
 
 fn dev(
@@ -128,7 +129,7 @@ fn dev(
 }
 
 fn serve(app: App) -> u8 {
-    let settings = match Settings::read(settings::environment) {
+    let settings = match Settings::of_environment() {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
@@ -168,7 +169,7 @@ fn serve(app: App) -> u8 {
 fn bench_worker(app: App, (data, agents): (PathBuf, PathBuf), queue_prefix: Option<String>) -> u8 {
     let storage =
         queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
-    let settings = match Settings::read(settings::environment) {
+    let settings = match Settings::of_environment() {
         Ok(settings) => settings,
         Err(mistakes) => return complain(&StartError::from(mistakes)),
     };
@@ -301,7 +302,7 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for
     };
     let root = Path::new(".");
     let agents_dir = settings.agents_dir.clone();
-    let mistakes = agents(app, &settings).err().unwrap_or_default();
+    let mistakes = agents(app, &settings, None).err().unwrap_or_default();
     let order = Order {
         root,
         out,
@@ -330,11 +331,16 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for
 }
 
 /// The agents, or every mistake in their files, as `agents/clerk.agent.md:7: reason`.
-pub(super) fn agents(app: &App, settings: &Settings) -> Result<Loaded, Vec<String>> {
+/// Absent: in the folder of the settings.
+pub(super) fn agents(
+    app: &App,
+    settings: &Settings,
+    folder: Option<PathBuf>,
+) -> Result<Loaded, Vec<String>> {
     let options = ServiceOptions {
         root: PathBuf::from("."),
         data: PathBuf::from(DATA),
-        agents: None,
+        agents: folder,
         port: 0,
         handler_port: 0,
         storage: Storage::Embedded,
@@ -349,37 +355,4 @@ pub(super) fn agents(app: &App, settings: &Settings) -> Result<Loaded, Vec<Strin
         Err(StartError::Agents(mistakes) | StartError::Settings(mistakes)) => Err(mistakes),
         Err(error) => Err(vec![error.to_string()]),
     }
-}
-
-fn doctor(app: &App, is_offline: bool, format: Format) -> u8 {
-    let read = read_settings();
-    let mut checks = doctor::configuration_checks(&read);
-    if let Ok(program) = std::env::current_exe() {
-        checks.push(doctor::program_check(&program));
-    }
-    if let Ok(settings) = &read {
-        let credentials = Credentials::default();
-        let scope = model::token_scope(settings);
-        let identities =
-            doctor::identity_checks(settings, scope.as_deref(), &credentials, is_offline);
-        checks.extend(checks::block_on_value(identities).unwrap_or_default());
-        let storage = checks::storage_check(settings, &credentials, is_offline);
-        checks.extend(checks::block_on_value(storage).flatten());
-        let store = checks::store_check(settings, &credentials, (Path::new(DATA), is_offline));
-        checks.extend(checks::block_on_value(store));
-        let agents = agents(app, settings);
-        checks.extend(checks::agent_checks(
-            settings,
-            agents.as_ref().err().map_or(&[], Vec::as_slice),
-        ));
-        checks.push(checks::model_check(settings, &credentials, is_offline));
-        checks.extend(
-            agents
-                .ok()
-                .and_then(|loaded| checks::price_check(settings, &credentials, &loaded.catalog)),
-        );
-    }
-    let report = doctor::Report::new(checks);
-    let _ = write!(std::io::stdout(), "{}", report.render(format));
-    report.exit_status()
 }

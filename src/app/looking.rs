@@ -67,7 +67,7 @@ pub(super) async fn ask_why(
     let given = [Some(named.id.as_str()), Some(tenant), named.user.as_deref()];
     if let Some(given) = given.into_iter().flatten().find(|given| !is_plain(given)) {
         let wrong = format!("`{given}` is no id: it is made of A-Z a-z 0-9 _ . -");
-        return Err(io(LOOKING)(wrong));
+        return Err(StartError::Arguments(wrong));
     }
     let store = match source(settings, data).await? {
         Source::Store(store) => store,

@@ -11,11 +11,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{self, Catalog, Loaded};
+use crate::agents::{self, Loaded};
 use crate::app::App;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 use crate::app::model::model_of;
+use crate::app::named::names_of_nothing;
 use crate::app::ports::{self, Opening, Storage};
 use crate::app::prices;
 use crate::app::signing::{link_maker, signing_keys};
@@ -76,6 +77,9 @@ pub enum StartError {
     Host(#[from] HostError),
     #[error(transparent)]
     Folder(#[from] OpenError),
+    /// What was written on the command line cannot be meant: the program ends with 2.
+    #[error("{0}")]
+    Arguments(String),
     #[error("could not {doing}")]
     Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
 }
@@ -370,33 +374,12 @@ pub(super) fn load_agents(
     if let Some(note) = &loaded.note {
         tracing::warn!("{note}");
     }
-    let brakes = about_nothing(&settings.brakes, &loaded.catalog);
-    if !brakes.is_empty() {
-        return Err(StartError::Settings(brakes));
+    let unknown = names_of_nothing(settings, &loaded.catalog);
+    if !unknown.is_empty() {
+        return Err(StartError::Settings(unknown));
     }
     loaded.catalog.default_agent.clone_from(&settings.default_agent);
     Ok(loaded)
-}
-
-/// Brakes that would hold nothing: who sets one believes that something is paused.
-fn about_nothing(brakes: &Brakes, catalog: &Catalog) -> Vec<String> {
-    let is_agent =
-        |name: &str| catalog.agents.contains_key(name) || catalog.broken.contains_key(name);
-    let is_tool = |name: &str| catalog.agents.values().any(|agent| agent.tool(name).is_some());
-    let told = |on: &str| {
-        let (what, name) = on.split_once(':').unwrap_or_default();
-        match what {
-            "agent" => {
-                let names: Vec<&str> = catalog.agents.keys().map(String::as_str).collect();
-                format!(
-                    "TURNWHEEL_PAUSED names `{on}`: there is no agent `{name}`; there are: {}",
-                    names.join(", ")
-                )
-            }
-            _ => format!("TURNWHEEL_PAUSED names `{on}`: no agent has a tool `{name}`"),
-        }
-    };
-    brakes.about_nothing(is_agent, is_tool).into_iter().map(told).collect()
 }
 
 /// The webhook; on a developer's machine without one, the console, where the links are needed.

@@ -13,6 +13,7 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::ids::TenantId;
 use crate::settings::Settings;
 use crate::store::ConversationStore;
+use crate::turn::admission::{Fault, Refusal};
 use crate::turn::views::usage::{By, Days, UsageItem, UsageReport, Whose, usage};
 
 /// A running `dev` answers at once.
@@ -38,7 +39,7 @@ pub(super) async fn ask(
 ) -> Result<UsageReport, StartError> {
     let now = SystemClock::default().now();
     let days = Days::read(question.from.as_deref(), question.to.as_deref(), now)
-        .map_err(io("read the days"))?;
+        .map_err(|refusal| StartError::Arguments(faults(&refusal)))?;
     let store: Arc<dyn ConversationStore> = if let Some(cosmos) = &settings.cosmos {
         Arc::new(ports::cosmos_store(cosmos, &Credentials::default()).await?)
     } else {
@@ -49,6 +50,13 @@ pub(super) async fn ask(
     };
     let whose = Whose { tenant: TenantId::new(question.tenant), user: None };
     usage(&*store, &whose, question.by, days).await.map_err(io("read the books"))
+}
+
+/// Of a refusal, for the command line: `from` there is `--from` here.
+fn faults(refusal: &Refusal) -> String {
+    let Refusal::Invalid(faults) = refusal else { return refusal.to_string() };
+    let line = |fault: &Fault| fault.detail.replacen('`', "`--", 1);
+    faults.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 async fn ask_dev(

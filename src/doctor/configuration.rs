@@ -36,7 +36,7 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
 /// Whether Azure could start this very program; on a machine of another kind it need not.
 pub fn program_check(program: &Path) -> Check {
     let found = match program::needs(program) {
-        Ok(needs) => format!("{needs}: Azure can start it"),
+        Ok(needs) => needs.warning().unwrap_or_else(|| format!("{needs}: Azure can start it")),
         Err(misfit) => format!("runs here; to deploy it, know that it {misfit}"),
     };
     Check::ok(AREA, "program", found)

@@ -118,7 +118,11 @@ fn the_program_says_whether_azure_could_start_it() {
         std::fs::write(&path, program.bytes()).unwrap();
         Report::new(vec![program_check(&path)])
     };
-    assert!(told(&Sample::default()).render(Format::Text).contains("program: glibc 2.34: Azure"));
+    let of = |versions| told(&Sample { versions, ..Sample::default() }).render(Format::Text);
+    assert!(of(&["GLIBC_2.31"]).contains("program: glibc 2.31: Azure can start it"));
+    assert!(
+        of(&["GLIBC_2.34"]).contains("program: it needs glibc 2.34, so it starts on Debian 12")
+    );
     // `dev` runs here all the same.
     let report = told(&Sample { versions: &["GLIBC_2.39"], ..Sample::default() });
     assert_eq!(report.exit_status(), 0);

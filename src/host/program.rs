@@ -65,7 +65,7 @@ impl Needs {
     pub fn warning(self) -> Option<String> {
         match self {
             Self::Glibc(version) if version > GLIBC_EVERYWHERE => Some(format!(
-                "the program needs glibc {version}: it starts on Debian 12 and not on an older image; to be safe, build with {BUILD}"
+                "it needs glibc {version}, so it starts on Debian 12 and not on an older image: to be safe, build with {BUILD}"
             )),
             Self::Glibc(_) | Self::Nothing => None,
         }

@@ -36,7 +36,7 @@ pub(super) fn stage(
     // A program that does not fit is refused with the whole folder.
     if let Ok(needs) = program::needs(&target) {
         note = format!("{note}, {needs}");
-        warnings.extend(needs.warning());
+        warnings.extend(needs.warning().map(|text| format!("the program: {text}")));
     }
     if source != running {
         let shown = source.strip_prefix(order.root).unwrap_or(&source);

@@ -123,7 +123,7 @@ fn a_package_has_what_the_host_needs_and_no_secrets() {
       .funcignore                     143 B
       local.settings.sample.json        2 B
     10 files, 1.3 kB.
-    Warning: the program needs glibc 2.34: it starts on Debian 12 and not on an older image; to be safe, build with `cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`.
+    Warning: the program: it needs glibc 2.34, so it starts on Debian 12 and not on an older image: to be safe, build with `cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`.
     Next: cd dist && func azure functionapp publish APP_NAME --custom --no-build
     ");
 }

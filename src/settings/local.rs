@@ -16,9 +16,10 @@ pub const FILE: &str = "local.settings.json";
 struct File {
     #[serde(default)]
     is_encrypted: bool,
-    #[serde(default)]
-    values: BTreeMap<String, Value>,
+    values: Option<BTreeMap<String, Value>>,
 }
+
+const SHAPE: &str = r#"{"IsEncrypted": false, "Values": {"TURNWHEEL_MODEL": "scripted"}}"#;
 
 /// The `Values` of the file in that folder; empty when there is no such file.
 ///
@@ -39,19 +40,23 @@ pub fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
 /// As [`read`]. Never quotes a value: the file is where secrets are.
 pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let file: File = serde_json::from_str(text).map_err(|error| {
+    let wrong = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
-        Mistake::of(
-            FILE,
-            format!(
-                "is not as {{\"IsEncrypted\": false, \"Values\": {{…}}}} (line {line}, column {column}): see local.settings.sample.json"
-            ),
-        )
-    })?;
+        let problem = format!("cannot be read (line {line}, column {column}): expected {SHAPE}");
+        Mistake::of(FILE, problem)
+    };
+    // A list would be taken for the members in their order.
+    if !text.trim_start().starts_with('{') {
+        return Err(Mistake::of(FILE, format!("is no JSON object: expected {SHAPE}")));
+    }
+    let file: File = serde_json::from_str(text).map_err(wrong)?;
     if file.is_encrypted {
         return Err(Mistake::of(FILE, "is encrypted: run `func settings decrypt`"));
     }
-    file.values
+    let Some(values) = file.values else {
+        return Err(Mistake::of(FILE, format!("has no `Values`: expected {SHAPE}")));
+    };
+    values
         .into_iter()
         .map(|(name, value)| match value {
             Value::String(value) => Ok((name, value)),

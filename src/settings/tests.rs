@@ -304,6 +304,19 @@ fn a_local_settings_file_is_read_as_the_functions_tools_do() {
     assert!(wrong("{\"Values\":{\"A\":[1]}}").contains("no text for `A`"));
     let torn = wrong("{\"Values\":{\"KEY\":\"hush");
     assert!(torn.contains("line 1") && !torn.contains("hush"), "{torn}");
+    for (text, start) in [
+        (
+            "[]",
+            "local.settings.json is no JSON object: expected {\"IsEncrypted\": false, \"Values\"",
+        ),
+        ("", "local.settings.json is no JSON object"),
+        ("{}", "local.settings.json has no `Values`: expected {"),
+        ("{\"values\": {\"A\": \"1\"}}", "local.settings.json has no `Values`"),
+        ("{\"Values\": null}", "local.settings.json has no `Values`"),
+    ] {
+        assert!(wrong(text).starts_with(start), "{text}: {}", wrong(text));
+    }
+    assert!(local::parse("{\"Values\": {}}").unwrap().is_empty());
     let folder = tempfile::tempdir().unwrap();
     assert!(local::read(folder.path()).unwrap().is_empty());
 }

@@ -11,6 +11,7 @@ mod azure_model;
 mod bench;
 mod certify;
 mod cluster;
+mod commands;
 mod compacting;
 mod conformance;
 mod edge;

@@ -25,7 +25,7 @@ use crate::extensions::Extension;
 use crate::ids::{ConversationKey, Ids, SystemIds, TenantId, UserId, WorkerId};
 use crate::live::EmbeddedLive;
 use crate::model::Model;
-use crate::settings::{self, Settings};
+use crate::settings::Settings;
 use crate::store::HeadQuery;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
@@ -82,7 +82,7 @@ fn mistakes(world: &World, config: &Config) -> Vec<String> {
 }
 
 fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
-    let settings = Settings::read(settings::environment).map_err(StartError::from)?;
+    let settings = Settings::of_environment().map_err(StartError::from)?;
     model_of(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
 }
 

@@ -65,6 +65,7 @@ fn shown<T: serde::Serialize>(
     match asked {
         Ok(found) if is_json => say(&serde_json::to_string_pretty(&found).unwrap_or_default()),
         Ok(found) => say(&told(&found)),
+        Err(StartError::Arguments(text)) => return refuse(&text),
         Err(error) => return complain(&error),
     }
     DONE

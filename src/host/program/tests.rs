@@ -31,7 +31,7 @@ fn program_for_newer_glibc_is_warned_about() {
     assert_eq!(warning(17), None);
     assert_eq!(warning(31), None);
     let text = warning(32).unwrap();
-    assert!(text.starts_with("the program needs glibc 2.32: it starts on Debian 12"), "{text}");
+    assert!(text.starts_with("it needs glibc 2.32, so it starts on Debian 12"), "{text}");
     assert!(warning(36).is_some());
     assert_eq!(Needs::Nothing.warning(), None);
 }

@@ -1,0 +1,76 @@
+//! Agents and tools that settings name: one that does not exist is a mistake, because nothing would be limited or paused.
+
+use crate::agents::Catalog;
+use crate::settings::Settings;
+
+/// A sentence for each name in `TURNWHEEL_DEFAULT_AGENT`, `TURNWHEEL_BUDGETS` and `TURNWHEEL_PAUSED` that nothing has.
+pub(super) fn names_of_nothing(settings: &Settings, catalog: &Catalog) -> Vec<String> {
+    let is_agent =
+        |name: &str| catalog.agents.contains_key(name) || catalog.broken.contains_key(name);
+    let is_tool = |name: &str| catalog.agents.values().any(|agent| agent.tool(name).is_some());
+    let mut names: Vec<&str> =
+        catalog.agents.keys().chain(catalog.broken.keys()).map(String::as_str).collect();
+    names.sort_unstable();
+    let there_are = if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are: {}", names.join(", "))
+    };
+    let mut mistakes = Vec::new();
+    if let Some(name) = settings.default_agent.as_deref().filter(|name| !is_agent(name)) {
+        mistakes.push(format!(
+            "TURNWHEEL_DEFAULT_AGENT is `{name}`: there is no agent `{name}`; {there_are}"
+        ));
+    }
+    let budgeted = settings.budgets.agents.iter().map(|(name, _)| name.as_str());
+    mistakes.extend(budgeted.filter(|name| !is_agent(name)).map(|name| {
+        format!("TURNWHEEL_BUDGETS names `agent:{name}`: there is no agent `{name}`; {there_are}")
+    }));
+    let paused = settings.brakes.about_nothing(is_agent, is_tool).into_iter();
+    mistakes.extend(paused.map(|on| match on.split_once(':').unwrap_or_default() {
+        ("agent", name) => {
+            format!("TURNWHEEL_PAUSED names `{on}`: there is no agent `{name}`; {there_are}")
+        }
+        (_, name) => format!("TURNWHEEL_PAUSED names `{on}`: no agent has a tool `{name}`"),
+    }));
+    mistakes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::BrokenAgent;
+
+    fn settings(pairs: &'static [(&'static str, &'static str)]) -> Settings {
+        Settings::read(|asked| {
+            pairs.iter().find(|(name, _)| *name == asked).map(|(_, value)| (*value).to_owned())
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn settings_that_name_no_agent_are_reported() {
+        let settings = settings(&[
+            ("TURNWHEEL_DEFAULT_AGENT", "nope"),
+            (
+                "TURNWHEEL_BUDGETS",
+                r#"{"agent:clerk": {"day": {"usd": 5}}, "agent:clark": {"day": {"usd": 5}}}"#,
+            ),
+            ("TURNWHEEL_PAUSED", "agent:clerk,agent:gone,tool:pay"),
+        ]);
+        let mut catalog = Catalog::default();
+        let name = "clerk".to_owned();
+        catalog.broken.insert(name.clone(), BrokenAgent { name, problem: String::new() });
+        assert_eq!(
+            names_of_nothing(&settings, &catalog),
+            [
+                "TURNWHEEL_DEFAULT_AGENT is `nope`: there is no agent `nope`; there are: clerk",
+                "TURNWHEEL_BUDGETS names `agent:clark`: there is no agent `clark`; there are: clerk",
+                "TURNWHEEL_PAUSED names `agent:gone`: there is no agent `gone`; there are: clerk",
+                "TURNWHEEL_PAUSED names `tool:pay`: no agent has a tool `pay`",
+            ]
+        );
+        let none = names_of_nothing(&settings, &Catalog::default());
+        assert!(none[0].ends_with("there is no agent `nope`; there are none"), "{none:?}");
+    }
+}

@@ -1,0 +1,130 @@
+//! The commands as a person runs them: in a folder of one's own, with mistakes, with their exit codes.
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+const AGENT: &str = "---\ndescription: Helps.\n---\nYou help.\n";
+
+/// A folder with one agent and nothing else.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("agents")).unwrap();
+    std::fs::write(folder.path().join("agents/helper.agent.md"), AGENT).unwrap();
+    folder
+}
+
+/// The exit code, and what was written to stdout and stderr.
+fn run(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .envs(settings.iter().copied())
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The smallest program that needs nothing of its system: a header without parts.
+fn static_program() -> Vec<u8> {
+    let mut program = vec![0; 64];
+    program[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    // An executable, for x86-64, of version 1; sizes of the header and of a program header.
+    program[16] = 2;
+    program[18] = 62;
+    program[20] = 1;
+    program[52] = 64;
+    program[54] = 56;
+    program
+}
+
+#[test]
+fn a_folder_with_agents_alone_is_packaged_for_azd() {
+    let folder = folder();
+    let root = folder.path();
+    std::fs::write(root.join("handler"), static_program()).unwrap();
+    let arguments = ["package", "--out", "dist", "--binary", "handler", "--azd"];
+    let (code, text) = run(root, &arguments, &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("From the program, since this folder has none: host.json, functions/."));
+    assert!(text.contains("Written into this folder from the program: azure.yaml, infra."));
+    for file in
+        ["dist/host.json", "dist/turn/function.json", "dist/agents/helper.agent.md", "azure.yaml"]
+    {
+        assert!(root.join(file).is_file(), "{file}");
+    }
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for file in ["azure.yaml", "infra/main.bicep", "infra/hooks/package.sh"] {
+        let [ours, theirs] = [repository, root].map(|root| std::fs::read(root.join(file)).unwrap());
+        assert_eq!(ours, theirs, "{file}");
+    }
+    let (code, text) = run(root, &arguments, &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("Kept as they are in this folder: azure.yaml, infra."), "{text}");
+}
+
+#[test]
+fn mistyped_settings_stop_the_start_and_are_in_the_report() {
+    let folder = folder();
+    let root = folder.path();
+    let mistyped = [("TURNWHEEL_BUDGET", r#"{"user": {"day": {"usd": 5}}}"#)];
+    for arguments in
+        [&["dev", "--port", "0"][..], &["doctor", "--offline"], &["package", "--out", "d"]]
+    {
+        let (code, text) = run(root, arguments, &mistyped);
+        assert_eq!(code, 1, "{text}");
+        let said = ["TURNWHEEL_BUDGET", "is no setting: did you mean TURNWHEEL_BUDGETS?"];
+        assert!(said.iter().all(|part| text.contains(part)), "{arguments:?}: {text}");
+    }
+    let file = |values: &str| std::fs::write(root.join("local.settings.json"), values).unwrap();
+    file(r#"{"Values": {"TURNWHEEL_AUHT": "keys"}}"#);
+    let (code, text) = run(root, &["doctor", "--offline"], &[]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("TURNWHEEL_AUHT: is no setting: did you mean TURNWHEEL_AUTH?"), "{text}");
+    file("[]");
+    let (code, text) = run(root, &["doctor", "--offline"], &[]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("local.settings.json: is no JSON object: expected {"), "{text}");
+}
+
+#[test]
+fn doctor_reports_a_folder_without_agents_and_files_that_nothing_reads() {
+    let folder = folder();
+    let root = folder.path();
+    let (code, text) = run(root, &["doctor", "--offline"], &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("every agent can be used"), "{text}");
+    std::fs::create_dir(root.join("other")).unwrap();
+    let other = ["doctor", "--offline", "--agents", "other", "--data", "kept"];
+    let (code, text) = run(root, &other, &[]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("No file in `other` ends in .agent.md"), "{text}");
+    std::fs::write(root.join("other/x.agent.MD"), AGENT).unwrap();
+    std::fs::write(root.join("other/ghost.certify.yaml"), "").unwrap();
+    let (_, text) = run(root, &other, &[]);
+    for name in ["other/x.agent.MD", "other/ghost.certify.yaml"] {
+        assert!(text.contains(&format!("{name}:1: nothing reads this file")), "{text}");
+    }
+    let (code, text) = run(root, &["doctor", "--offline"], &[("TURNWHEEL_DEFAULT_AGENT", "gone")]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("there is no agent `gone`; there are: helper"), "{text}");
+}
+
+#[test]
+fn bad_arguments_end_with_2() {
+    let folder = folder();
+    for (arguments, said) in [
+        (&["usage", "--by", "day", "--from", "2026-13-01"][..], "`--from` is a day such as"),
+        (&["usage", "--by", "day", "--to", "today"], "`--to` is a day such as"),
+        (&["usage", "--by", "day", "--from", "2020-01-01"], "days"),
+        (&["why", "../x"], "`../x` is no id"),
+        (&["why", "x", "--user", "a/b"], "`a/b` is no id"),
+    ] {
+        let (code, text) = run(folder.path(), arguments, &[]);
+        assert_eq!(code, 2, "{arguments:?}: {text}");
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+}
