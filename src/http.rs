@@ -71,11 +71,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 pub fn router(api: Arc<Api>) -> Router {
     let (router, _) = openapi::described().split_for_parts();
     router
-        .fallback(|| async { problem::Problem::not_found("route") })
+        .fallback(|| async { problem::Problem::new(problem::NOT_FOUND, problem::NO_ROUTE) })
         .method_not_allowed_fallback(|| async {
             problem::Problem::new(
                 problem::METHOD_NOT_ALLOWED,
-                "this route is there, and does not take that method",
+                "The route does not support this method. Use one of the methods in `Allow`.",
             )
         })
         .layer(CatchPanicLayer::custom(problem::panicked))

@@ -1,6 +1,7 @@
 //! The timeline: immutable records that form a tree. `seq` orders them, `parentId` makes paths.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::agent::content::Content;
 use crate::agent::message::{Message, ToolResultMessage};
@@ -237,7 +238,7 @@ pub struct SessionInfo {
 }
 
 /// Who began a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
     User,
@@ -262,7 +263,7 @@ pub struct PromptEntry {
 }
 
 /// How a prompt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptState {
     Running,
@@ -272,7 +273,7 @@ pub enum PromptState {
     Aborted,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptStop {
     End,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::agent::brake::{Brake, PutOff};
 use crate::agent::budget::{Books, Held, Raise};
@@ -222,7 +223,7 @@ impl Run {
 }
 
 /// What clients are told of a conversation's state; derived, never stored apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Idle,

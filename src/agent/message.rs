@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
 use crate::agent::raw::{Extra, RawJson, tagged};
@@ -108,6 +109,11 @@ impl AssistantMessage {
         }
     }
 
+    /// The service's own words, such as of an aborted turn, come from no model and cost nothing.
+    pub fn is_from_a_model(&self) -> bool {
+        self.provider != "turnwheel"
+    }
+
     /// The tool calls in source order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &crate::agent::content::ToolCall> {
         self.content.iter().filter_map(|block| match block {
@@ -162,7 +168,7 @@ pub struct ToolResultMessage {
 }
 
 /// An approver's rejection of a tool call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rejection {
     /// A user's id, or `link`.
     pub by: String,

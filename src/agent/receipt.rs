@@ -7,8 +7,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::agent::content::Block;
-use crate::agent::entry::{CallRef, Entry, EntryBody, MessageEntry, PromptState, PromptStop};
-use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
+use crate::agent::entry::{
+    CallRef, Entry, EntryBody, MessageEntry, PromptEntry, PromptState, PromptStop, Source,
+};
+use crate::agent::message::{Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::agent::step::UNKNOWN_OUTCOME;
@@ -23,6 +25,10 @@ pub struct PromptReceipt {
     pub prompt_id: PromptId,
     #[schema(value_type = String)]
     pub user_id: UserId,
+    pub source: Source,
+    /// Id of the model that sent the last response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolved_model: Option<String>,
     /// `running`, `completed`, `failed` or `aborted`.
     #[schema(value_type = String)]
     pub state: PromptState,
@@ -81,6 +87,10 @@ pub struct Asked {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// `toolName` by its old name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(deprecated)]
     pub tool: Option<String>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
@@ -127,7 +137,7 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
         let at = entry.base.timestamp;
         if let EntryBody::Prompt(prompt) = &entry.body {
-            receipt = Some(blank(id, &prompt.user, at));
+            receipt = Some(blank(id, prompt, at));
         }
         let Some(receipt) = &mut receipt else { continue };
         match &entry.body {
@@ -138,8 +148,11 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
             }
             EntryBody::Message(MessageEntry { message: Message::Assistant(answer), .. }) => {
                 receipt.usage += answer.usage;
-                receipt.model_calls += u64::from(is_from_a_model(answer));
-                receipt.turns += u64::from(is_from_a_model(answer) && !answer.is_failed());
+                if answer.is_from_a_model() {
+                    receipt.resolved_model = Some(answer.model.clone());
+                }
+                receipt.model_calls += u64::from(answer.is_from_a_model());
+                receipt.turns += u64::from(answer.is_from_a_model() && !answer.is_failed());
                 has_failed = answer.is_failed();
             }
             EntryBody::Message(MessageEntry {
@@ -200,10 +213,12 @@ impl PromptReceipt {
     }
 }
 
-fn blank(id: &PromptId, user: &UserId, started_at: Timestamp) -> PromptReceipt {
+fn blank(id: &PromptId, prompt: &PromptEntry, started_at: Timestamp) -> PromptReceipt {
     PromptReceipt {
         prompt_id: id.clone(),
-        user_id: user.clone(),
+        user_id: prompt.user.clone(),
+        source: prompt.source,
+        resolved_model: None,
         state: PromptState::Running,
         stop_reason: None,
         started_at,
@@ -216,11 +231,6 @@ fn blank(id: &PromptId, user: &UserId, started_at: Timestamp) -> PromptReceipt {
         writes: Writes::default(),
         requests: Vec::new(),
     }
-}
-
-/// What the service says in the model's place costs nothing.
-fn is_from_a_model(answer: &AssistantMessage) -> bool {
-    answer.provider != "turnwheel"
 }
 
 fn called(calls: &mut BTreeMap<(u64, usize), Called>, call: CallRef) -> &mut Called {
@@ -265,6 +275,7 @@ fn asked_view(request: &Request) -> Asked {
         kind: request.kind,
         title: request.title.clone(),
         tool_call_id: request.tool_call_id.clone(),
+        tool_name: request.tool.clone(),
         tool: request.tool.clone(),
         requested_at: request.requested_at,
         decision: None,

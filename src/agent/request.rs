@@ -1,6 +1,7 @@
 //! A request for a person: an approval, an outcome to be told, a budget to extend, a question. One shape.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::agent::budget::Shortage;
 use crate::agent::entry::CallRef;
@@ -8,7 +9,7 @@ use crate::agent::raw::RawJson;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{PromptId, RequestId, UserId};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestKind {
     /// May this call run?
@@ -32,7 +33,7 @@ impl RequestKind {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Approve,
@@ -104,7 +105,7 @@ pub struct Request {
 }
 
 /// What a tool does to the world: decides what a take-over may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// Changes nothing: may run again.

@@ -3,6 +3,7 @@
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
 
@@ -12,7 +13,7 @@ const TOOL_COST_MAX: f64 = 1e6;
 const TOOL_TOKENS_MAX: u64 = 1 << 53;
 
 /// Tokens of one answer or a sum of them. `input` excludes cached tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
     pub input: u64,
@@ -26,7 +27,7 @@ pub struct Usage {
 }
 
 /// US dollars.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cost {
     #[serde(serialize_with = "rounded")]

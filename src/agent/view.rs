@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
     CallRef, Entry, EntryBody, MessageEntry, Output, OutputEntry, PromptError, PromptState,
-    PromptStop,
+    PromptStop, Source,
 };
 use crate::agent::head::{Head, State};
 use crate::agent::message::{AssistantMessage, Message, Rejection, ToolResultMessage};
@@ -17,16 +17,25 @@ use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso, iso_option};
-use crate::ids::{ArtifactId, PromptId, UserId};
+use crate::ids::{ArtifactId, ConversationId, PromptId, RequestId, UserId};
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptView {
     pub id: PromptId,
+    pub prompt_id: PromptId,
+    pub conversation_id: ConversationId,
     pub user_id: UserId,
+    pub source: Source,
+    /// As requested: a model id or a tier.
     pub model: String,
+    /// Id of the model that sent the last response; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolved_model: Option<String>,
     pub visible: bool,
     pub state: PromptState,
+    /// Approval requests of this prompt that nobody has decided.
+    pub pending_approval_ids: Vec<RequestId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<PromptStop>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +91,7 @@ pub enum PromptOutput {
     },
     Tool {
         id: String,
+        tool_call_id: String,
         function: String,
         input: RawJson,
         result: OutputResult,
@@ -161,7 +171,12 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
                 is_wordless = prompt.is_wordless;
                 view = Some(PromptView {
                     id: id.clone(),
+                    prompt_id: id.clone(),
+                    conversation_id: head.conversation_id.clone(),
                     user_id: prompt.user.clone(),
+                    source: prompt.source,
+                    resolved_model: None,
+                    pending_approval_ids: pending_of(head, id),
                     model: prompt.model.clone(),
                     visible: prompt.visible,
                     state: PromptState::Running,
@@ -189,6 +204,9 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
                 Some(view),
             ) => {
                 view.usage += answer.usage;
+                if answer.is_from_a_model() {
+                    view.resolved_model = Some(answer.model.clone());
+                }
             }
             (
                 EntryBody::Message(MessageEntry { message: Message::ToolResult(result), .. }),
@@ -211,6 +229,11 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
     }
     view.output = outputs(id, entries).into_iter().map(|(_, output)| output).collect();
     Some(view)
+}
+
+fn pending_of(head: &Head, id: &PromptId) -> Vec<RequestId> {
+    let open = head.requests.iter().filter(|request| &request.prompt_id == id);
+    open.map(|request| request.id.clone()).collect()
 }
 
 /// The prompt's outputs alone, each with where it came from.
@@ -329,6 +352,7 @@ impl Builder {
         let started_at = *called.started_at.get_or_insert(at);
         let output = PromptOutput::Tool {
             id: called.id.clone(),
+            tool_call_id: called.id.clone(),
             function: called.function.clone(),
             input: called.input.clone(),
             result,

@@ -32,7 +32,7 @@ use crate::turn::admission::idempotency::{Idempotency, canonical_hash};
 use crate::turn::admission::prompt::{Mode, PromptRequest};
 use crate::turn::admission::stop::{AbortRequest, abort};
 use crate::turn::admission::waiting::clear_all;
-use crate::turn::admission::{Owner, Refusal};
+use crate::turn::admission::{Intent, Owner, Refusal};
 use crate::turn::views::approvals::ApprovalView;
 use crate::turn::views::{conversation, load, prompts};
 
@@ -100,14 +100,17 @@ pub enum AgentError {
 
 impl From<Refusal> for AgentError {
     fn from(refusal: Refusal) -> Self {
-        if let Refusal::AlreadyProcessing { said, .. } = refusal {
-            return Self::Busy(said);
+        match refusal {
+            Refusal::AlreadyProcessing { intent: Intent::Prompt, .. } => Self::Busy(BUSY_PROMPT),
+            Refusal::AlreadyProcessing { intent: Intent::Continue, .. } => {
+                Self::Busy(BUSY_CONTINUE)
+            }
+            refusal => Self::Refused(refusal),
         }
-        Self::Refused(refusal)
     }
 }
 
-/// The sources' words (s3 §1.3, §1.5).
+/// The texts of the source (s3 §1.3, §1.5).
 const BUSY_PROMPT: &str = "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion.";
 const BUSY_CONTINUE: &str = "Agent is already processing. Wait for completion before continuing.";
 

@@ -13,7 +13,7 @@ use crate::artifacts::{ArtifactFacts, Shelf, Shown};
 use crate::http::idempotency::idempotency;
 use crate::http::lists::{Params, page};
 use crate::http::owner::Caller;
-use crate::http::precondition::{Wanted, wanted};
+use crate::http::precondition::{Wanted, is_unchanged, not_modified, wanted};
 use crate::http::problem::{self, Problem};
 use crate::http::{Asked, Shared, answered, body, reach};
 use crate::ids::ArtifactId;
@@ -25,6 +25,7 @@ use crate::turn::views::{ArtifactView, artifact_view};
 type Answered = Result<Response, Problem>;
 
 const NAME_BYTES_MAX: usize = 512;
+const CACHED: &str = "private, max-age=31536000, immutable";
 const UNTYPED: &str = "application/octet-stream";
 
 /// The conversation's artifacts, oldest first.
@@ -71,11 +72,13 @@ pub(crate) async fn add(
     let params = Params::of(&uri);
     let name = params.get("name").filter(|name| !name.is_empty());
     if name.is_some_and(|name| name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control)) {
-        return Err(Problem::bad_request("`name` is at most 512 bytes without control characters"));
+        return Err(Problem::bad_request(
+            "`name` must have at most 512 bytes and no control characters.",
+        ));
     }
     let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let mime_type = given.filter(|given| given.len() <= 255).unwrap_or(UNTYPED);
-    let bytes = body::read(&api.bodies, &headers, body).await?;
+    let bytes = body::read(&api.bodies, &headers, body).await.map_err(too_large)?;
     let said = format!("{}\n{mime_type}\n{}", name.unwrap_or_default(), sha256_hex(&bytes));
     let hash = sha256_hex(said.as_bytes());
     let route = "POST /conversations/{id}/artifacts";
@@ -83,6 +86,14 @@ pub(crate) async fn add(
     let artifact =
         NewArtifact { name: name.map(ToOwned::to_owned), mime_type: mime_type.to_owned(), bytes };
     Ok(answered(add_artifact(&api.world, &key, artifact, &idempotency).await?))
+}
+
+fn too_large(problem: Problem) -> Problem {
+    if problem.kind != problem::PAYLOAD_TOO_LARGE {
+        return problem;
+    }
+    let detail = "The artifact is longer than 10 MB. Split it into several artifacts.";
+    Problem::new(problem::PAYLOAD_TOO_LARGE, detail)
 }
 
 /// An artifact's bytes, or where they are.
@@ -120,6 +131,11 @@ pub(crate) async fn read(
     if let Some(link) = link.map_err(Refusal::from)? {
         return Ok(elsewhere(link.as_str()));
     }
+    if is_unchanged(&headers, &etag) {
+        let mut response = not_modified(&etag);
+        set(&mut response, CACHE_CONTROL, CACHED);
+        return Ok(response);
+    }
     let (status, range) = match wanted(&headers, &etag, facts.size) {
         Wanted::Whole => (StatusCode::OK, None),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, Some(range)),
@@ -127,7 +143,10 @@ pub(crate) async fn read(
             let there_is = format!("bytes */{}", facts.size);
             return Err(Problem::new(
                 problem::RANGE_NOT_SATISFIABLE,
-                format!("the artifact has {} bytes", facts.size),
+                format!(
+                    "The artifact has {} bytes, and none of them are in this range.",
+                    facts.size
+                ),
             )
             .with_header(CONTENT_RANGE, &there_is));
         }
@@ -168,7 +187,7 @@ fn describe(response: &mut Response, facts: &ArtifactFacts) {
     set(response, CONTENT_TYPE, UNTYPED);
     set(response, CONTENT_TYPE, &facts.mime_type);
     set(response, ACCEPT_RANGES, "bytes");
-    set(response, CACHE_CONTROL, "private, max-age=31536000, immutable");
+    set(response, CACHE_CONTROL, CACHED);
     set(response, CONTENT_DISPOSITION, &disposition(facts.name.as_deref()));
 }
 

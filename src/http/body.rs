@@ -20,6 +20,8 @@ use crate::turn::views::pointer_of;
 
 /// Bytes of one request.
 pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
+/// Bytes of a body that is too long which are read and discarded.
+const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Kibibytes of all bodies that come in at the same time, without the first of each: whoever sends many large ones slowly
 /// must not fill the memory of all.
 pub(crate) const BODIES_KIB_MAX: usize = 128 * 1024;
@@ -59,6 +61,7 @@ pub(crate) async fn read(
         .and_then(|value| value.to_str().ok())
         .and_then(|text| text.parse::<usize>().ok());
     if announced.is_some_and(|length| length > BODY_BYTES_MAX) {
+        drain(&mut body).await;
         return Err(too_large());
     }
     // Most bodies come in one piece, which is not copied.
@@ -70,6 +73,7 @@ pub(crate) async fn read(
         let Ok(data) = frame.map_err(|error| broken_off(&error))?.into_data() else { continue };
         let length = first.len() + whole.len() + data.len();
         if length > BODY_BYTES_MAX {
+            drain(&mut body).await;
             return Err(too_large());
         }
         while length > room {
@@ -87,6 +91,18 @@ pub(crate) async fn read(
         whole.extend_from_slice(&data);
     }
     Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+/// Discards the rest: most clients read a response only after they have sent the whole body. A body that is much too long
+/// is cut off.
+async fn drain(body: &mut Body) {
+    let mut drained = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        drained += frame.data_ref().map_or(0, Bytes::len);
+        if drained > DRAINED_BYTES_MAX {
+            return;
+        }
+    }
 }
 
 fn broken_off(error: &axum::Error) -> Problem {
@@ -107,7 +123,7 @@ fn too_many() -> Problem {
 fn too_large() -> Problem {
     Problem::new(
         problem::PAYLOAD_TOO_LARGE,
-        "a body may be 10 MB long: add large content in parts, as artifacts",
+        "The body is longer than 10 MB. Add large content as artifacts of at most 10 MB each, and name them in `file` blocks.",
     )
 }
 

@@ -12,7 +12,7 @@ use crate::http::lists::{Params, page};
 use crate::http::owner::Caller;
 use crate::http::problem::Problem;
 use crate::http::prompts::wait_of;
-use crate::http::{Shared, answered, json, precondition, reach, wait};
+use crate::http::{Asked, Shared, answered, json, precondition, reach, wait};
 use crate::ids::{UserId, is_plain};
 use crate::store::HeadQuery;
 use crate::turn::admission::conversation::{NewConversation, create_conversation};
@@ -100,7 +100,7 @@ pub(crate) async fn read(
     State(api): State<Shared>,
     caller: Caller,
     Path(id): Path<String>,
-    OriginalUri(uri): OriginalUri,
+    Asked { uri, headers }: Asked,
 ) -> Answered {
     let wait = wait_of(&uri)?;
     let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
@@ -108,8 +108,12 @@ pub(crate) async fn read(
         Some(wait) => wait::conversation(&api.world, &key, wait).await?,
         None => current_view(&api.world, &key).await?,
     };
+    let etag = etag_of(&head);
+    if precondition::is_unchanged(&headers, &etag) {
+        return Ok(precondition::not_modified(&etag));
+    }
     let mut response = json(StatusCode::OK, &view);
-    if let Ok(etag) = HeaderValue::from_str(&etag_of(&head)) {
+    if let Ok(etag) = HeaderValue::from_str(&etag) {
         response.headers_mut().insert(ETAG, etag);
     }
     Ok(response)
@@ -171,10 +175,8 @@ pub(crate) async fn list_messages(
     let (key, head) = reach::to_read(&api, &caller, (&id, &uri)).await?;
     let params = Params::of(&uri);
     let binding = format!("messages {key} {}", head.incarnation);
-    let (from, limit) = (params.position(&binding)?, params.limit()?);
-    let all = messages(&api.world, &head).await?;
-    let items: Vec<&Value> = all.iter().skip(from).take(limit).collect();
-    let next = (from + limit < all.len()).then(|| (from + limit).to_string());
+    let (after, limit) = (params.continuation(&binding)?, params.limit()?);
+    let (items, next) = messages(&api.world, &head, after.as_deref(), limit).await?;
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 

@@ -65,7 +65,7 @@ pub(crate) async fn stream(
     };
     if after > head.event_seq {
         return Err(Problem::bad_request(format!(
-            "the newest event has the number {}: begin there or before",
+            "The newest event has number {}. Start after that number or an earlier one.",
             head.event_seq
         )));
     }
@@ -75,7 +75,7 @@ pub(crate) async fn stream(
         (_, None) => Until::Closed,
         (_, Some(_)) => return Err(Problem::bad_request("`until` is `settled`")),
     };
-    let is_over = after == head.event_seq && after > 0;
+    let is_over = after == head.event_seq;
     if until == Until::Settled && is_over && is_settled(&api.world, &head).await? {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
@@ -86,7 +86,7 @@ pub(crate) async fn stream(
 
 fn full() -> Problem {
     let detail = format!(
-        "this instance serves {STREAMS_MAX} streams of events, as many as it can: connect again soon, another instance may have room"
+        "This instance already serves {STREAMS_MAX} event streams, its limit. Connect again after `Retry-After` seconds."
     );
     Problem::new(problem::UNAVAILABLE, detail).with_header(RETRY_AFTER, "5")
 }

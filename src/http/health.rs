@@ -1,4 +1,4 @@
-//! Health: whether store and queues answer, asked at most every 30 s; and the agents there are.
+//! Health: whether the store can be written and the queues answer, checked at most every 30 s; and the list of agents.
 
 use std::time::Duration;
 
@@ -11,20 +11,23 @@ use serde_json::json;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
+use crate::agent::raw::RawJson;
 use crate::agents::Agent;
 use crate::http::owner::Caller;
 use crate::http::problem::{Problem, chain};
 use crate::http::{Api, Shared};
 use crate::ids::TenantId;
 use crate::queue::TURNS;
-use crate::store::{Freshness, Partition};
+use crate::store::{Document, Freshness, Kind, Partition, StoreError, Write};
 use crate::turn::World;
 
-/// How old an answer may be.
+/// Age up to which a check is reused.
 const FRESH_FOR: Duration = Duration::from_secs(30);
+/// Tenant and id of the document that a check writes.
+const ID: &str = "health";
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The last look, and when it was; the lock makes many askers look once.
+/// The last check, and when it was made; the lock makes concurrent requests share one check.
 #[derive(Default)]
 pub(crate) struct Health(Mutex<Option<(Duration, bool)>>);
 
@@ -37,16 +40,39 @@ impl Health {
         {
             return is_well;
         }
-        let is_well = look(world).await;
+        let is_well = check(world).await;
         *last = Some((now, is_well));
         is_well
     }
 }
 
-async fn look(world: &World) -> bool {
-    let partition = Partition::Scope(TenantId::new("health"));
-    let store =
-        tokio::time::timeout(PATIENCE, world.store.read(&partition, "health", Freshness::Any));
+/// Writes one small document: a full disk or a read-only account still answers reads.
+async fn write(world: &World) -> Result<(), StoreError> {
+    let partition = Partition::Scope(TenantId::new(ID));
+    let now = world.clock.now();
+    let document = Document {
+        id: ID.to_owned(),
+        kind: Kind::Scope,
+        body: RawJson::of(&json!({"checkedAt": now.to_string()})),
+        due: None,
+        created_at: None,
+        state: None,
+        ttl: None,
+    };
+    let found = world.store.read(&partition, ID, Freshness::Any).await?;
+    let write = match found {
+        Some(_) => Write::Replace(document, None),
+        None => Write::Create(document),
+    };
+    match world.store.write(&partition, vec![write]).await {
+        // Another instance checks at the same time.
+        Ok(_) | Err(StoreError::Conflict) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn check(world: &World) -> bool {
+    let store = tokio::time::timeout(PATIENCE, write(world));
     let queue = tokio::time::timeout(PATIENCE, world.queue.length(TURNS));
     let (store, queue) = tokio::join!(store, queue);
     let store = match store {
@@ -61,7 +87,7 @@ async fn look(world: &World) -> bool {
     };
     for (what, fault) in [("store", &store), ("queue", &queue)] {
         if let Some(fault) = fault {
-            tracing::error!("the {what} is not well: {fault}");
+            tracing::error!(error = %fault, "{what} check failed");
         }
     }
     store.is_none() && queue.is_none()
@@ -92,7 +118,7 @@ pub(crate) async fn health(State(api): State<Shared>) -> Response {
 pub(crate) struct AgentView {
     name: String,
     description: String,
-    /// As the agent's file has it; absent: the app's default.
+    /// The model id or tier that its prompts use; absent: its file cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     tools: Vec<String>,
@@ -128,12 +154,15 @@ pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Respo
 }
 
 fn agent_view(api: &Api, agent: &Agent) -> AgentView {
-    let model = agent.settings.model.clone();
-    let problem = model.as_deref().and_then(|model| api.world.model.record(model).err());
+    let model = agent.settings.model.as_deref().unwrap_or(crate::agent::settings::MODEL);
+    let pause = api.world.brakes.of_agent(&agent.name);
+    let paused = pause
+        .map(|on| format!("Paused by TURNWHEEL_PAUSED (`{on}`): prompts are accepted and wait."));
+    let problem = api.world.model.record(model).err().or(paused);
     AgentView {
         name: agent.name.clone(),
         description: agent.description.clone(),
-        model,
+        model: Some(model.to_owned()),
         tools: agent.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
         revision: Some(agent.revision.clone()),
         available: problem.is_none(),

@@ -1,5 +1,7 @@
 //! Approval links: the token in the address is the only credential. Looking never decides.
 
+use std::collections::HashSet;
+
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -8,11 +10,11 @@ use http::{HeaderMap, StatusCode};
 
 use crate::agent::raw::RawJson;
 use crate::agent::request::RequestKind;
-use crate::http::page::{Showing, page, seal};
+use crate::http::page::{self, Showing, page, seal};
 use crate::http::problem::{self, Problem};
 use crate::http::{Api, Shared, answered, body, json};
-use crate::turn::admission::Refusal;
 use crate::turn::admission::decide::{Decider, Said, decide};
+use crate::turn::admission::{Fault, Refusal};
 use crate::turn::views::approvals::{Approval, SettledView, approval};
 use crate::turn::views::load;
 
@@ -27,7 +29,9 @@ pub(crate) async fn look(
     Path(token): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    seal(shown(&api, &token, wants_page(&headers)).await.unwrap_or_else(Problem::into_response))
+    let is_page = wants_page(&headers);
+    let outcome = shown(&api, &token, is_page).await;
+    seal(outcome.unwrap_or_else(|problem| failed(problem, is_page)))
 }
 
 /// Decide by a link: a form of its page, or JSON.
@@ -45,7 +49,12 @@ pub(crate) async fn settle(
 ) -> Response {
     let is_page = wants_page(&headers);
     let outcome = settled(&api, &token, (&headers, body), is_page).await;
-    seal(outcome.unwrap_or_else(Problem::into_response))
+    seal(outcome.unwrap_or_else(|problem| failed(problem, is_page)))
+}
+
+/// Browsers get a page, programs the problem itself.
+fn failed(problem: Problem, is_page: bool) -> Response {
+    if is_page { page::problem_page(problem) } else { problem.into_response() }
 }
 
 /// Browsers say that they want HTML; whoever says nothing is a program.
@@ -58,9 +67,11 @@ fn wants_page(headers: &HeaderMap) -> bool {
     })
 }
 
+const GONE: &str = "This approval link is not valid: it is incomplete, its time is over, or the conversation was deleted. Ask the sender for a new link.";
+
 /// Forged, of a conversation that is gone, or not decided by links: all the same to who holds it.
 async fn behind(api: &Api, token: &str) -> Result<Approval, Problem> {
-    let gone = || Problem::not_found("approval");
+    let gone = || Problem::new(problem::NOT_FOUND, GONE);
     let claims = api.keys.verify(token).ok_or_else(gone)?;
     let (head, _) = load::find_head(&api.world, &claims.key).await?.ok_or_else(gone)?;
     let found = approval(&api.world, &head, &claims.request_id).await?.ok_or_else(gone)?;
@@ -147,11 +158,15 @@ async fn said(
     if essence != "application/x-www-form-urlencoded" {
         return Err(Problem::new(
             problem::UNSUPPORTED_MEDIA_TYPE,
-            "send the decision as application/json or as a form",
+            "Send the decision as application/json or as a form.",
         ));
     }
     let mut said = Said { decision: String::new(), reason: None, value: None };
+    let mut seen = HashSet::new();
     for (name, value) in url::form_urlencoded::parse(&bytes) {
+        if !seen.insert(name.clone()) {
+            return Err(twice(&name));
+        }
         match name.as_ref() {
             "decision" => said.decision = value.into_owned(),
             "reason" => {
@@ -166,6 +181,12 @@ async fn said(
         said.value = None;
     }
     Ok(said)
+}
+
+fn twice(name: &str) -> Problem {
+    let name: String = name.chars().take(50).collect();
+    let detail = format!("The form has `{name}` more than once. Send each field once.");
+    Problem::bad_request(detail.clone()).with_faults(vec![Fault::at(format!("/{name}"), detail)])
 }
 
 /// A person types text; where JSON is expected and it is JSON, it is that.

@@ -1,24 +1,34 @@
-//! The page behind an approval link: plain, accessible, without a script. Looking at it decides nothing.
+//! The page behind an approval link: plain, accessible, without a script. Reading it decides nothing.
+
+mod arguments;
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, VARY};
 use http::{HeaderValue, StatusCode};
 use sha2::Digest as _;
 
-use crate::agent::request::{Decision, Verdict};
+use crate::agent::request::{Decision, Effect, RequestKind, Verdict};
+use crate::clock::Timestamp;
+use crate::http::problem::Problem;
 use crate::turn::views::approvals::Approval;
+use arguments::spread;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}\
 h1{font-size:1.5rem}dt{font-weight:600;margin-top:.75rem}dd{margin:0}pre{background:#f4f4f4;border:1px solid #767676;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}\
 label{display:block;font-weight:600;margin:1rem 0 .25rem}textarea{width:100%;box-sizing:border-box;font:inherit}\
 button{font:inherit;padding:.6rem 1.2rem;margin:1rem .75rem 0 0;border:2px solid #1b1b1b;background:#fff;color:#1b1b1b;border-radius:.25rem;cursor:pointer}\
+button[value=approve]{background:#0b6b2e;border-color:#0b6b2e;color:#fff;font-weight:600}\
+button[value=reject]{border-color:#a4161a;color:#a4161a}\
+.note{border-left:.4rem solid #a4161a;padding:.25rem 1rem}\
 button:focus-visible,textarea:focus-visible{outline:3px solid #0a5fd6;outline-offset:2px}\
 [role=status],[role=alert]{border-left:.4rem solid #0a5fd6;padding:.5rem 1rem;background:#eef4ff}";
+
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = base64::engine::general_purpose::STANDARD.encode(sha2::Sha256::digest(STYLE));
@@ -40,9 +50,7 @@ pub(crate) enum Showing<'a> {
 pub(crate) fn page(status: StatusCode, showing: &Showing<'_>) -> Response {
     let mut response = Response::new(Body::from(html(showing)));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    response.headers_mut().insert(CONTENT_TYPE, HTML);
     response
 }
 
@@ -70,17 +78,18 @@ fn html(showing: &Showing<'_>) -> String {
     };
     let mut body = format!("<h1>{}</h1>", escaped(&title));
     match showing {
-        Showing::Settled(approval, decision) => {
-            outcome(&mut body, decision);
-            if approval.replaced_by.is_some() {
-                body.push_str("<p role=\"status\">The tool changed after this decision, so the call has not run. It waits for a new decision under a new link.</p>");
-            }
-        }
+        Showing::Settled(_, decision) => outcome(&mut body, decision, approval),
         Showing::Expired(_) => {
-            body.push_str("<p role=\"status\">This approval expired. Nothing can be decided here any more.</p>");
+            body.push_str(
+                "<p role=\"status\">This approval expired. It can no longer be decided.</p>",
+            );
         }
         Showing::Refused(_, why) => {
-            let _ = write!(body, "<p role=\"alert\">This was not accepted: {}</p>", escaped(why));
+            let _ = write!(
+                body,
+                "<p role=\"alert\">The decision was not accepted: {}</p>",
+                escaped(why)
+            );
         }
         Showing::Open(_) => {}
     }
@@ -88,21 +97,45 @@ fn html(showing: &Showing<'_>) -> String {
     if let Showing::Open(approval) | Showing::Refused(approval, _) = showing {
         form(&mut body, approval);
     }
+    document(&title, &body)
+}
+
+fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
 <meta name=\"robots\" content=\"noindex\"><title>{}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>",
-        escaped(&title)
+        escaped(title)
     )
 }
 
-fn outcome(body: &mut String, decision: &Decision) {
-    let _ = write!(
-        body,
-        "<p role=\"status\">{} by {} at <time>{}</time>. Nothing more can be decided here.</p>",
-        said(decision.verdict),
-        escaped(&decision.decided_by),
-        decision.decided_at
-    );
+/// A problem for people: the status stays the same.
+pub(crate) fn problem_page(problem: Problem) -> Response {
+    let title = problem.kind.title;
+    let body =
+        format!("<h1>{}</h1><p role=\"alert\">{}</p>", escaped(title), escaped(&problem.detail));
+    let html = document(title, &body);
+    let mut response = problem.into_response();
+    *response.body_mut() = Body::from(html);
+    response.headers_mut().insert(CONTENT_TYPE, HTML);
+    response
+}
+
+fn outcome(body: &mut String, decision: &Decision, approval: &Approval) {
+    let at = time(decision.decided_at);
+    let sentence = match (decision.verdict, decision.decided_by.as_str()) {
+        (Verdict::Expired, _) => {
+            format!("Nobody decided in time, so the approval expired at {at}.")
+        }
+        (Verdict::Aborted, _) => format!("The prompt was aborted at {at}, before a decision."),
+        (verdict, "link") => format!("{} with an approval link at {at}.", said(verdict)),
+        (verdict, user) => format!("{} by {} at {at}.", said(verdict), escaped(user)),
+    };
+    let rest = if approval.replaced_by.is_some() {
+        "The tool changed after this decision, so the call needs a new approval. Open the newer link, or list the open approvals."
+    } else {
+        "It can no longer be decided."
+    };
+    let _ = write!(body, "<p role=\"status\">{sentence} {rest}</p>");
     if let Some(reason) = &decision.reason {
         let _ = write!(body, "<dl><dt>Reason given</dt><dd>{}</dd></dl>", escaped(reason));
     }
@@ -111,78 +144,68 @@ fn outcome(body: &mut String, decision: &Decision) {
 fn facts(body: &mut String, approval: &Approval) {
     let request = &approval.request;
     body.push_str("<dl>");
-    let mut fact = |name: &str, value: &str| {
-        let _ = write!(body, "<dt>{name}</dt><dd>{}</dd>", escaped(value));
+    let mut fact = |name: &str, html: &str| {
+        let _ = write!(body, "<dt>{name}</dt><dd>{html}</dd>");
     };
-    fact("Why", &request.reason);
+    fact("Why", &escaped(&request.reason));
     if let Some(tool) = &request.tool {
-        fact("Tool", tool);
+        fact("Tool", &escaped(tool));
     }
-    fact("Asked at", &request.requested_at.to_string());
+    if let Some(effect) = request.effect {
+        fact("Effect", effect_text(effect));
+    }
+    fact("Agent", &escaped(&approval.agent));
+    fact("Requested by", &escaped(request.requested_by.as_str()));
+    fact("Requested at", &time(request.requested_at));
     if let Some(at) = request.expires_at {
-        fact("Expires at", &at.to_string());
+        fact("Expires at", &time(at));
     }
-    fact("Conversation", approval.key.conversation_id.as_str());
+    fact("Conversation", &escaped(approval.key.conversation_id.as_str()));
     body.push_str("</dl>");
     if let Some(arguments) = &approval.arguments {
-        // Pretty-printed only where that changes no digit of what is approved.
-        let text = arguments.text();
-        let _ = write!(body, "<h2>Arguments</h2><pre>{}</pre>", escaped(&spread(text)));
+        let text = spread(arguments.text());
+        let _ = write!(body, "<h2>Arguments</h2><pre>{}</pre>", escaped(&text));
     }
 }
 
-/// JSON text with a line per member; every other character stays as it is.
-fn spread(text: &str) -> String {
-    let mut spread = String::with_capacity(text.len() * 2);
-    let mut depth = 0_usize;
-    let mut in_string = false;
-    let mut is_escaped = false;
-    for letter in text.chars() {
-        if in_string {
-            spread.push(letter);
-            in_string = is_escaped || letter != '"';
-            is_escaped = letter == '\\' && !is_escaped;
-            continue;
-        }
-        match letter {
-            '"' => {
-                in_string = true;
-                spread.push(letter);
-            }
-            '{' | '[' => {
-                depth += 1;
-                spread.push(letter);
-                line(&mut spread, depth);
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut spread, depth);
-                spread.push(letter);
-            }
-            ',' => {
-                spread.push(letter);
-                line(&mut spread, depth);
-            }
-            ':' => spread.push_str(": "),
-            letter if letter.is_whitespace() => {}
-            letter => spread.push(letter),
-        }
+fn effect_text(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Read => "Reads only.",
+        Effect::Idempotent => "Changes something. A repeat changes nothing more.",
+        Effect::Write => "Changes something. This cannot be undone here.",
     }
-    spread
 }
 
-fn line(text: &mut String, depth: usize) {
-    text.push('\n');
-    text.extend(std::iter::repeat_n("  ", depth.min(32)));
+/// Readable, and exact for programs. Without a script the reader's own time zone is unknown.
+fn time(at: Timestamp) -> String {
+    let millis = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let text = millis.map(|time| time.strftime("%-d %B %Y, %H:%M UTC").to_string());
+    format!("<time datetime=\"{at}\">{}</time>", text.unwrap_or_else(|| at.to_string()))
 }
+
+/// Explains the decisions about a write whose response was lost.
+const OUTCOMES: &str = "<div class=\"note\"><p>The request was sent, and its response was lost. Check the other system first.</p>\
+<ul><li><b>It happened</b>: the agent continues with it as done.</li>\
+<li><b>It did not happen</b>: the agent reads that the call failed.</li>\
+<li><b>Try it again</b>: the same request is sent once more. If the first one arrived, this may do it twice, \
+unless the other system recognises its <code>Idempotency-Key</code>.</li></ul></div>";
 
 fn form(body: &mut String, approval: &Approval) {
     let decisions = approval.request.kind.decisions();
     // Without `action` the form goes to the page's own address, which nobody has to repeat here.
     body.push_str("<form method=\"post\">");
-    if decisions.iter().any(|verdict| matches!(verdict, Verdict::Answer | Verdict::Happened)) {
-        body.push_str(
-            "<label for=\"value\">Answer</label><textarea id=\"value\" name=\"value\" rows=\"3\"></textarea>",
+    if approval.request.kind == RequestKind::Outcome {
+        body.push_str(OUTCOMES);
+    }
+    let label = decisions.iter().find_map(|verdict| match verdict {
+        Verdict::Answer => Some("Answer"),
+        Verdict::Happened => Some("Response of the tool (optional, for “It happened”)"),
+        _ => None,
+    });
+    if let Some(label) = label {
+        let _ = write!(
+            body,
+            "<label for=\"value\">{label}</label><textarea id=\"value\" name=\"value\" rows=\"3\"></textarea>",
         );
     }
     if let Some(budget) = &approval.request.budget {
@@ -225,10 +248,10 @@ fn said(verdict: Verdict) -> &'static str {
         Verdict::Reject => "Rejected",
         Verdict::Happened => "Settled: it happened",
         Verdict::DidNotHappen => "Settled: it did not happen",
-        Verdict::Again => "Settled: tried again",
+        Verdict::Again => "Settled: try it again",
         Verdict::Answer => "Answered",
         Verdict::Expired => "Expired",
-        Verdict::Aborted => "Stopped",
+        Verdict::Aborted => "Aborted",
     }
 }
 
@@ -250,8 +273,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::agent::raw::RawJson;
-    use crate::agent::request::{Request, RequestKind};
-    use crate::clock::Timestamp;
+    use crate::agent::request::Request;
     use crate::ids::{ConversationId, ConversationKey, PromptId, RequestId, TenantId, UserId};
 
     fn approval() -> Approval {
@@ -261,6 +283,8 @@ mod tests {
                 user: UserId::new("u"),
                 conversation_id: ConversationId::new("c1"),
             },
+            agent: "clerk".to_owned(),
+            replaced_by: None,
             request: Request {
                 id: RequestId::new("rq_1"),
                 kind: RequestKind::Tool,
@@ -270,7 +294,7 @@ mod tests {
                 call: None,
                 tool_call_id: None,
                 tool: Some("send_payment".to_owned()),
-                effect: None,
+                effect: Some(Effect::Write),
                 binding: None,
                 budget: None,
                 schema: None,
@@ -284,7 +308,6 @@ mod tests {
                 RawJson::from_text(r#"{"to":"a, {b}\"","amount":250.00000000000000001}"#).unwrap(),
             ),
             decision: None,
-            replaced_by: None,
         }
     }
 
@@ -298,8 +321,52 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_or_expired_page_has_no_form() {
+    fn page_names_agent_requester_effect_and_readable_times() {
+        let html = html(&Showing::Open(&approval()));
+        for part in [
+            "<dt>Agent</dt><dd>clerk</dd>",
+            "<dt>Requested by</dt><dd>u</dd>",
+            "cannot be undone",
+            "<time datetime=\"1970-01-01T00:00:00.000Z\">1 January 1970, 00:00 UTC</time>",
+        ] {
+            assert!(html.contains(part), "{part} is missing in {html}");
+        }
+    }
+
+    #[test]
+    fn unknown_outcome_page_warns_of_doing_it_twice() {
         let mut approval = approval();
+        approval.request.kind = RequestKind::Outcome;
+        let html = html(&Showing::Open(&approval));
+        assert!(html.contains("this may do it twice"), "{html}");
+        assert!(html.contains("Response of the tool (optional"), "{html}");
+    }
+
+    #[test]
+    fn settled_page_says_how_it_ended() {
+        let mut approval = approval();
+        let decision = |verdict, by: &str| Decision {
+            request_id: RequestId::new("rq_1"),
+            verdict,
+            reason: None,
+            value: None,
+            decided_by: by.to_owned(),
+            decided_at: Timestamp(0),
+        };
+        let expired = decision(Verdict::Expired, "expiry");
+        let page = html(&Showing::Settled(&approval, &expired));
+        assert!(page.contains("Nobody decided in time") && !page.contains("by expiry"), "{page}");
+        let approved = decision(Verdict::Approve, "ann");
+        let page = html(&Showing::Settled(&approval, &approved));
+        assert!(page.contains("Approved by ann at") && page.contains("no longer"), "{page}");
+        approval.replaced_by = Some(RequestId::new("rq_2"));
+        let page = html(&Showing::Settled(&approval, &approved));
+        assert!(page.contains("The tool changed after this decision"), "{page}");
+    }
+
+    #[test]
+    fn a_settled_or_expired_page_has_no_form() {
+        let approval = approval();
         let decision = Decision {
             request_id: RequestId::new("rq_1"),
             verdict: Verdict::Approve,
@@ -309,20 +376,10 @@ mod tests {
             decided_at: Timestamp(0),
         };
         let settled = html(&Showing::Settled(&approval, &decision));
-        assert!(settled.contains("Approved by link at") && !settled.contains("<form"));
-        assert!(!settled.contains("The tool changed"), "{settled}");
-        approval.replaced_by = Some(RequestId::new("rq_2"));
-        let replaced = html(&Showing::Settled(&approval, &decision));
-        assert!(replaced.contains("The tool changed after this decision"), "{replaced}");
+        assert!(
+            settled.contains("Approved with an approval link at") && !settled.contains("<form")
+        );
         let expired = html(&Showing::Expired(&approval));
         assert!(expired.contains("This approval expired") && !expired.contains("<form"));
-    }
-
-    #[test]
-    fn spreading_json_changes_nothing_but_blanks() {
-        let text = r#"{"a,b":[1.50,{"c":"\\\""},[]],"d":"}"}"#;
-        let back: serde_json::Value = serde_json::from_str(&spread(text)).unwrap();
-        assert_eq!(back, serde_json::from_str::<serde_json::Value>(text).unwrap());
-        assert!(spread(text).contains("1.50"));
     }
 }

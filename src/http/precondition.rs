@@ -1,9 +1,11 @@
-//! Preconditions: `If-Match` of changes, `Range` and `If-Range` of downloads.
+//! Preconditions: `If-Match` of changes, `If-None-Match` of reads, `Range` and `If-Range` of downloads.
 
 use std::ops::Range;
 
-use http::HeaderMap;
-use http::header::{IF_MATCH, IF_RANGE, RANGE};
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 /// Whether `If-Match` lets a change of that version pass; without the header everything passes.
 pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
@@ -14,6 +16,25 @@ pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
     values
         .filter_map(|value| value.to_str().ok())
         .any(|text| text.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag))
+}
+
+/// Whether the client has that version already; comparison is weak (RFC 9110 §13.1.2).
+pub(crate) fn is_unchanged(headers: &HeaderMap, etag: &str) -> bool {
+    headers
+        .get_all(IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|text| text.split(',').map(str::trim))
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
+pub(crate) fn not_modified(etag: &str) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    if let Ok(etag) = HeaderValue::from_str(etag) {
+        response.headers_mut().insert(ETAG, etag);
+    }
+    response
 }
 
 /// Which bytes a download is of.
@@ -27,7 +48,7 @@ pub(crate) enum Wanted {
 
 /// RFC 9110 §14: one range is honoured; several, other units and what is no range are passed over.
 pub(crate) fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
-    let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let Some(range) = text(RANGE) else { return Wanted::Whole };
     if text(IF_RANGE).is_some_and(|tag| tag.trim() != etag) {
         return Wanted::Whole;
@@ -82,6 +103,20 @@ mod tests {
             assert_eq!(is_wanted(&headers(&[(IF_MATCH, given)]), "\"a-2\""), passes, "{given}");
         }
         assert!(is_wanted(&HeaderMap::new(), "\"a-2\""));
+    }
+
+    #[test]
+    fn known_versions_are_unchanged() {
+        for (given, is_known) in [
+            ("\"a-2\"", true),
+            ("W/\"a-2\"", true),
+            ("*", true),
+            ("\"x\", \"a-2\"", true),
+            ("\"a-1\"", false),
+        ] {
+            assert_eq!(is_unchanged(&headers(&[(IF_NONE_MATCH, given)]), "\"a-2\""), is_known);
+        }
+        assert!(!is_unchanged(&HeaderMap::new(), "\"a-2\""));
     }
 
     #[test]

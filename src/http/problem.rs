@@ -16,7 +16,7 @@ use crate::telemetry::{fault as trace_fault, trace};
 use crate::turn::admission::{Fault, Refusal};
 use crate::turn::faults;
 
-/// What a problem is called, its title and status.
+/// Name of a problem type, with its title and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub name: &'static str,
@@ -31,27 +31,29 @@ macro_rules! kinds {
 }
 
 kinds! {
-    BAD_REQUEST "bad-request" "The request cannot be understood" BAD_REQUEST;
-    UNAUTHORIZED "unauthorized" "Nobody is signed in" UNAUTHORIZED;
-    FORBIDDEN "forbidden" "This is not yours to do" FORBIDDEN;
-    NOT_FOUND "not-found" "There is no such thing" NOT_FOUND;
-    METHOD_NOT_ALLOWED "method-not-allowed" "This route does not take that method" METHOD_NOT_ALLOWED;
-    TOO_SLOW "request-timeout" "The request came too slowly" REQUEST_TIMEOUT;
-    CONFLICT "conflict" "It does not fit what is there" CONFLICT;
-    ALREADY_PROCESSING "already-processing" "A prompt has not ended" CONFLICT;
-    ALREADY_DECIDED "already-decided" "It was decided before" CONFLICT;
-    EFFECT_IN_FLIGHT "effect-in-flight" "A write is under way" CONFLICT;
-    APPROVAL_EXPIRED "approval-expired" "The approval expired" GONE;
-    PRECONDITION_FAILED "precondition-failed" "It has changed" PRECONDITION_FAILED;
-    PAYLOAD_TOO_LARGE "payload-too-large" "The request is too large" PAYLOAD_TOO_LARGE;
-    UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "The body is of the wrong type" UNSUPPORTED_MEDIA_TYPE;
-    RANGE_NOT_SATISFIABLE "range-not-satisfiable" "There are no such bytes" RANGE_NOT_SATISFIABLE;
-    KEY_REUSED "idempotency-key-reused" "The idempotency key was used before" UNPROCESSABLE_ENTITY;
-    RATE_LIMITED "rate-limited" "Too many requests" TOO_MANY_REQUESTS;
-    INTERNAL "internal" "Something went wrong on our side" INTERNAL_SERVER_ERROR;
-    UNAVAILABLE "unavailable" "Try again soon" SERVICE_UNAVAILABLE;
+    BAD_REQUEST "bad-request" "Bad Request" BAD_REQUEST;
+    UNAUTHORIZED "unauthorized" "Unauthorized" UNAUTHORIZED;
+    FORBIDDEN "forbidden" "Forbidden" FORBIDDEN;
+    NOT_FOUND "not-found" "Not Found" NOT_FOUND;
+    METHOD_NOT_ALLOWED "method-not-allowed" "Method Not Allowed" METHOD_NOT_ALLOWED;
+    TOO_SLOW "request-timeout" "Request Timeout" REQUEST_TIMEOUT;
+    CONFLICT "conflict" "Conflict" CONFLICT;
+    ALREADY_PROCESSING "already-processing" "Conflict" CONFLICT;
+    ALREADY_DECIDED "already-decided" "Conflict" CONFLICT;
+    EFFECT_IN_FLIGHT "effect-in-flight" "Conflict" CONFLICT;
+    APPROVAL_EXPIRED "approval-expired" "Gone" GONE;
+    PRECONDITION_FAILED "precondition-failed" "Precondition Failed" PRECONDITION_FAILED;
+    PAYLOAD_TOO_LARGE "payload-too-large" "Content Too Large" PAYLOAD_TOO_LARGE;
+    UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "Unsupported Media Type" UNSUPPORTED_MEDIA_TYPE;
+    RANGE_NOT_SATISFIABLE "range-not-satisfiable" "Range Not Satisfiable" RANGE_NOT_SATISFIABLE;
+    KEY_REUSED "idempotency-key-reused" "Unprocessable Content" UNPROCESSABLE_ENTITY;
+    RATE_LIMITED "rate-limited" "Too Many Requests" TOO_MANY_REQUESTS;
+    INTERNAL "internal" "Internal Server Error" INTERNAL_SERVER_ERROR;
+    UNAVAILABLE "unavailable" "Service Unavailable" SERVICE_UNAVAILABLE;
 }
 
+pub(crate) const NO_ROUTE: &str = "No such route. GET /api/openapi.json lists all routes.";
+const UNEXPECTED: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
 const CONTENT: &str = "application/problem+json";
 /// What a client that hears no better waits.
 const RETRY_AFTER_SECONDS: u64 = 2;
@@ -87,12 +89,13 @@ impl Problem {
     /// Whoever asks goes too fast; the next request is let through after `wait`.
     pub fn too_fast(wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        let detail = format!("you ask faster than you may: try again in {seconds} s");
+        let detail =
+            format!("The request rate exceeds TURNWHEEL_RATE_LIMITS. Try again in {seconds} s.");
         Self::new(RATE_LIMITED, detail).retry_after(seconds)
     }
 
     pub fn not_found(what: &str) -> Self {
-        Self::new(NOT_FOUND, format!("there is no such {what}"))
+        Self::new(NOT_FOUND, format!("The {what} does not exist, or belongs to another user."))
     }
 
     #[must_use]
@@ -249,20 +252,37 @@ pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Ne
         } else {
             tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, "{}", problem.detail);
         }
-        // Whatever else the answer says (what may be cached, which methods there are) stays.
-        let said = std::mem::take(response.headers_mut());
-        response = problem.response(&problem.body(Some(&instance), Some(&trace_id)));
+        // A page for people stays as it is.
+        if !is_page(&response) {
+            response = complete(&problem, response, (&instance, &trace_id));
+        }
         if let Some(fault) = problem.more.fault {
             response.extensions_mut().insert(fault);
-        }
-        for (name, value) in &said {
-            if name != CONTENT_TYPE && name != CONTENT_LENGTH {
-                response.headers_mut().insert(name, value.clone());
-            }
         }
     }
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+fn is_page(response: &Response) -> bool {
+    let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|text| text.starts_with("text/html"))
+}
+
+/// With what only the edge knows. Other headers of the response stay: caching, CORS, `Allow`.
+fn complete(
+    problem: &Problem,
+    mut response: Response,
+    (instance, trace_id): (&str, &str),
+) -> Response {
+    let headers = std::mem::take(response.headers_mut());
+    let mut complete = problem.response(&problem.body(Some(instance), Some(trace_id)));
+    for (name, value) in &headers {
+        if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+            complete.headers_mut().insert(name, value.clone());
+        }
+    }
+    complete
 }
 
 /// The problem that a handler answered, or one for what the framework refused by itself.
@@ -278,14 +298,17 @@ fn problem_of(response: &Response) -> Option<Problem> {
         return None;
     }
     let (kind, detail) = match status {
-        StatusCode::METHOD_NOT_ALLOWED => (METHOD_NOT_ALLOWED, "use one of the methods in Allow"),
-        StatusCode::NOT_FOUND => (NOT_FOUND, "there is no such route"),
-        StatusCode::PAYLOAD_TOO_LARGE => (PAYLOAD_TOO_LARGE, "a body may be 10 MB long"),
-        StatusCode::UNSUPPORTED_MEDIA_TYPE => (UNSUPPORTED_MEDIA_TYPE, "send application/json"),
-        status if status.is_client_error() => {
-            (BAD_REQUEST, "the path or the headers cannot be read")
+        StatusCode::METHOD_NOT_ALLOWED => (
+            METHOD_NOT_ALLOWED,
+            "The route does not support this method. Use one of the methods in `Allow`.",
+        ),
+        StatusCode::NOT_FOUND => (NOT_FOUND, NO_ROUTE),
+        StatusCode::PAYLOAD_TOO_LARGE => (PAYLOAD_TOO_LARGE, "The body is longer than 10 MB."),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            (UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json.")
         }
-        _ => (INTERNAL, "something went wrong: try again, and tell an operator the trace id"),
+        status if status.is_client_error() => (BAD_REQUEST, "The path or a header is malformed."),
+        _ => (INTERNAL, UNEXPECTED),
     };
     Some(Problem::new(kind, detail))
 }
@@ -300,7 +323,7 @@ fn instance_of(path: &str) -> String {
 
 /// For a handler that panicked: the message may hold anything, so nobody is shown it.
 pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
-    Problem::new(INTERNAL, "something went wrong: try again, and tell an operator the trace id")
+    Problem::new(INTERNAL, UNEXPECTED)
         .because("a request handler panicked".to_owned())
         .into_response()
 }

@@ -29,7 +29,10 @@ pub(crate) fn to_change(caller: &Caller, id: &str) -> Result<ConversationKey, Pr
 
 pub(crate) fn refuse_operator(caller: &Caller) -> Result<(), Problem> {
     if caller.is_operator() {
-        return Err(Problem::new(problem::FORBIDDEN, "an operator reads and changes nothing"));
+        return Err(Problem::new(
+            problem::FORBIDDEN,
+            "The role Turnwheel.Operator only reads. Send the request without that role.",
+        ));
     }
     Ok(())
 }
@@ -84,7 +87,7 @@ async fn others(
         (Some(key), None) => Ok(key),
         (Some(_), Some(_)) => Err(Problem::new(
             problem::CONFLICT,
-            "several people have a conversation of that id: say whose with ?userId=",
+            "Several users have a conversation with this id. Select one with `?userId=`.",
         )),
     }
 }

@@ -48,7 +48,10 @@ pub(crate) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> Answered {
     if !caller.is_operator() {
-        return Err(Problem::new(problem::FORBIDDEN, "only an operator sees the tenant's work"));
+        return Err(Problem::new(
+            problem::FORBIDDEN,
+            "This route requires the role Turnwheel.Operator.",
+        ));
     }
     let params = Params::of(&uri);
     let stuck = params.number("stuck", 0, STUCK_MAX)?;

@@ -83,37 +83,40 @@ impl Fault {
 /// Why a request was not accepted; nothing of it was kept.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    #[error("there is no such {0}")]
+    #[error("The {0} does not exist, or belongs to another user.")]
     NotFound(&'static str),
     /// Never empty.
     #[error("{}", listed(.0))]
     Invalid(Vec<Fault>),
     #[error("{detail}")]
     Conflict { detail: String, retry_after: Option<Duration> },
-    /// In the sources' words: what they say differs with what was asked.
-    #[error("{said} Prompt {prompt_id} has not ended.")]
-    AlreadyProcessing { prompt_id: PromptId, said: &'static str },
-    /// What was to be changed waits no longer: the input as it is now.
-    #[error("{detail}: it waits no longer, so it cannot be changed or taken back")]
+    #[error("A prompt is already running in this conversation ({prompt_id}). {}", .intent.remedy())]
+    AlreadyProcessing { prompt_id: PromptId, intent: Intent },
+    /// The input is no longer queued: `input` is its current view.
+    #[error("{detail}, so it can no longer be changed or removed.")]
     Landed { detail: String, input: RawJson },
     /// The settled approval.
-    #[error("it was decided otherwise before")]
+    #[error(
+        "This approval was already decided otherwise. `decision`, `decidedBy` and `decidedAt` show how."
+    )]
     AlreadyDecided(RawJson),
-    #[error("the approval expired{}", .at.map(|at| format!(" at {at}")).unwrap_or_default())]
+    #[error("The approval expired{}, so it can no longer be decided.", .at.map(|at| format!(" at {at}")).unwrap_or_default())]
     Expired { at: Option<Timestamp> },
     #[error("{0}")]
     Forbidden(String),
     #[error(
-        "the idempotency key was used before with another body: use a fresh key for a new request"
+        "The Idempotency-Key was already used with another body. Send a new key with a new request."
     )]
     KeyReused,
-    #[error("the write {effect_id} is under way: try again when its outcome is known")]
+    #[error("The write {effect_id} is running. Repeat the request when its outcome is known.")]
     EffectInFlight { effect_id: EffectId, retry_after: Duration },
-    #[error("the conversation has changed: read it again, its ETag is now {etag}")]
+    #[error(
+        "The resource changed since it was read. Read it again, and repeat the change with its current ETag {etag}."
+    )]
     PreconditionFailed { etag: String },
     #[error("{0}")]
     TooLarge(String),
-    #[error("{what} did not answer: try again with the same idempotency key")]
+    #[error("{what} did not respond. Repeat the request with the same Idempotency-Key.")]
     Unavailable {
         what: &'static str,
         #[source]
@@ -122,8 +125,26 @@ pub enum Refusal {
     /// The agent's file cannot be used.
     #[error("{0}")]
     AgentUnavailable(String),
-    #[error("the record of this conversation cannot be read: an operator has to look")]
+    #[error("The record of this conversation is damaged. An operator must inspect it.")]
     Corrupt(#[source] StoreError),
+}
+
+/// What was wanted of a conversation in which a prompt runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    Prompt,
+    Continue,
+}
+
+impl Intent {
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Prompt => {
+                "Send `mode: steer` to join it, `mode: followUp` to queue the input, or wait."
+            }
+            Self::Continue => "Wait until it ends, or abort it.",
+        }
+    }
 }
 
 fn listed(faults: &[Fault]) -> String {
@@ -138,7 +159,8 @@ impl Refusal {
 
     pub(crate) fn contended() -> Self {
         Self::Conflict {
-            detail: "others changed the conversation at the same moment: try again".to_owned(),
+            detail: "Other requests changed the conversation at the same time. Repeat the request."
+                .to_owned(),
             retry_after: Some(Duration::from_secs(1)),
         }
     }
@@ -151,7 +173,7 @@ impl From<StoreError> for Refusal {
             StoreError::Invalid(what) => Self::invalid("", what),
             StoreError::TooLarge(what) => Self::TooLarge(what),
             StoreError::Unavailable(source) => {
-                Self::Unavailable { what: "the store", source: Some(source) }
+                Self::Unavailable { what: "The store", source: Some(source) }
             }
             corrupt @ StoreError::Corrupt(_) => Self::Corrupt(corrupt),
         }
@@ -166,7 +188,7 @@ impl From<ArtifactError> for Refusal {
                 Self::TooLarge(format!("an artifact of {size} bytes is too large"))
             }
             ArtifactError::Unavailable(source) => {
-                Self::Unavailable { what: "the artifact store", source: Some(source) }
+                Self::Unavailable { what: "The artifact store", source: Some(source) }
             }
         }
     }

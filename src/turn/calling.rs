@@ -330,6 +330,7 @@ fn recorded(result: ToolResult) -> CallResult {
         structured: result.structured,
         usage: result.usage.map(Box::new),
         is_error: result.is_error,
+        rejected: None,
         terminate: result.terminate,
         outputs: result.outputs,
         workspace: result.workspace,

@@ -17,4 +17,5 @@ mod saying;
 mod stopping;
 mod strangers;
 mod streaming;
+mod views;
 mod why;

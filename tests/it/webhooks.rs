@@ -110,6 +110,9 @@ async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides()
     let said = body(hook);
     assert!(!hook.body.contains("Pay 250 to Ada"), "no prompt text in a webhook");
     let link = said["data"]["approval"]["url"].as_str().unwrap();
+    assert!(said["text"].as_str().unwrap().ends_with(link), "{said}");
+    assert_eq!(said["data"]["approvalId"], said["data"]["requestId"]);
+    assert_eq!(said["data"]["approval"]["toolName"], "send_payment");
     // Looking never decides.
     let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
     assert!(page.status().is_success());

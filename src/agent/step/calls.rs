@@ -205,9 +205,9 @@ pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
         tool_call_id: request.tool_call_id.clone(),
     }));
     let text = format!("{} {}", request.title, request.reason);
-    let data = json!({"promptId": request.prompt_id, "requestId": request.id, "approval": {
+    let data = json!({"promptId": request.prompt_id, "approvalId": request.id, "requestId": request.id, "approval": {
         "id": request.id, "kind": request.kind, "title": request.title, "reason": request.reason,
-        "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
+        "toolName": request.tool, "tool": request.tool, "toolCallId": request.tool_call_id, "effect": request.effect,
         "decisions": request.kind.decisions(), "requestedAt": request.requested_at.to_string(),
         "expiresAt": request.expires_at.map(|time| time.to_string()), "approvers": request.approvers,
     }});

@@ -187,7 +187,7 @@ fn usage_of_a_tool_counts_for_prompt_conversation_and_ledger() {
 fn imported_result_with_an_odd_usage_still_loads() {
     let odd = json!({"role": "toolResult", "toolCallId": "c", "toolName": "x", "content": [], "isError": false,
         "timestamp": 1, "usage": "none"});
-    let message: crate::agent::message::Message = serde_json::from_str(&odd.to_string()).unwrap();
-    let crate::agent::message::Message::ToolResult(result) = message else { panic!("{message:?}") };
+    let message: Message = serde_json::from_str(&odd.to_string()).unwrap();
+    let Message::ToolResult(result) = message else { panic!("{message:?}") };
     assert_eq!(result.usage, None);
 }

@@ -21,6 +21,8 @@ use crate::turn::views::load;
 
 /// Entries that one reader keeps.
 const KEPT_MAX: usize = 2_000;
+/// Entries before the end of a prompt among which its last response is looked up first.
+const TAIL: u64 = 16;
 
 /// What a reader of events has read of the conversation.
 #[derive(Debug)]
@@ -43,8 +45,8 @@ impl Filler {
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
             | EventBody::TurnStart(_)
-            | EventBody::SummarizationRetryFinished(_)
-            | EventBody::PromptCreated(_) => json!({}),
+            | EventBody::SummarizationRetryFinished(_) => json!({}),
+            EventBody::PromptCreated(_) => self.beginning(event),
             EventBody::AgentEnd(end) => {
                 json!({
                     "messages": self.messages(end.from_seq, end.to_seq),
@@ -109,11 +111,21 @@ impl Filler {
                 let from = output.call.map_or(output.seq, |call| call.answer.min(output.seq));
                 ranges.push((from, output.seq));
             }
-            EventBody::PromptCompleted(_) | EventBody::PromptError(_) => {
+            EventBody::PromptCreated(_)
+            | EventBody::PromptCompleted(_)
+            | EventBody::PromptError(_) => {
                 let (head, _) = load::head(&self.world, &self.key).await?;
                 let span =
                     head.prompts.iter().find(|span| Some(&span.id) == event.prompt_id.as_ref());
-                ranges.extend(span.and_then(|span| span.to_seq).map(|seq| (seq, seq)));
+                if let Some(span) = span {
+                    let is_end = !matches!(event.body, EventBody::PromptCreated(_));
+                    let to = span.to_seq.filter(|_| is_end).unwrap_or(span.from_seq);
+                    self.load(to.saturating_sub(TAIL).max(span.from_seq), to).await?;
+                    // The last response of a model lies further back after many results.
+                    if is_end && self.resolved_model(event).is_none() {
+                        ranges.push((span.from_seq, to));
+                    }
+                }
             }
             EventBody::AgentStart(_)
             | EventBody::AgentSettled(_)
@@ -123,7 +135,6 @@ impl Filler {
             | EventBody::SummarizationRetryScheduled(_)
             | EventBody::SummarizationRetryFinished(_)
             | EventBody::AutoRetryEnd(_)
-            | EventBody::PromptCreated(_)
             | EventBody::PromptApprovalRequested(_)
             | EventBody::PromptApprovalSettled(_)
             | EventBody::Other(_) => {}
@@ -262,6 +273,22 @@ impl Filler {
         Ok(members)
     }
 
+    fn beginning(&self, event: &Event) -> Value {
+        let begun = self.entries.values().find_map(|entry| {
+            let EntryBody::Prompt(prompt) = &entry.body else { return None };
+            (entry.base.prompt_id == event.prompt_id).then_some(prompt)
+        });
+        begun.map_or(json!({}), |prompt| json!({"source": prompt.source, "model": prompt.model}))
+    }
+
+    /// Of the last response that a model sent in that prompt.
+    fn resolved_model(&self, event: &Event) -> Option<&str> {
+        let of_prompt =
+            self.entries.values().rev().filter(|entry| entry.base.prompt_id == event.prompt_id);
+        let mut answers = of_prompt.filter_map(|entry| entry.body.message()?.as_assistant());
+        answers.find(|answer| answer.is_from_a_model()).map(|answer| answer.model.as_str())
+    }
+
     fn ending(&self, event: &Event) -> Value {
         let ended = self.entries.values().find_map(|entry| {
             let EntryBody::PromptEnd(end) = &entry.body else { return None };
@@ -269,6 +296,11 @@ impl Filler {
         });
         ended.map_or(json!({}), |end| {
             let mut members = json!({"state": end.state, "stopReason": end.stop_reason});
+            if let (Some(model), Some(members)) =
+                (self.resolved_model(event), members.as_object_mut())
+            {
+                members.insert("resolvedModel".to_owned(), json!(model));
+            }
             if let (Some(error), Some(members)) = (&end.error, members.as_object_mut()) {
                 members.insert("error".to_owned(), as_value(error));
             }

@@ -104,13 +104,19 @@ pub async fn decide(
     let request = &approval.request;
     if !who.is_named(key, request) {
         return Err(if who.owns(key) {
-            Refusal::Forbidden(format!("this is decided by: {}", request.approvers.join(", ")))
+            Refusal::Forbidden(format!(
+                "You are not an approver of this request. Its approvers are: {}.",
+                request.approvers.join(", ")
+            ))
         } else {
             Refusal::NotFound("approval")
         });
     }
     if who.is_excluded(request) {
-        return Err(Refusal::Forbidden("whoever asked for this may not decide it".to_owned()));
+        return Err(Refusal::Forbidden(
+            "The user who started the prompt may not decide this request. Ask another approver."
+                .to_owned(),
+        ));
     }
     let verdict = verdict(request.kind, &said.decision)?;
     check(request, verdict, &said)?;

@@ -13,11 +13,10 @@ use crate::turn::World;
 use crate::turn::admission::idempotency::{Idempotency, earlier};
 use crate::turn::admission::place::{Place, busy_with};
 use crate::turn::admission::prompt::{Disposition, Mode, Sender, accepted, keep, repeated};
-use crate::turn::admission::{Answer, Refusal};
+use crate::turn::admission::{Answer, Intent, Refusal};
 use crate::turn::views::load;
 
-/// The sources' (s3 §1.5).
-const BUSY: &str = "Agent is already processing. Wait for completion before continuing.";
+/// The texts of the source (s3 §1.5).
 const EMPTY: &str = "No messages to continue from";
 const ANSWERED: &str = "Cannot continue from message role: assistant";
 
@@ -45,7 +44,7 @@ pub async fn go_on(
         return repeated(world, key, &before, idempotency, sender.traceparent.as_deref()).await;
     }
     if let Some(prompt_id) = busy_with(world, &head).await? {
-        return Err(Refusal::AlreadyProcessing { prompt_id, said: BUSY });
+        return Err(Refusal::AlreadyProcessing { prompt_id, intent: Intent::Continue });
     }
     let is_answered = is_answered(world, &head).await?;
     if is_answered && !has_queued(world, key).await? {

@@ -73,12 +73,16 @@ async fn attempt(
 ) -> Result<Option<Answer>, Refusal> {
     let key = head.key();
     let now = world.clock.now();
-    let mut changed = head;
+    let mut changed = head.clone();
     let bodies = apply(world, &mut changed, patch)?;
     let entries: Vec<_> =
         bodies.into_iter().map(|body| append_entry(&mut changed, body, now)).collect();
-    changed.revision += 1;
-    changed.updated_at = now;
+    if !entries.is_empty()
+        || (&changed.settings, &changed.metadata) != (&head.settings, &head.metadata)
+    {
+        changed.revision += 1;
+        changed.updated_at = now;
+    }
     changed.commit_id = CommitId::new(world.ids.fresh());
     let body = RawJson::of(&conversation_view(world, &changed).await?);
     let answer = Answer {

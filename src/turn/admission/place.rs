@@ -5,13 +5,8 @@ use crate::agent::inbox::WhenIdle;
 use crate::ids::PromptId;
 use crate::turn::World;
 use crate::turn::admission::prompt::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
-use crate::turn::admission::{Refusal, SAYS_NOTHING};
+use crate::turn::admission::{Intent, Refusal, SAYS_NOTHING};
 use crate::turn::views::load;
-
-/// The sources' (s3 §1.3 and §1.7), which call `mode` otherwise.
-const BUSY: &str = "Agent is already processing. Specify streamingBehavior ('steer' or 'followUp') to queue the message. \
-     (Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion.) \
-     Here that is `mode`.";
 
 /// What is promised to whoever asked. Where it comes otherwise, since the prompt that it was to join ended before, the
 /// receipt says so.
@@ -42,7 +37,7 @@ pub(crate) async fn place(
     };
     match (mode, busy_with) {
         (Mode::Prompt, Some(prompt_id)) => {
-            Err(Refusal::AlreadyProcessing { prompt_id, said: BUSY })
+            Err(Refusal::AlreadyProcessing { prompt_id, intent: Intent::Prompt })
         }
         (Mode::Prompt | Mode::Steer | Mode::FollowUp, None) => Ok(when_idle(request, mode)),
         (Mode::Steer, Some(prompt_id)) => {

@@ -154,7 +154,10 @@ fn refuse_other_beginning(
     match &message.agent {
         Some(agent) if agent != &head.agent => Err(Refusal::invalid(
             "/agent",
-            format!("conversation `{}` is of the agent `{}`", head.conversation_id, head.agent),
+            format!(
+                "Conversation `{}` belongs to agent `{}`, and the message names `{agent}`. Leave `agent` out, or use another `conversationId`.",
+                head.conversation_id, head.agent
+            ),
         )),
         Some(_) | None => Ok(()),
     }

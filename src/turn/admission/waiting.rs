@@ -54,11 +54,11 @@ async fn changeable(world: &World, key: &ConversationKey, id: &str) -> Result<Fo
 fn too_late(receipt: &Receipt) -> Refusal {
     let detail = match (receipt.outcome, &receipt.prompt_id) {
         (Outcome::Landed, Some(prompt_id)) => {
-            format!("it landed in turn {} of prompt {prompt_id}", receipt.turn)
+            format!("The input joined prompt {prompt_id} in turn {}", receipt.turn)
         }
-        (Outcome::Landed, None) => format!("it landed in turn {}", receipt.turn),
-        (Outcome::Ignored, _) => "it was taken in, and changed nothing".to_owned(),
-        (Outcome::Cleared, _) => "it was taken back".to_owned(),
+        (Outcome::Landed, None) => format!("The input was applied in turn {}", receipt.turn),
+        (Outcome::Ignored, _) => "The input was applied without effect".to_owned(),
+        (Outcome::Cleared, _) => "The input was removed".to_owned(),
     };
     Refusal::Landed { detail, input: RawJson::of(&settled(receipt)) }
 }

@@ -95,12 +95,14 @@ impl Herald for Webhook {
 /// `{type, timestamp, data, text}`; an approval that a link may decide carries one.
 pub fn body_of(key: &ConversationKey, notice: &Notice, links: &LinkMaker) -> Value {
     let mut data = notice.data.value();
+    let mut text = notice.text.clone();
     if let Some(approval) = data.get_mut("approval").and_then(Value::as_object_mut)
         && let Some(url) = link_of(key, approval, links)
     {
+        text = format!("{text} {url}");
         approval.insert("url".to_owned(), Value::from(url));
     }
-    json!({"type": notice.kind, "timestamp": notice.at.to_string(), "data": data, "text": notice.text})
+    json!({"type": notice.kind, "timestamp": notice.at.to_string(), "data": data, "text": text})
 }
 
 fn link_of(

@@ -28,6 +28,8 @@ const PAGE: usize = 100;
 #[derive(Clone, Debug)]
 pub struct Approval {
     pub key: ConversationKey,
+    /// Name of the conversation's agent.
+    pub agent: String,
     pub request: Request,
     pub arguments: Option<RawJson>,
     pub decision: Option<Decision>,
@@ -55,6 +57,10 @@ pub struct ApprovalView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// `toolName` by its old name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(deprecated)]
     pub tool: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -133,6 +139,7 @@ fn view(key: &ConversationKey, request: &Request, arguments: Option<RawJson>) ->
         reason: request.reason.clone(),
         prompt_id: request.prompt_id.clone(),
         tool_call_id: request.tool_call_id.clone(),
+        tool_name: request.tool.clone(),
         tool: request.tool.clone(),
         arguments,
         effect: request.effect,
@@ -173,7 +180,8 @@ pub async fn approval(
     };
     let arguments = arguments_of(world, &key, &request).await?;
     let replaced_by = replacement(head, &request);
-    Ok(Some(Approval { key, request, arguments, decision, replaced_by }))
+    let agent = head.agent.clone();
+    Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
 }
 
 /// The open request about the same call as a decided one.
@@ -240,8 +248,15 @@ pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>,
     for request in &head.requests {
         if decided(world, &key, &request.id).await?.is_none() {
             let arguments = arguments_of(world, &key, request).await?;
-            let (key, request) = (key.clone(), request.clone());
-            pending.push(Approval { key, request, arguments, decision: None, replaced_by: None });
+            let (key, agent, request) = (key.clone(), head.agent.clone(), request.clone());
+            pending.push(Approval {
+                key,
+                agent,
+                request,
+                arguments,
+                decision: None,
+                replaced_by: None,
+            });
         }
     }
     Ok(pending)

@@ -184,11 +184,32 @@ fn whole(
 ///
 /// # Errors
 /// As the store's.
-pub async fn messages(world: &World, head: &Head) -> Result<Vec<Value>, Refusal> {
+/// Ends a page by the entry that it ended with: pages stay whole when the leaf moves between them.
+pub async fn messages(
+    world: &World,
+    head: &Head,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<Value>, Option<String>), Refusal> {
     let entries = load::all_entries(world, head).await?;
     let path = path(&entries, head.leaf_id.as_ref());
-    Ok(path.iter().filter_map(|entry| message_of(entry)).collect())
+    let begin = match after {
+        None => 0,
+        Some(after) => {
+            let last = path.iter().position(|entry| entry.base.entry_id.as_str() == after);
+            1 + last.ok_or_else(|| Refusal::invalid("?continuation", LEAF_MOVED))?
+        }
+    };
+    let mut rest = path
+        .iter()
+        .skip(begin)
+        .filter_map(|entry| Some((&entry.base.entry_id, message_of(entry)?)));
+    let page: Vec<_> = rest.by_ref().take(limit).collect();
+    let next = page.last().map(|(id, _)| id.to_string()).filter(|_| rest.next().is_some());
+    Ok((page.into_iter().map(|(_, message)| message).collect(), next))
 }
+
+const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
 
 /// What an entry says, as a message; others say nothing.
 pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
@@ -225,9 +246,23 @@ pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
     }
 }
 
-/// An entry with `id` in place of `entryId`.
+/// Members that have a public name beside the stored one: the object they are in, the stored name, the public name.
+const RENAMED: [(&str, &str, &str); 3] = [
+    ("", "user", "userId"),
+    ("/decision", "requestId", "approvalId"),
+    ("/request", "tool", "toolName"),
+];
+
+/// An entry with `id` in place of `entryId`, and with the names of the API beside older ones.
 pub fn entry_view(entry: &Entry) -> Value {
     let mut view = RawJson::of(entry).value();
+    for (at, stored, public) in RENAMED {
+        if let Some(members) = view.pointer_mut(at).and_then(Value::as_object_mut)
+            && let Some(value) = members.get(stored).cloned()
+        {
+            members.insert(public.to_owned(), value);
+        }
+    }
     if let Some(object) = view.as_object_mut() {
         let mut renamed = serde_json::Map::with_capacity(object.len());
         for (name, value) in std::mem::take(object) {

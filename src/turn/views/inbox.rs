@@ -71,7 +71,7 @@ pub struct WaitingView {
     pub deliver_as: Option<DeliverAs>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum InputState {
     Queued,

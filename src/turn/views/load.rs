@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use crate::agent::content::Content;
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, Source};
 use crate::agent::head::Head;
 use crate::agent::inbox::{InboxBody, InboxItem, Queue};
 use crate::agent::phase::Phase;
@@ -178,6 +178,7 @@ pub async fn of_id(
 pub struct Coming<'a> {
     pub prompt_id: &'a PromptId,
     pub user: &'a UserId,
+    pub source: Source,
     pub input: Option<&'a Content>,
     pub visible: bool,
     pub model: Option<&'a str>,
@@ -190,6 +191,7 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
             Some(Coming {
                 prompt_id: &prompt.prompt_id,
                 user: &prompt.user,
+                source: prompt.source,
                 input: prompt.input.as_ref(),
                 visible: prompt.visible,
                 model: prompt.model.as_deref(),
@@ -198,6 +200,7 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
         InboxBody::Continue(input) => Some(Coming {
             prompt_id: &input.prompt_id,
             user: &input.user,
+            source: Source::User,
             input: None,
             visible: true,
             model: None,
@@ -205,6 +208,7 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
         InboxBody::Custom(custom) if custom.trigger_turn => Some(Coming {
             prompt_id: &custom.prompt_id,
             user: &custom.user,
+            source: Source::User,
             input: None,
             visible: custom.message.display,
             model: None,

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::agent::entry::{Entry, EntryBody, PromptState, PromptStop};
+use crate::agent::entry::{Entry, EntryBody, PromptState, PromptStop, Source};
 use crate::agent::head::{Head, State};
 use crate::agent::inbox::{Outcome, Receipt};
 use crate::agent::receipt::{PromptReceipt, receipt as receipt_of};
 use crate::agent::usage::Usage;
 use crate::agent::view::{PromptView, prompt_view};
-use crate::ids::PromptId;
+use crate::ids::{PromptId, RequestId};
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::admission::idempotency::{Earlier, earlier};
-use crate::turn::views::approvals::pending;
+use crate::turn::views::approvals::{Approval, pending};
 use crate::turn::views::conversation::seen_state;
 use crate::turn::views::load::{self, Coming};
 
@@ -67,12 +67,19 @@ async fn taken_in(
     if has_schema(world, head) {
         view.read_result();
     }
+    show_pending(&mut view, head, &pending(world, head).await?);
+    Ok(Some(view))
+}
+
+/// A decision that no worker has applied yet counts already.
+fn show_pending(view: &mut PromptView, head: &Head, pending: &[Approval]) {
+    let is_open = |id: &RequestId| pending.iter().any(|approval| &approval.request.id == id);
+    view.pending_approval_ids.retain(is_open);
     if view.state == PromptState::WaitingForApproval
-        && seen_state(head, &pending(world, head).await?) != State::WaitingForApproval
+        && seen_state(head, pending) != State::WaitingForApproval
     {
         view.state = PromptState::Running;
     }
-    Ok(Some(view))
 }
 
 /// At least the entries of a prompt that has begun.
@@ -115,7 +122,12 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
     let model = coming.model.map(ToOwned::to_owned);
     PromptView {
         id: coming.prompt_id.clone(),
+        prompt_id: coming.prompt_id.clone(),
+        conversation_id: head.conversation_id.clone(),
         user_id: coming.user.clone(),
+        source: coming.source,
+        resolved_model: None,
+        pending_approval_ids: Vec::new(),
         model: model.or(settings.model).unwrap_or_else(|| crate::agent::settings::MODEL.to_owned()),
         visible: coming.visible,
         state: PromptState::Running,
@@ -131,8 +143,14 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
 
 /// What is left of a prompt that was taken back before it began.
 fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
-    let coming =
-        Coming { prompt_id: id, user: &head.user, input: None, visible: true, model: None };
+    let coming = Coming {
+        prompt_id: id,
+        user: &head.user,
+        source: Source::User,
+        input: None,
+        visible: true,
+        model: None,
+    };
     PromptView {
         state: PromptState::Aborted,
         stop_reason: Some(PromptStop::Aborted),
@@ -160,8 +178,7 @@ pub async fn prompts(
         .collect();
     let waiting: Vec<Coming<'_>> =
         load::to_come(head, &inbox).filter(|coming| !begun.contains(&coming.prompt_id)).collect();
-    let is_waiting_for_person = head.state() == State::WaitingForApproval
-        && seen_state(head, &pending(world, head).await?) == State::WaitingForApproval;
+    let pending = pending(world, head).await?;
     let has_schema = has_schema(world, head);
     let mut views = Vec::new();
     for id in begun.iter().skip(after).take(limit) {
@@ -174,9 +191,7 @@ pub async fn prompts(
             if has_schema {
                 view.read_result();
             }
-            if view.state == PromptState::WaitingForApproval && !is_waiting_for_person {
-                view.state = PromptState::Running;
-            }
+            show_pending(&mut view, head, &pending);
             views.push(view);
         }
     }

@@ -182,16 +182,16 @@ async fn looking_at_a_link_decides_nothing_and_its_form_does() {
     };
     let done = form("decision=approve&reason=all+fine").await.is(200);
     assert!(
-        done.text.contains("Approved by link") && done.text.contains("all fine"),
+        done.text.contains("Approved with an approval link") && done.text.contains("all fine"),
         "{}",
         done.text
     );
     let late = form("decision=reject&reason=").await.is(409);
-    assert!(late.text.contains("Approved by link"), "{}", late.text);
+    assert!(late.text.contains("Approved with an approval link"), "{}", late.text);
     rig.work().await;
     assert_eq!(rig.pay.made.lock().unwrap().len(), 1);
     let shown = rig.get(&link).header("accept", "text/html").send().await.is(200);
-    assert!(shown.text.contains("Approved by link") && !shown.text.contains("<form"));
+    assert!(shown.text.contains("Approved with an approval link") && !shown.text.contains("<form"));
 }
 
 #[tokio::test]

@@ -113,7 +113,10 @@ async fn who_asks_too_fast_is_told_when_to_come_again() {
     let refused = rig.get("/api/conversations").send().await;
     assert_eq!(refused.header("retry-after"), "30");
     let told: Value = refused.fails(429, "rate-limited");
-    assert_eq!(told["detail"], "you ask faster than you may: try again in 30 s");
+    assert_eq!(
+        told["detail"],
+        "The request rate exceeds TURNWHEEL_RATE_LIMITS. Try again in 30 s."
+    );
     rig.get("/api/health").send().await.is(200);
     rig.get("/api/conversations").user("bob", "").send().await.is(200);
     rig.clock.advance(Duration::from_secs(30));

@@ -75,6 +75,17 @@ async fn what_cannot_be_used_is_put_aside_with_the_reason() {
     }
 }
 
+#[tokio::test]
+async fn message_for_another_agent_is_rejected_with_both_names() {
+    let rig = Rig::new();
+    rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
+    let text = json!({"conversationId": "c", "agent": "other", "input": "x"}).to_string();
+    let Queued::Rejected { reason } = accept(&rig, &text, "m1").await else {
+        panic!("it was accepted");
+    };
+    assert!(reason.contains("belongs to agent `clerk`") && reason.contains("`other`"), "{reason}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn while_the_store_is_away_the_message_stays_on_its_queue() {
     let rig = Rig::new();

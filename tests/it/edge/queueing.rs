@@ -272,19 +272,17 @@ async fn after_a_failed_prompt_what_is_held_stays_and_the_rest_begins_by_itself(
 }
 
 #[tokio::test]
-async fn a_prompt_while_one_runs_is_refused_with_the_sources_words() {
+async fn second_prompt_is_refused_with_its_remedy() {
     let rig = Rig::new();
     let first = rig.prompt("say hello").await;
     let told = rig.post(PROMPTS, &json!({"input": "x"})).send().await;
     let told = told.fails(409, "already-processing");
     assert_eq!(told["promptId"], first.as_str());
-    let detail = told["detail"].as_str().unwrap();
-    assert!(
-        detail.starts_with(
-            "Agent is already processing. Specify streamingBehavior ('steer' or 'followUp') to queue the message."
-        ),
-        "{detail}"
+    assert_eq!(told["title"], "Conflict");
+    let detail = format!(
+        "A prompt is already running in this conversation ({first}). Send `mode: steer` to join it, `mode: followUp` to queue the input, or wait."
     );
+    assert_eq!(told["detail"], detail);
 }
 
 #[tokio::test]

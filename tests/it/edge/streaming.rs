@@ -314,7 +314,7 @@ async fn more_streams_than_an_instance_can_serve_are_refused() {
     let refused = rig.get(path).send().await;
     assert_eq!(refused.header("retry-after"), "5");
     let problem = refused.fails(503, "unavailable");
-    assert!(problem["detail"].as_str().unwrap().contains("500 streams"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("500 event streams"), "{problem}");
     open.pop();
     rig.get(PAST).send().await.is(200);
     open.push(rig.get(path).response().await);

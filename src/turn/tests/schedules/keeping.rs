@@ -107,7 +107,7 @@ async fn a_firing_that_is_not_to_wait_is_left_out_where_the_conversation_is_busy
     ordered(&world, NewSchedule { mode, ..order_in_c("", "PT5M") }).await;
     live(&mut bench, Duration::from_mins(6)).await;
     let left_out = schedule(&world).await;
-    assert!(left_out.last_problem.unwrap().detail.contains("has not ended"));
+    assert!(left_out.last_problem.unwrap().detail.contains("already running"));
     assert_eq!((left_out.last_fired, bench.head().await.unwrap().waiting), (None, 0));
     bench.decide().await;
     live(&mut bench, Duration::from_mins(5)).await;
