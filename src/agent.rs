@@ -23,6 +23,7 @@ pub mod request;
 pub mod schedule;
 pub mod settings;
 pub mod step;
+pub mod suspicion;
 pub mod text;
 pub mod usage;
 pub mod view;

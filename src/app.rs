@@ -8,6 +8,8 @@ mod checks;
 mod commands;
 mod functions;
 mod halt;
+#[cfg(unix)]
+mod isolation;
 mod looking;
 mod model;
 mod named;
@@ -47,6 +49,10 @@ pub struct App {
     services: Services,
     /// Tools that cannot be offered, and why; told at start, all at once.
     mistakes: Vec<String>,
+    /// Where a process that this program starts of itself reads its settings; `None`: [`App::main`] does not run, so that
+    /// nobody knows what this program does with a command of ours.
+    #[cfg(unix)]
+    children: Option<isolation::SettingsSource>,
 }
 
 impl fmt::Debug for App {
@@ -84,6 +90,19 @@ impl App {
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Where the command line is ours: suspect turns run in processes of their own, whose settings are read as here.
+    #[cfg(unix)]
+    fn with_children(mut self, is_dev: bool) -> Self {
+        use isolation::SettingsSource::{Environment, Local};
+        self.children = Some(if is_dev { Local } else { Environment });
+        self
+    }
+
+    #[cfg(not(unix))]
+    fn with_children(self, _is_dev: bool) -> Self {
         self
     }
 

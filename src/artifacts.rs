@@ -27,7 +27,7 @@ pub const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
 pub const CONTAINER: &str = "agent-artifacts";
 
 /// One conversation's artifacts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shelf {
     pub key: ConversationKey,
     pub incarnation: String,

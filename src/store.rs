@@ -17,6 +17,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
@@ -30,14 +31,14 @@ pub const BATCH_BYTES_MAX: usize = 1_500_000;
 pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
 
 /// What is atomic together.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Partition {
     Conversation(ConversationKey),
     /// Accounts, usage, schedules, memory of a tenant.
     Scope(TenantId),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     Head,
     Entry,
@@ -102,7 +103,7 @@ pub fn events_id(first: u64) -> String {
 }
 
 /// One JSON document and the few facts by which it is found.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// Unique in its partition; passes [`crate::ids::is_plain`].
     pub id: String,
@@ -120,16 +121,16 @@ pub struct Document {
 }
 
 /// Names one version of one document. Opaque.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ETag(pub String);
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
     pub document: Document,
     pub etag: ETag,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Write {
     /// Refused when the id exists.
     Create(Document),
@@ -140,7 +141,7 @@ pub enum Write {
 }
 
 /// Whether a read may be answered from an older version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freshness {
     /// Everything committed before the read began: for what decides.
     Latest,
@@ -149,7 +150,7 @@ pub enum Freshness {
 }
 
 /// Documents of one kind whose id lies between two ids, both included; ascending.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Selection {
     pub kind: Kind,
     pub from_id: Option<String>,
@@ -169,7 +170,7 @@ impl Selection {
 }
 
 /// Heads of a tenant, or of one of its users, newest first; purged and deleted ones are not among them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeadQuery {
     pub tenant: TenantId,
     pub user: Option<UserId>,
@@ -180,14 +181,14 @@ pub struct HeadQuery {
 }
 
 /// A page may be short or empty before the end; the end is the absence of a continuation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub continuation: Option<String>,
 }
 
 /// Something that is due.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owed {
     pub partition: Partition,
     pub id: String,
@@ -204,7 +205,7 @@ pub struct ClaimRequest<'a> {
 }
 
 /// The answer to [`ConversationStore::claim`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Claimed {
     /// There is no such conversation.
     Missing,
@@ -273,6 +274,12 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
     /// the head. For people: nothing is decided by it.
     fn holder(&self, _key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
         None
+    }
+
+    /// Whether the process before this one died while a worker had the lease on the conversation, where leases end with their
+    /// process; elsewhere the lease that is left in the head says so.
+    fn has_died_with(&self, _key: &ConversationKey) -> bool {
+        false
     }
 
     /// Gives the claim back where the store keeps it apart; otherwise the last commit has done it. Never fails: an

@@ -15,6 +15,7 @@ mod hold;
 mod hooks;
 mod inbox;
 pub mod invariants;
+pub mod isolation;
 mod memory;
 pub mod money;
 pub mod notify;
@@ -54,6 +55,7 @@ use crate::store::ConversationStore;
 use crate::telemetry::Telemetry;
 
 pub use books::Writers;
+pub use isolation::Isolation;
 pub use memory::EntryMemory;
 pub use stopping::Stops;
 
@@ -81,6 +83,8 @@ pub struct World {
     pub money: Arc<money::Money>,
     /// What is paused; the same as long as the process lives.
     pub brakes: Arc<Brakes>,
+    /// Where suspect steps run.
+    pub isolation: Isolation,
     pub telemetry: Telemetry,
 }
 

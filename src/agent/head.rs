@@ -12,6 +12,7 @@ use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::{Request, RequestKind};
 use crate::agent::settings::Settings;
+use crate::agent::suspicion::Suspicion;
 use crate::agent::usage::{Tally, Usage};
 use crate::clock::Timestamp;
 use crate::ids::{
@@ -21,7 +22,7 @@ use crate::ids::{
 /// What this version writes.
 pub const SCHEMA: u32 = 1;
 /// The newest `minReader` that this version may act on.
-pub const READER: u32 = 3;
+pub const READER: u32 = 4;
 /// Bytes of a head as JSON; a commit above it is refused.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Prompts whose span the head remembers.
@@ -46,9 +47,11 @@ pub struct Head {
     /// Of the newest claim; grows by one with each.
     #[serde(default)]
     pub epoch: u64,
-    /// Claims of the same step without progress.
+    /// Deaths of worker processes during the same step without progress, whatever killed them.
     #[serde(default)]
     pub claims: u32,
+    #[serde(default, skip_serializing_if = "Suspicion::is_blank")]
+    pub suspicion: Suspicion,
     pub phase: Phase,
     #[serde(default)]
     pub leaf_id: Option<EntryId>,
@@ -247,8 +250,12 @@ impl Head {
 
     /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
     /// after the other; where a budget bounds the next call, of which version 1 knows nothing; and where the conversation is or
-    /// was summed up: version 1 would send the model all of it. 3 while a brake is on, of which version 2 knows nothing.
+    /// was summed up: version 1 would send the model all of it. 3 while a brake is on, of which version 2 knows nothing. 4 while
+    /// the step is suspect: version 3 would run it beside other turns, and fail it for deaths that others may have caused.
     pub fn reader_needed(&self) -> u32 {
+        if self.is_suspect() {
+            return 4;
+        }
         if self.brake.is_some() {
             return 3;
         }

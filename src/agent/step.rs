@@ -32,9 +32,6 @@ pub use paying::{Asks, Paying, own_shortage};
 pub use retrying::{Setback, wait_after};
 pub use taking_in::{gives_way, is_understood};
 
-/// Deliveries of the same step without progress before its prompt is given up.
-pub const CLAIMS_MAX: u32 = 5;
-
 /// What the driver found out or did. The same inputs on the same head give the same draft, so a lost commit is made anew.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -59,7 +56,7 @@ pub enum Input {
     Placing,
     /// A started call's answer was lost, and nobody knows whether it happened.
     OutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
-    /// The step was tried [`CLAIMS_MAX`] times without progress, or can never be made.
+    /// The step is proven to kill its process, or can never be made.
     Poisoned { reason: String },
     /// Something about money.
     Paying(Box<Paying>),

@@ -96,6 +96,10 @@ pub(super) enum Command {
         #[arg(long, value_name = "NAME")]
         queue_prefix: Option<String>,
     },
+    /// A turn that may kill its process, for the one that starts this.
+    #[cfg(unix)]
+    #[command(hide = true, name = crate::app::isolation::COMMAND)]
+    IsolatedTurn,
     /// Say in one sentence what a conversation waits for, who has it, and what would let it go on.
     Why {
         #[arg(value_name = "ID")]

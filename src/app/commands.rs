@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::agents::Loaded;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
 use crate::app::certify::Wish;
+#[cfg(unix)]
+use crate::app::isolation;
 use crate::app::looking::Named;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
@@ -57,6 +59,12 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
         Some(Command::BenchWorker { data, agents, queue_prefix }) => {
             bench_worker(app, (data, agents), queue_prefix)
         }
+        #[cfg(unix)]
+        Some(Command::IsolatedTurn) => block_on(async {
+            Box::pin(isolation::child::run(app))
+                .await
+                .map_or_else(|error| complain(&error), |()| DONE)
+        }),
         Some(Command::Why { id, tenant, user, data, json }) => {
             operating::why(&Named { id, tenant, user }, &data, json)
         }
@@ -96,7 +104,7 @@ fn refuse(text: &str) -> u8 {
 }
 
 /// The settings of this machine: the environment, behind it `local.settings.json`.
-fn read_settings() -> Result<Settings, Vec<Mistake>> {
+pub(super) fn read_settings() -> Result<Settings, Vec<Mistake>> {
     Settings::of_folder(Path::new("."))
 }
 
@@ -125,7 +133,7 @@ fn dev(
         is_hosted: false,
         telemetry: Telemetry::default(),
     };
-    block_on(work(app, settings, options, true))
+    block_on(work(app.with_children(true), settings, options, true))
 }
 
 fn serve(app: App) -> u8 {
@@ -162,7 +170,7 @@ fn serve(app: App) -> u8 {
         is_hosted,
         telemetry: Telemetry::default(),
     };
-    block_on(work(app, settings, options, false))
+    block_on(work(app.with_children(false), settings, options, false))
 }
 
 /// Told what to do by its environment alone: no file of the folder it stands in counts.

@@ -79,15 +79,13 @@ impl Functions for Handlers {
         sweep::sweep(&self.world, sweep::GRACE).await.map(|_| ()).map_err(|error| failure(&error))
     }
 
-    /// The host gave a nudge up: that says nothing about the conversation but that another try came to nothing.
+    /// The host gave a nudge up: that says nothing about the conversation.
     async fn turn_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
         let Some(nudge) = nudge(&message) else { return Ok(()) };
-        tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up a nudge for {}; looking at it", nudge.key.conversation_id);
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up a nudge for {}; another one follows", nudge.key.conversation_id);
         self.count_poison(queue::TURNS);
-        match recount::count(&self.world, &nudge.key).await {
-            Ok(()) | Err(TurnError::ClaimLost { .. }) => Ok(()),
-            Err(error) => Err(failure(&error)),
-        }
+        recount::nudge_again(&self.world, &nudge).await;
+        Ok(())
     }
 
     /// What the notice owes stands in the store, with its own end.

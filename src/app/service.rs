@@ -15,6 +15,8 @@ use crate::agents::{self, Loaded};
 use crate::app::App;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
+#[cfg(unix)]
+use crate::app::isolation::ChildProcesses;
 use crate::app::model::model_of;
 use crate::app::named::names_of_nothing;
 use crate::app::ports::{self, Opening, Storage};
@@ -46,7 +48,7 @@ use crate::tools::{name_conflicts, schedule};
 use crate::turn::money::Money;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
-use crate::turn::{EntryMemory, Limits, NoProbe, Probe, Stops, World, recount};
+use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Probe, Stops, World, recount};
 
 /// Where the service works.
 #[derive(Clone, Debug)]
@@ -191,6 +193,7 @@ impl App {
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
             store.set_lock_note(address).map_err(io("write into the data folder"))?;
         }
+        let isolation = isolation(&self, settings, &options);
         let keys = signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
         let links = link_maker(keys.clone(), public_url);
@@ -214,6 +217,7 @@ impl App {
             limits: limits(settings, ports.embedded.is_some()),
             money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
             brakes: Arc::new(settings.brakes.clone()),
+            isolation,
             telemetry: options.telemetry,
         });
         let router = router(&world, settings, keys);
@@ -256,8 +260,7 @@ impl Running {
     /// # Errors
     /// A part of the service failed: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, is_alone, agents: _, embedded: _, payments, emulator } =
-            self;
+        let Self { host, handler, world, is_alone, agents: _, embedded, payments, emulator } = self;
         let handler_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let Handler { listener, router } = handler;
@@ -273,9 +276,26 @@ impl Running {
         };
         handler_stop.cancel();
         let _ = tokio::time::timeout(super::functions::STOP_WITHIN, tasks.join_next()).await;
+        if let Some(store) = &embedded {
+            store.forget_leases();
+        }
         drop((payments, emulator));
         outcome.map_err(StartError::Host)
     }
+}
+
+/// Suspect turns run in this program once more, where its command line is ours.
+#[cfg(unix)]
+fn isolation(app: &App, settings: &Settings, options: &ServiceOptions) -> Isolation {
+    let payments_url = settings.app_setting("PAYMENTS_URL");
+    app.children.map_or_else(Isolation::default, |source| {
+        Isolation::By(Arc::new(ChildProcesses::new(source, payments_url, options)))
+    })
+}
+
+#[cfg(not(unix))]
+fn isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Isolation {
+    Isolation::default()
 }
 
 /// On one machine a visit costs nothing, and who looks at what was spent wants to see it at once.
@@ -328,7 +348,7 @@ pub(super) async fn bring_payments(settings: Settings) -> Result<Prepared, Start
 }
 
 /// Side by side: both read the certificates of the system, which takes most of a cold start.
-fn agents_and_model(
+pub(super) fn agents_and_model(
     app: &App,
     settings: &Settings,
     options: &ServiceOptions,

@@ -15,7 +15,7 @@ use crate::queue;
 use crate::settings::Settings;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::turn::{EntryMemory, Limits, NoProbe, Stops, World, sweep};
+use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, sweep};
 
 /// A running `dev` answers at once.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,6 +66,7 @@ pub(super) async fn rebuild(
         limits: Limits::default(),
         money: Arc::default(),
         brakes: Arc::default(),
+        isolation: Isolation::default(),
     };
     let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
     Ok(format!("Rang for {rung} conversations."))

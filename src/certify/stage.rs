@@ -25,7 +25,7 @@ use crate::store::embedded::OpenError;
 use crate::telemetry::Telemetry;
 use crate::turn::money::Money;
 use crate::turn::notify::{Herald, Told};
-use crate::turn::{EntryMemory, Limits, Probe, Stops, World};
+use crate::turn::{EntryMemory, Isolation, Limits, Probe, Stops, World};
 
 /// Real time, and what was waited for.
 #[derive(Debug, Default)]
@@ -191,6 +191,7 @@ impl Stage {
             limits: Limits::default(),
             money: Arc::new(Money::default()),
             brakes: Arc::default(),
+            isolation: Isolation::default(),
             telemetry: Telemetry::default(),
         })
     }

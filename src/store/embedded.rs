@@ -4,6 +4,7 @@
 //! process.
 
 mod claims;
+mod leases_file;
 mod lock;
 mod readers;
 mod rows;
@@ -19,6 +20,7 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::claims::Claims;
+use crate::store::embedded::leases_file::LeasesFile;
 use crate::store::embedded::lock::FolderLock;
 use crate::store::embedded::readers::Readers;
 use crate::store::embedded::schema::Outlives;
@@ -31,6 +33,9 @@ use crate::store::{
 
 /// The database inside the data folder.
 pub const DATABASE_FILE: &str = "conversations.db";
+
+/// Which conversations are under way, for the next process.
+const LEASES_FILE: &str = "leases";
 
 /// The field order is the order of closing: reading, then writing, and only then may another process begin.
 #[derive(Debug)]
@@ -92,7 +97,7 @@ impl EmbeddedStore {
         let file = folder.join(DATABASE_FILE);
         let (connection, generation) = schema::open(&file, outlives)?;
         let warm = Arc::<Warm>::default();
-        let claims = Arc::<Claims>::default();
+        let claims = Arc::new(Claims::over(LeasesFile::open(&folder.join(LEASES_FILE))));
         let kept = (Arc::clone(&warm), Arc::clone(&claims));
         let writer = Writer::start(connection, generation, kept)
             .map_err(|source| OpenError::Database { file: file.clone(), source })?;
@@ -106,6 +111,11 @@ impl EmbeddedStore {
     /// The note could not be written; the store works without it.
     pub fn set_lock_note(&self, text: &str) -> std::io::Result<()> {
         self.lock.set_note(text)
+    }
+
+    /// The process ends as it should: turns that it cuts off were not killed by their step.
+    pub fn forget_leases(&self) {
+        self.claims.forget();
     }
 
     /// Transactions that wrote something since the store was opened: one fsync each.
@@ -213,6 +223,10 @@ impl ConversationStore for EmbeddedStore {
 
     fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
         self.claims.holder(key)
+    }
+
+    fn has_died_with(&self, key: &ConversationKey) -> bool {
+        self.claims.had(key)
     }
 
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {

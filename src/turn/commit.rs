@@ -116,16 +116,16 @@ impl Hold<'_> {
         let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
         head.commit_id = CommitId::new(self.world.ids.fresh());
         head.epoch = self.epoch;
-        head.min_reader = head.reader_needed();
-        // The step that begins with this commit has been tried once more; its progress sets the count back. What has come to
-        // rest, waiting for a person or for nothing, is no step: looking at it is not trying it.
+        // What has come to rest, waiting for a person or for nothing, is no step: nothing that died has tried it.
         let is_step = head.phase != Phase::Idle
             && head.step_owed_at(draft.now).is_some_and(|due| due <= draft.now);
         if !is_step {
-            head.claims = 0;
-        } else if name == "take-in" {
-            head.claims += 1;
+            head.note_progress();
+        } else if let Some(death) = self.death {
+            head.count_death(death, draft.now);
         }
+        head.suspicion.is_alone = is_step && self.is_alone && !is_last;
+        head.min_reader = head.reader_needed();
         if let (Some(run), Some(told)) = (&mut head.prompt, &self.traceparent) {
             run.last_turn = Some(told.clone());
         }
@@ -136,8 +136,8 @@ impl Hold<'_> {
         if is_last {
             head.claim = None;
             head.due = head.owed_at(draft.now);
-            if self.is_counting {
-                head.due = head.due.map(|due| due.max(draft.now.plus(back_off(head.claims))));
+            if let Some(retry_at) = head.suspicion.retry_at {
+                head.due = head.due.map(|due| due.max(retry_at));
             }
         } else {
             let until = draft.now.plus(CLAIM);
@@ -273,6 +273,7 @@ impl Hold<'_> {
             self.until = claim.until;
             self.until_monotonic = began + CLAIM;
         }
+        self.death = None;
         self.etag = etag;
         self.answer = draft.answer;
         self.kept = draft.kept;
@@ -334,11 +335,6 @@ impl Bytes {
         }
         bytes
     }
-}
-
-/// How long a step that was tried in vain waits: not at all the first time.
-fn back_off(claims: u32) -> Duration {
-    if claims <= 1 { Duration::ZERO } else { Duration::from_secs(1 << claims.min(6)) }
 }
 
 /// Rings a doorbell. A lost one costs time, never work: the sweep finds what is owed.

@@ -1,13 +1,17 @@
 //! One delivery of a nudge: claim, take in what waits, take one turn, commit, let go, look once more.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::head::Head;
 use crate::agent::inbox::InboxItem;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::Effect;
-use crate::agent::step::{CLAIMS_MAX, Input};
+use crate::agent::step::Input;
 use crate::clock::Timestamp;
 use crate::ids::ConversationKey;
 use crate::queue;
@@ -17,9 +21,10 @@ use crate::telemetry::trace::Span;
 use crate::turn::commit::ring;
 use crate::turn::hold::{Hold, take};
 use crate::turn::inbox::{self, Waiting};
+use crate::turn::isolation::{self, Isolation, Suspect};
 use crate::turn::spans::{self, Visit};
 use crate::turn::tried::Tried;
-use crate::turn::{Nudge, World, expiry, faults, paying, schedules, spending};
+use crate::turn::{Nudge, World, expiry, faults, paying, recount, schedules, spending};
 
 /// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
 const ROUNDS_MAX: u32 = 16;
@@ -36,7 +41,7 @@ pub enum TurnError {
 }
 
 /// What a delivery came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handled {
     /// Nothing was owed, or somebody else is at it.
     Nothing,
@@ -65,12 +70,13 @@ async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
     let mut handled = Handled::Nothing;
     for _ in 0..ROUNDS_MAX {
         let mut visit = Visit::begin(world, nudge);
-        let round = Box::pin(deliver(world, ends, &mut visit)).await;
+        let round = Box::pin(deliver_shared(world, ends, &mut visit)).await;
         if let Err(error) = &round {
             visit.failed(error);
         }
         match round? {
             Round::Nothing => return Ok(handled),
+            Round::Suspect => return Box::pin(isolation::isolate(world, nudge, ends)).await,
             Round::Done => return Ok(Handled::Worked),
             Round::Again => handled = Handled::Worked,
         }
@@ -89,14 +95,73 @@ enum Round {
     Done,
     /// Something came in while the claim was held.
     Again,
+    /// The step is suspect and runs in isolation; the lease is given back.
+    Suspect,
 }
 
-async fn deliver(world: &World, ends: Duration, visit: &mut Visit<'_>) -> Result<Round, TurnError> {
+/// Beside other turns of this process.
+async fn deliver_shared(
+    world: &World,
+    ends: Duration,
+    visit: &mut Visit<'_>,
+) -> Result<Round, TurnError> {
+    let shared = match &world.isolation {
+        Isolation::By(isolator) => isolator.enter().await,
+        Isolation::Inside => None,
+    };
+    let round = Box::pin(deliver(world, ends, visit, false)).await;
+    drop(shared);
+    round
+}
+
+/// While no other turn runs in this process, which the caller sees to.
+///
+/// # Errors
+/// As of [`handle`].
+pub(super) async fn deliver_alone(
+    world: &World,
+    nudge: &Nudge,
+    ends: Duration,
+) -> Result<Handled, TurnError> {
+    let mut visit = Visit::begin(world, nudge);
+    let round = Box::pin(deliver(world, ends, &mut visit, true)).await;
+    if let Err(error) = &round {
+        visit.failed(error);
+    }
+    match round? {
+        Round::Nothing | Round::Suspect => Ok(Handled::Nothing),
+        Round::Done => Ok(Handled::Worked),
+        Round::Again => {
+            ring(world, queue::TURNS, nudge, Duration::ZERO).await;
+            Ok(Handled::Worked)
+        }
+    }
+}
+
+async fn deliver(
+    world: &World,
+    ends: Duration,
+    visit: &mut Visit<'_>,
+    is_alone: bool,
+) -> Result<Round, TurnError> {
     let key = visit.key();
     world.probe.reached("claim.before").await;
     let Some((mut hold, inbox)) = take(world, key, ends).await? else { return Ok(Round::Nothing) };
     world.probe.reached("claim.after").await;
-    let outcome = Box::pin(work(&mut hold, &inbox, visit)).await;
+    hold.is_alone = is_alone;
+    let work = AssertUnwindSafe(Box::pin(work(&mut hold, &inbox, visit))).catch_unwind();
+    let outcome = match work.await {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            // The panic is the step's: as with a process that died, it counts.
+            let worker = hold.worker.clone();
+            drop(hold);
+            if let Err(error) = recount::bury_panicked(world, key, &worker).await {
+                tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted conversation={}", key.conversation_id);
+            }
+            std::panic::resume_unwind(panic)
+        }
+    };
     let is_settled = hold.is_settled;
     let is_rung = hold.let_go().await;
     let may_have_missed = match &outcome {
@@ -104,7 +169,7 @@ async fn deliver(world: &World, ends: Duration, visit: &mut Visit<'_>) -> Result
         Ok(Round::Done) => !is_rung,
         // Nobody was kept away where the head carries the claim: it was never written.
         Ok(Round::Nothing) => is_settled,
-        Ok(Round::Again) | Err(_) => false,
+        Ok(Round::Again | Round::Suspect) | Err(_) => false,
     };
     if may_have_missed && has_news(world, key).await? {
         return Ok(Round::Again);
@@ -155,6 +220,11 @@ async fn work(
     if draft.receipts.is_empty() && !is_news && hold.is_kept_back(now) {
         return Ok(Round::Nothing);
     }
+    let suspect = hold.suspect(&draft.head, now).filter(|_| !hold.is_stopped_by(&inbox));
+    if suspect == Some(Suspect::Isolate) {
+        return Ok(Round::Suspect);
+    }
+    hold.is_counting = suspect.is_some();
     let landing: Vec<Arc<InboxItem>> =
         inbox.iter().map(|waiting| Arc::clone(&waiting.item)).filter(|item| landed(item)).collect();
     let span = visit.turn(&hold.head, &landing);
@@ -181,9 +251,9 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     hold.load_answer().await?;
     let mut inputs = Vec::new();
     let is_stopped = hold.is_stopped_by(&inbox);
-    if hold.head.claims >= CLAIMS_MAX && !is_stopped {
+    if hold.head.is_hopeless() && hold.death.is_none() && !is_stopped {
         // The end of the prompt is a commit of its own: what would land now lands in the next round.
-        let reason = format!("{CLAIMS_MAX} workers tried this step and none came to its end.");
+        let reason = hold.verdict();
         let tried = hold.try_out(vec![inbox::looked(&inbox), Input::Poisoned { reason }]);
         hold.commit("take-in", tried, &[]).await?;
         span.fail(&faults::poisoned());
@@ -203,18 +273,20 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         let is_as_tried = inputs.is_empty() && hold.answer.is_none();
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         let mut tried = if is_as_tried { tried } else { hold.try_out(inputs) };
-        Box::pin(hold.prepare(&mut tried)).await?;
-        hold.measure(&mut tried).await?;
-        hold.brake_agent(&mut tried);
-        hold.reserve(&mut tried).await?;
+        if !hold.is_counting {
+            Box::pin(hold.prepare(&mut tried)).await?;
+            hold.measure(&mut tried).await?;
+            hold.brake_agent(&mut tried);
+            hold.reserve(&mut tried).await?;
+        }
         // The mark of a brake that was taken off goes with a commit.
-        let is_plain =
-            tried.inputs().len() == 2 && !is_news && hold.is_settled && hold.head.brake.is_none();
+        let is_marked = hold.head.brake.is_some() || hold.is_alone;
+        let is_plain = tried.inputs().len() == 2 && !is_news && hold.is_settled && !is_marked;
         if !is_plain || !tried.draft().is_empty() {
             hold.commit("take-in", tried, &inbox).await?;
         }
     }
-    if !is_performing(&hold.head) {
+    if hold.is_counting || !is_performing(&hold.head) {
         Box::pin(hold.settle_at_rest()).await;
         return Ok(());
     }
@@ -281,12 +353,12 @@ fn was_interrupted(head: &Head) -> bool {
     head.claim.is_some() || head.phase.batch().is_running()
 }
 
-/// A step that was tried in vain waits before it is tried again, whoever rings.
+/// A suspect step waits for its time, however often it is nudged.
 fn is_backing_off(head: &Head, now: Timestamp) -> bool {
-    head.claim.is_none() && head.claims > 0 && head.due.is_some_and(|due| due > now)
+    head.suspicion.retry_at.is_some_and(|time| time > now)
 }
 
-fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
+pub(super) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
     let Phase::Calls { calls, .. } = &head.phase else { return Vec::new() };
     let lost = calls.iter().enumerate().filter(|(_, call)| {
         matches!(call.status, CallStatus::Started { effect: Effect::Write, .. })

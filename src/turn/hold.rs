@@ -10,6 +10,7 @@ use crate::agent::head::{Claim, Head};
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::{Continuation, MODEL, Settings};
 use crate::agent::step::Paying;
+use crate::agent::suspicion::Death;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
@@ -20,7 +21,7 @@ use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
 use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
-use crate::turn::{World, record};
+use crate::turn::{Isolation, World, record};
 
 /// The right to act on one conversation, and what is known of it.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -50,8 +51,12 @@ pub(super) struct Hold<'w> {
     pub(super) answers_taken: u32,
     /// Whether tools or a summary have run in this delivery: they may have taken most of the turn.
     pub(super) has_run_tools: bool,
-    /// Whether this is no delivery, and only counts one that came to nothing.
+    /// Whether nothing is performed: what was found is committed, and the lease given back.
     pub(super) is_counting: bool,
+    /// Of the worker that had the step before; counted by the first commit.
+    pub(super) death: Option<Death>,
+    /// Whether no other turn runs in this process, so that its death is the step's.
+    pub(super) is_alone: bool,
     /// Of this turn's span, if there is one.
     pub(super) traceparent: Option<String>,
     /// Whether the next model call has been let through.
@@ -71,10 +76,24 @@ pub(super) async fn take<'w>(
     key: &ConversationKey,
     turn_ends: Duration,
 ) -> Result<Option<(Hold<'w>, Vec<Stored>)>, TurnError> {
+    let worker = match world.isolation {
+        // The process that started this one knows the worker by its id.
+        Isolation::Inside => world.worker.clone(),
+        Isolation::By(_) => WorkerId::new(format!("{}.{}", world.worker, world.ids.fresh())),
+    };
+    take_as(world, worker, key, turn_ends).await
+}
+
+/// The same for a worker that may have it already: a dead one is followed at once.
+pub(super) async fn take_as<'w>(
+    world: &'w World,
+    worker: WorkerId,
+    key: &ConversationKey,
+    turn_ends: Duration,
+) -> Result<Option<(Hold<'w>, Vec<Stored>)>, TurnError> {
     // Before the store is asked: a slow answer must not make the claim look longer than others see it.
     let (now, monotonic) = (world.clock.now(), world.clock.monotonic());
     let until = now.plus(CLAIM);
-    let worker = WorkerId::new(format!("{}.{}", world.worker, world.ids.fresh()));
     let request = ClaimRequest { key, worker: &worker, now, until };
     let claimed =
         world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
@@ -94,6 +113,9 @@ pub(super) async fn take<'w>(
             return Ok(None);
         }
     };
+    // Where leases end with their process, only a start can know of a death.
+    let death =
+        (head.claim.is_some() && !is_settled).then_some(Death::Presumed { is_delayed: true });
     let hold = Hold {
         world,
         key: key.clone(),
@@ -112,6 +134,8 @@ pub(super) async fn take<'w>(
         answers_taken: 0,
         has_run_tools: false,
         is_counting: false,
+        death,
+        is_alone: false,
         traceparent: None,
         is_admitted: false,
         told: None,

@@ -15,6 +15,7 @@ mod compacting;
 mod economy;
 mod hooks;
 mod invariants;
+mod isolation;
 mod lost_answers;
 mod lost_queues;
 mod money;

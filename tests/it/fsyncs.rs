@@ -25,7 +25,7 @@ use turnwheel::turn::admission::idempotency::Idempotency;
 use turnwheel::turn::admission::prompt::{
     FirstPromptRequest, Sender, WhenBusy, begin_conversation,
 };
-use turnwheel::turn::{EntryMemory, Limits, NoProbe, Stops, World, delivery};
+use turnwheel::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, delivery};
 
 use crate::support::tools::Echo;
 
@@ -100,6 +100,7 @@ fn world(store: Arc<EmbeddedStore>) -> World {
         limits: Limits::default(),
         money: Arc::default(),
         brakes: Arc::default(),
+        isolation: Isolation::default(),
         telemetry: turnwheel::telemetry::Telemetry::default(),
     }
 }

@@ -91,7 +91,7 @@ fn record(
 ) -> Arc<Entry> {
     let usage = message.usage;
     let head = &mut draft.head;
-    head.claims = 0;
+    head.note_progress();
     head.answers += 1;
     if let Some(run) = &mut head.prompt {
         run.rounds += u32::from(!is_retried);

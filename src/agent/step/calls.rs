@@ -218,7 +218,7 @@ pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
 pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
     let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
     let Some(named) = named(draft, index).filter(|_| is_open) else { return };
-    draft.head.claims = 0;
+    draft.head.note_progress();
     if let Some(usage) = result.usage.as_deref() {
         paying::spend_in_tool(draft, *usage);
     }

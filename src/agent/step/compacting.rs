@@ -144,7 +144,7 @@ pub(super) fn told_error(draft: &Draft, setback: Setback, text: String) -> Strin
 
 fn begin(draft: &mut Draft, reason: Reason, instructions: Option<String>) {
     draft.head.phase = Phase::Summary { attempt: 1, not_before: None, reason, instructions };
-    draft.head.claims = 0;
+    draft.head.note_progress();
     draft.tell(EventBody::AutoCompactionStart(CompactionStart { reason }));
 }
 
@@ -152,7 +152,7 @@ pub(super) fn accept(draft: &mut Draft, summarised: &Summarised) {
     let Phase::Summary { attempt, reason, instructions, .. } = draft.head.phase.clone() else {
         return;
     };
-    draft.head.claims = 0;
+    draft.head.note_progress();
     let (usage, calls) = (summarised.usage, summarised.calls);
     paying::spend(draft, usage, calls);
     let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));

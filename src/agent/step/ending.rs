@@ -105,7 +105,7 @@ pub(super) fn end(
     draft.head.phase = Phase::Idle;
     draft.head.requests.clear();
     paying::close(draft);
-    draft.head.claims = 0;
+    draft.head.note_progress();
     draft.answer = None;
     draft.kept.clear();
 }
@@ -153,7 +153,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     }
     if draft.head.prompt.is_none() {
         draft.head.phase = Phase::Idle;
-        draft.head.claims = 0;
+        draft.head.note_progress();
         return;
     }
     // The turn must not run on into another answer when its last call is settled.
@@ -172,7 +172,9 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
         } else if is_outcome_asked(draft, index) {
             calls::UNKNOWN_OUTCOME.to_owned()
         } else {
-            format!("This call was not run: {reason}")
+            let was_sent = draft.calls().get(index).is_some_and(|call| call.attempts > 0);
+            let what = if was_sent { "did not finish" } else { "was not run" };
+            format!("This call {what}: {reason}")
         };
         calls::refuse(draft, index, &CallResult::error(text));
     }

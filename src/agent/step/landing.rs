@@ -82,7 +82,7 @@ pub(super) fn begin(
     let surplus = head.prompts.len().saturating_sub(PROMPTS_KEPT);
     head.prompts.drain(..surplus);
     head.phase = Phase::Model { attempt: 1, not_before: None };
-    head.claims = 0;
+    head.note_progress();
     let model = prompt.model.clone().unwrap_or_else(|| draft.rules.model.clone());
     draft.append(EntryBody::Prompt(PromptEntry {
         input_id: item.input_id.clone(),
@@ -114,7 +114,7 @@ pub(super) fn decide(draft: &mut Draft, decision: &Decision) -> bool {
         seq: entry.base.seq,
         tool_call_id: request.tool_call_id.clone(),
     }));
-    draft.head.claims = 0;
+    draft.head.note_progress();
     if request.kind == RequestKind::Budget {
         paying::decided(draft, &request, decision);
     }

@@ -132,7 +132,7 @@ fn put_back(draft: &mut Draft, index: usize, seq: u64, bytes: u64) {
     };
     let ToolReturned { call, message, outputs } = returned.clone();
     draft.bytes_placed += bytes;
-    draft.head.claims = 0;
+    draft.head.note_progress();
     let entry = append(draft, call, message);
     draft.tell_message(&entry);
     put_outputs(draft, call, &outputs);

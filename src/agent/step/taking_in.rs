@@ -228,7 +228,7 @@ fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
 pub(super) fn join(draft: &mut Draft, item: &InboxItem) {
     open_turn(draft);
     say(draft, item);
-    draft.head.claims = 0;
+    draft.head.note_progress();
     let mut receipt = landing::receipt(draft, item);
     receipt.prompt_id = draft.prompt_id();
     receipt.skipped_calls.clone_from(&draft.skipped_calls);

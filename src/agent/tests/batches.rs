@@ -236,7 +236,7 @@ fn a_prompt_that_is_given_up_names_the_results_for_which_there_is_no_room() {
     assert!(draft.operations() <= 80, "{}", draft.operations());
     let results = results(&draft.entries);
     assert_eq!(results.len(), CALLS);
-    assert!(results[0].contains("was not run") && results[CALLS - 1].contains("was not run"));
+    assert!(results[0].contains("did not finish") && results[CALLS - 1].contains("was not run"));
     assert!(results[4].contains("is in the record as entry"), "{}", results[4]);
     assert_eq!(draft.head.prompts[0].state, PromptState::Failed);
 }

@@ -34,7 +34,7 @@ use crate::turn::admission::Owner;
 use crate::turn::admission::conversation::settings_faults;
 use crate::turn::admission::prompt::{Sender, WhenBusy};
 use crate::turn::views::load;
-use crate::turn::{EntryMemory, Limits, NoProbe, Stops, World, record, recount};
+use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, record, recount};
 
 /// The only agent there is.
 pub(super) const NAME: &str = "agent";
@@ -118,6 +118,7 @@ pub(super) async fn world(
         limits: Limits::default(),
         money: Arc::default(),
         brakes: Arc::default(),
+        isolation: Isolation::default(),
         telemetry: Telemetry::default(),
     })
 }

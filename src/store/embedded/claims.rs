@@ -1,10 +1,12 @@
-//! Who may act on a conversation, in memory: there is one process, and its claims die with it.
+//! Who may act on a conversation, in memory: there is one process, and its claims die with it. A file remembers for the next
+//! process who had one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, WorkerId};
+use crate::store::embedded::leases_file::LeasesFile;
 use crate::store::{ClaimRequest, TAKE_OVER_AFTER};
 
 /// Above this many, those that ended and were never given back are forgotten.
@@ -13,9 +15,24 @@ const CLAIMS_KEPT: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Mutex<HashMap<ConversationKey, (WorkerId, Timestamp)>>,
+    file: LeasesFile,
 }
 
 impl Claims {
+    pub(super) fn over(file: LeasesFile) -> Self {
+        Self { held: Mutex::default(), file }
+    }
+
+    /// Whether somebody had it when the process before this one died.
+    pub(super) fn had(&self, key: &ConversationKey) -> bool {
+        self.file.had(key)
+    }
+
+    /// No lease of this process is evidence from now on.
+    pub(super) fn forget(&self) {
+        self.file.close();
+    }
+
     /// # Errors
     /// Somebody else has it, until then.
     pub(super) fn take(&self, request: &ClaimRequest<'_>) -> Result<(), Timestamp> {
@@ -27,8 +44,15 @@ impl Claims {
             return Err(*until);
         }
         if held.len() >= CLAIMS_KEPT {
-            held.retain(|_, (_, until)| !has_ended(*until, request.now));
+            held.retain(|key, (_, until)| {
+                let is_kept = !has_ended(*until, request.now);
+                if !is_kept {
+                    self.file.remove(key);
+                }
+                is_kept
+            });
         }
+        self.file.add(request.key);
         held.insert(request.key.clone(), (request.worker.clone(), request.until));
         Ok(())
     }
@@ -58,6 +82,7 @@ impl Claims {
         let mut held = self.lock();
         if held.get(key).is_some_and(|(holder, _)| holder == worker) {
             held.remove(key);
+            self.file.remove(key);
         }
     }
 

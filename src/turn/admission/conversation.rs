@@ -16,6 +16,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::{
     HARD_ROUNDS_MAX, LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
 };
+use crate::agent::suspicion::Suspicion;
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, NoAgent};
 use crate::clock::Timestamp;
@@ -219,6 +220,7 @@ pub(crate) fn new_head(
         claim: None,
         epoch: 0,
         claims: 0,
+        suspicion: Suspicion::default(),
         phase: Phase::Idle,
         leaf_id: None,
         seq: 0,

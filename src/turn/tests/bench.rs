@@ -6,6 +6,7 @@ mod chat;
 mod clients;
 mod counting;
 mod delivering;
+mod isolating;
 mod probes;
 mod steady;
 mod story;
@@ -54,7 +55,9 @@ use crate::turn::admission::Owner;
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::money::Money;
 use crate::turn::record::{self, EventsBody};
-use crate::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, invariants, sweep};
+use crate::turn::{
+    EntryMemory, Isolation, Limits, NoProbe, Nudge, Probe, Stops, World, invariants, sweep,
+};
 
 pub(super) struct Bench {
     /// What workers write to; the memory store unless a test brings another.
@@ -92,6 +95,10 @@ pub(super) struct Bench {
     pub(super) was_asked_for_outcome: bool,
     /// Set when the workers are one process with an embedded store.
     steady: Option<Arc<Steady>>,
+    /// The conversation whose tool calls kill the process that makes them.
+    pub(super) killer: Option<&'static str>,
+    /// Whether the deliveries of one round are turns of one process, which die together.
+    pub(super) shares_processes: bool,
     /// Chance that a client changes a conversation between two deliveries.
     pub(super) patched_in_a_hundred: u8,
     pub(super) conversations: Vec<ConversationKey>,
@@ -167,6 +174,8 @@ impl Bench {
             story: Story::default(),
             was_asked_for_outcome: false,
             steady: None,
+            killer: None,
+            shares_processes: false,
             patched_in_a_hundred: 0,
             conversations: vec![owner().key("c")],
             chats_in_a_hundred: 0,
@@ -216,6 +225,7 @@ impl Bench {
             limits: Limits::default(),
             money: Arc::clone(&self.money),
             brakes: Arc::clone(&self.brakes),
+            isolation: Isolation::default(),
             telemetry: self.telemetry.clone(),
         };
         self.of_some_version(world)

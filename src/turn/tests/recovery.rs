@@ -156,31 +156,6 @@ async fn notices_of_a_webhook_that_was_taken_away_wait_for_one_and_ring_less_and
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_kills_every_worker_fails_its_prompt_after_five() {
-    let mut bench = Bench::with(5, says_hello);
-    let world = bench.worker(Arc::new(NoProbe));
-    bench.ask(&world).await;
-    for _ in 0..5 {
-        let pause = Arc::new(PauseProbe::new("model.before"));
-        let worker = bench.worker(pause.clone());
-        let nudge = Bench::nudge();
-        tokio::select! {
-            _ = handle(&worker, &nudge) => panic!("it was killed"),
-            () = pause.reached.notified() => {}
-        }
-        tokio::time::sleep(Duration::from_secs(66)).await;
-    }
-    bench.run().await;
-    let entries = bench.entries().await;
-    let end = entries.iter().find_map(|entry| match &entry.body {
-        crate::agent::entry::EntryBody::PromptEnd(end) => end.error.clone(),
-        _ => None,
-    });
-    assert_eq!(end.unwrap().kind, "poisoned");
-    assert_eq!(*bench.model.answers.lock().unwrap(), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_worker_that_stood_still_until_its_turn_was_over_fails_no_prompt() {
     let mut bench = Bench::new(1);
     let client = bench.worker(Arc::new(NoProbe));

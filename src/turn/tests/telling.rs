@@ -223,7 +223,7 @@ async fn a_step_that_kills_its_workers_is_told_as_recovered_and_then_as_poison()
         tokio::time::sleep(Duration::from_mins(2)).await;
         bench.sweep().await;
         let Some(head) = bench.head().await else { continue };
-        if head.claims >= crate::agent::step::CLAIMS_MAX {
+        if head.is_hopeless() {
             break;
         }
         // Dies while it waits for the model, each time.

@@ -110,17 +110,23 @@ async fn a_failed_answer_waits_for_its_next_try_and_a_quick_owner_for_the_rate()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_kills_its_workers_says_how_often_it_was_tried() {
+async fn why_names_a_suspect_step_and_its_next_try() {
     let (mut bench, world) = stage(says_hello).await;
     for _ in 0..2 {
         stopped_at(&mut bench, "model.before").await;
         tokio::time::sleep(Duration::from_secs(66)).await;
     }
-    crate::turn::recount::count(&world, &Bench::key()).await.unwrap();
+    handle(&world, &Bench::nudge()).await.unwrap();
     let view = seen(&bench).await;
     assert_eq!(serde_json::to_value(view.waits_for).unwrap(), "back_off");
-    assert!(view.why.starts_with("3 workers tried since "), "{}", view.why);
-    assert!(view.due.unwrap() > bench.clock.now());
+    let retried_at = bench.clock.now().plus(Duration::from_secs(5));
+    assert_eq!(
+        view.why,
+        format!(
+            "The worker process died twice while it ran this step: the model's answer is owed; it is retried in isolation at {retried_at}."
+        )
+    );
+    assert_eq!(view.due, Some(retried_at));
 }
 
 #[tokio::test(start_paused = true)]

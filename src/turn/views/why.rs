@@ -86,7 +86,7 @@ pub enum WaitsFor {
     TakeOver,
     /// The next try of a model call that failed.
     Retry,
-    /// The next try of a step that no worker came to the end of.
+    /// The next try, in isolation, of a step during which worker processes died.
     BackOff,
     /// A person, who says whether a call may run.
     Approval,

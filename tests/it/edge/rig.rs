@@ -32,7 +32,9 @@ use turnwheel::tools::{
     Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
 };
 use turnwheel::turn::admission::Owner;
-use turnwheel::turn::{EntryMemory, Limits, NoProbe, Nudge, Probe, Stops, World, delivery};
+use turnwheel::turn::{
+    EntryMemory, Isolation, Limits, NoProbe, Nudge, Probe, Stops, World, delivery,
+};
 
 /// Pays. Over 100 a person is asked; `slowly` it waits to be let go.
 #[derive(Debug)]
@@ -234,6 +236,7 @@ impl Rig {
             limits: Limits::default(),
             money: Arc::default(),
             brakes: Arc::default(),
+            isolation: Isolation::default(),
             telemetry: Telemetry::default(),
         });
         let keys = SigningKeys::new(vec![vec![7; 32]]).unwrap();

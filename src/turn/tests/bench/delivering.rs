@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::isolating::SimulatedChild;
 use super::probes::CrashProbe;
 use super::story::SCENE;
 use super::{Bench, Scene, Steady};
 use crate::queue::{self, Queue as _};
-use crate::turn::{NoProbe, Nudge, delivery, recount};
+use crate::turn::{Isolation, NoProbe, Nudge, delivery, recount};
 
 impl Bench {
     /// Whether it goes wrong this time.
@@ -49,9 +50,10 @@ impl Bench {
         let (one_process, _) = watch::channel(None);
         let one_process = Arc::new(one_process);
         for message in received {
-            let crashed = match &self.steady {
-                Some(_) => Arc::clone(&one_process),
-                None => Arc::new(watch::channel(None).0),
+            let crashed = if self.steady.is_some() || self.shares_processes {
+                Arc::clone(&one_process)
+            } else {
+                Arc::new(watch::channel(None).0)
             };
             let mut crash = crashed.subscribe();
             let nudge: Nudge = serde_json::from_str(&message.text).unwrap();
@@ -61,11 +63,15 @@ impl Bench {
                 fate: self.fate.clone(),
                 at: nudge.key.conversation_id.to_string(),
                 in_a_hundred: self.crash_in_a_hundred,
+                is_judged: self.killer.is_some(),
+                is_killed_by_calls: self.killer == Some(nudge.key.conversation_id.as_str()),
                 still_in_a_hundred: self.still_in_a_hundred,
                 crashed,
                 scene: scene.clone(),
             };
-            let world = self.worker(Arc::new(probe));
+            let child = SimulatedChild::of(&probe, self.dice.u64(..));
+            let mut world = self.worker(Arc::new(probe));
+            world.isolation = Isolation::By(Arc::new(child));
             scene.is(&self.called(&world));
             let queue = self.queue.clone();
             let told = scene.clone();

@@ -41,6 +41,10 @@ pub(super) struct CrashProbe {
     /// The conversation that its worker was called for.
     pub(super) at: String,
     pub(super) in_a_hundred: u8,
+    /// Whether each of its tool calls stops it.
+    pub(super) is_killed_by_calls: bool,
+    /// Whether a conversation of this bench kills its processes, so that blame is judged.
+    pub(super) is_judged: bool,
     /// How often it stands still instead.
     pub(super) still_in_a_hundred: u8,
     /// Shared by workers of one process: they die together.
@@ -71,14 +75,16 @@ impl CrashProbe {
 impl Probe for CrashProbe {
     async fn reached(&self, boundary: &'static str) {
         self.scene.reached(boundary);
-        let is_crash = match &self.fate {
-            Some(_) if self.in_a_hundred == 0 => false,
-            Some(fate) => {
-                let at = format!("{} {boundary}", self.at);
-                fate.says("a worker crashed", &at, f64::from(self.in_a_hundred) / 100.0)
-            }
-            None => self.dice.lock().unwrap().u8(0..100) < self.in_a_hundred,
-        };
+        let is_killed = self.is_killed_by_calls && boundary == "tool.before";
+        let is_crash = is_killed
+            || match &self.fate {
+                Some(_) if self.in_a_hundred == 0 => false,
+                Some(fate) => {
+                    let at = format!("{} {boundary}", self.at);
+                    fate.says("a worker crashed", &at, f64::from(self.in_a_hundred) / 100.0)
+                }
+                None => self.dice.lock().unwrap().u8(0..100) < self.in_a_hundred,
+            };
         self.stand_still(boundary).await;
         if is_crash && self.crashed.send_if_modified(|at| at.replace(boundary).is_none()) {
             std::future::pending::<()>().await;

@@ -87,6 +87,10 @@ impl ConversationStore for Steady {
         self.store.holder(key)
     }
 
+    fn has_died_with(&self, key: &ConversationKey) -> bool {
+        self.store.has_died_with(key)
+    }
+
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         at_once(self.store.release(key, worker));
     }

@@ -60,7 +60,8 @@ pub(super) enum Cause<'a> {
         at: Timestamp,
         is_summary: bool,
     },
-    BackOff {
+    /// Processes died while they ran the step: it is retried in isolation.
+    Suspect {
         step: Step,
         at: Timestamp,
     },
@@ -146,8 +147,8 @@ fn of_model(facts: &Facts, not_before: Option<Timestamp>) -> Cause<'_> {
     if head.is_paused() {
         return asked(facts).unwrap_or_else(|| Cause::Nudge(decided(facts)));
     }
-    if let Some(at) = backs_off(facts) {
-        return Cause::BackOff { step: next(facts), at };
+    if let Some(cause) = suspect(facts) {
+        return cause;
     }
     let Some(at) = not_before.filter(|time| *time > facts.now) else {
         return Cause::Nudge(next(facts));
@@ -163,8 +164,8 @@ fn of_model(facts: &Facts, not_before: Option<Timestamp>) -> Cause<'_> {
 }
 
 fn of_calls<'a>(facts: &'a Facts, calls: impl Iterator<Item = &'a CallStatus>) -> Cause<'a> {
-    if let Some(at) = backs_off(facts) {
-        return Cause::BackOff { step: next(facts), at };
+    if let Some(cause) = suspect(facts) {
+        return cause;
     }
     if facts.head.phase.batch().is_owed() {
         return Cause::Nudge(next(facts));
@@ -211,10 +212,11 @@ fn decided(facts: &Facts) -> Step {
     Step::GoOn { since: said.map_or(facts.head.updated_at, |item| item.accepted_at) }
 }
 
-/// A step that was tried in vain, and is tried later.
-fn backs_off(facts: &Facts) -> Option<Timestamp> {
+/// A step during which processes died.
+fn suspect(facts: &Facts) -> Option<Cause<'_>> {
     let head = &facts.head;
-    head.due.filter(|due| head.claims > 0 && head.claim.is_none() && *due > facts.now)
+    let at = head.suspicion.retry_at.or(head.due).unwrap_or(head.updated_at);
+    head.is_suspect().then(|| Cause::Suspect { step: next(facts), at })
 }
 
 /// What the phase owes.
@@ -261,7 +263,7 @@ impl Cause<'_> {
             Self::Busy { .. } => WaitsFor::Worker,
             Self::TakeOver { .. } => WaitsFor::TakeOver,
             Self::Retry { .. } => WaitsFor::Retry,
-            Self::BackOff { .. } => WaitsFor::BackOff,
+            Self::Suspect { .. } => WaitsFor::BackOff,
             Self::Asked { request, .. } => match request.kind {
                 RequestKind::Tool => WaitsFor::Approval,
                 RequestKind::Outcome => WaitsFor::Outcome,
@@ -290,7 +292,7 @@ impl Cause<'_> {
             Self::Nothing { .. }
             | Self::Busy { .. }
             | Self::Retry { .. }
-            | Self::BackOff { .. }
+            | Self::Suspect { .. }
             | Self::PutOff(_)
             | Self::NewerVersion
             | Self::Conversation(_)
@@ -314,7 +316,7 @@ impl Cause<'_> {
             Self::Busy { until, .. } | Self::TakeOver { stopped: until, .. } => {
                 Some(until.plus(TAKE_OVER_AFTER))
             }
-            Self::Retry { at, .. } | Self::BackOff { at, .. } => Some(*at),
+            Self::Retry { at, .. } | Self::Suspect { at, .. } => Some(*at),
             Self::Asked { request, .. } => facts.head.books.look_at.or(request.expires_at),
             Self::PutOff(put_off) => Some(put_off.until),
             Self::Paused(brake) => Some(brake.look_at),
@@ -323,7 +325,7 @@ impl Cause<'_> {
 
     /// Whether somebody should have come long ago.
     pub(super) fn is_overdue(&self, facts: &Facts) -> bool {
-        let is_owed = matches!(self, Self::Nudge(_) | Self::TakeOver { .. });
+        let is_owed = matches!(self, Self::Nudge(_) | Self::TakeOver { .. } | Self::Suspect { .. });
         is_owed && self.due(facts).is_some_and(|due| due.plus(OVERDUE) < facts.now)
     }
 }

@@ -121,6 +121,8 @@ fn all() -> Vec<Facts> {
     let summed_again =
         json!({"owed": "summary", "attempt": 3, "notBefore": at(64), "reason": "threshold"});
     let decision = json!({"decision": {"requestId": "rq_1", "decision": "approve", "decidedBy": "u", "decidedAt": "2027-01-15T08:00:20Z"}});
+    let mut suspect_under_way = claim(100);
+    suspect_under_way["claims"] = json!(2);
     let mut in_memory = running(model(), json!({}));
     in_memory.holder = Some((WorkerId::new("w2"), Timestamp(at(100))));
     vec![
@@ -141,6 +143,12 @@ fn all() -> Vec<Facts> {
         running(summary.clone(), json!({})),
         running(summary, claim(100)),
         running(model(), json!({"claims": 3, "due": at(68)})),
+        running(model(), json!({"claims": 2, "suspicion": {"isolatedDeaths": 1}, "due": at(68)})),
+        running(
+            model(),
+            json!({"suspicion": {"isolatedDeaths": 2, "retryAt": at(90)}, "due": at(68)}),
+        ),
+        running(calls(started(), ready()), suspect_under_way),
         running(calls(started(), ready()), json!({"claims": 3, "due": at(68)})),
         running(calls(ready(), ready()), json!({})),
         running(calls(started(), ready()), claim(100)),
@@ -188,8 +196,11 @@ fn every_way_to_stand_still_has_a_sentence_of_its_own() {
     retry: The summary failed at 2027-01-15T08:00:00.000Z; try 3 is made at 2027-01-15T08:01:04.000Z.
     nudge: A summary of the conversation has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
     summary: A worker has been summing the conversation up since 2027-01-15T08:00:00.000Z.
-    back_off: 3 workers tried since 2027-01-15T08:00:00.000Z and none came to the end: the model's answer is owed; the next tries at 2027-01-15T08:01:08.000Z, and after 5 the prompt fails.
-    back_off: 3 workers tried since 2027-01-15T08:00:00.000Z and none came to the end: the result of `look`, `pay` is owed; the next tries at 2027-01-15T08:01:08.000Z, and after 5 the prompt fails.
+    back_off: The worker process died 3 times while it ran this step: the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
+    back_off: The worker process died twice while it ran this step beside others and once while it ran this step alone (the prompt fails after 3 of these): the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
+    back_off: The worker process died twice while it ran this step alone (the prompt fails after 3 of these): the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:30.000Z.
+    tools: A worker has been running `look` since 2027-01-15T08:00:00.000Z, in isolation. The worker process died twice while it ran this step.
+    back_off: The worker process died 3 times while it ran this step: the result of `look`, `pay` is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
     nudge: The result of `look`, `pay` has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
     tools: A worker has been running `look` since 2027-01-15T08:00:00.000Z.
     take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the result of `look` is owed, another one has to take over. That is overdue.

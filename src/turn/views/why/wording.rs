@@ -4,8 +4,9 @@
 use crate::agent::brake::Behind;
 use crate::agent::budget::Shortage;
 use crate::agent::entry::PromptState;
+use crate::agent::head::Head;
 use crate::agent::request::{Request, RequestKind};
-use crate::agent::step::CLAIMS_MAX;
+use crate::agent::suspicion::ISOLATED_DEATHS_MAX;
 use crate::turn::views::why::Facts;
 use crate::turn::views::why::cause::{Cause, Step};
 
@@ -27,6 +28,11 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             )
         }
         Cause::Nudge(step) => format!("{} since {since}: no worker has come yet.", owed(step)),
+        Cause::Busy { step, .. } if facts.head.is_suspect() => format!(
+            "A worker {} since {since}, in isolation. {}.",
+            doing(step),
+            deaths(&facts.head)
+        ),
         Cause::Busy { step, .. } => format!("A worker {} since {since}.", doing(step)),
         Cause::TakeOver { step, stopped } => format!(
             "The worker that had it stopped in the middle and held it until {stopped}: {}, another one has to take over.",
@@ -36,9 +42,9 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             let what = if *is_summary { "The summary" } else { "The model's answer" };
             format!("{what} failed at {since}; try {attempt} is made at {at}.")
         }
-        Cause::BackOff { step, at } => format!(
-            "{} workers tried since {since} and none came to the end: {}; the next tries at {at}, and after {CLAIMS_MAX} the prompt fails.",
-            facts.head.claims,
+        Cause::Suspect { step, at } => format!(
+            "{}: {}; it is retried in isolation at {at}.",
+            deaths(&facts.head),
             undone(step)
         ),
         Cause::Asked { request, others } => asked(request, *others),
@@ -100,7 +106,7 @@ pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
             ),
             abort.clone(),
         ],
-        Cause::Retry { at, .. } | Cause::BackOff { at, .. } => {
+        Cause::Retry { at, .. } | Cause::Suspect { at, .. } => {
             vec![format!("it goes on by itself at {at}"), abort.clone()]
         }
         Cause::Asked { request, .. } => decide(request, facts),
@@ -127,6 +133,28 @@ pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
         ways.retain(|way| *way != abort);
     }
     ways
+}
+
+/// The evidence against a suspect step.
+fn deaths(head: &Head) -> String {
+    let times = |count: u32| match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        _ => format!("{count} times"),
+    };
+    let isolated = head.suspicion.isolated_deaths;
+    let alone = format!(
+        "{} while it ran this step alone (the prompt fails after {ISOLATED_DEATHS_MAX} of these)",
+        times(isolated)
+    );
+    match (head.claims, isolated) {
+        (claims, 0) => format!("The worker process died {} while it ran this step", times(claims)),
+        (0, _) => format!("The worker process died {alone}"),
+        (claims, _) => format!(
+            "The worker process died {} while it ran this step beside others and {alone}",
+            times(claims)
+        ),
+    }
 }
 
 fn decide(request: &Request, facts: &Facts) -> Vec<String> {

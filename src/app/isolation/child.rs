@@ -1,0 +1,181 @@
+//! The isolated process: one delivery of one conversation, with the model, tools and settings of its parent.
+
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::ports::Parent;
+use super::wire::{Beginning, Frame, FromChild, PREFIX, SettingsSource, TurnFault, lengths};
+use crate::agent::notice::Notice;
+use crate::app::App;
+use crate::app::ports::Storage;
+use crate::app::service::{self, ServiceOptions, StartError, io};
+use crate::app::voice;
+use crate::azure::credential::Credentials;
+use crate::clock::{Clock, SystemClock};
+use crate::ids::{ConversationKey, Ids, SystemIds};
+use crate::settings::{self, Settings};
+use crate::telemetry::{Style, Telemetry};
+use crate::turn::delivery::handle;
+use crate::turn::money::Money;
+use crate::turn::notify::{Herald, Told};
+use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World};
+
+/// Takes the turn that the parent names.
+///
+/// # Errors
+/// It was not started by a parent, or cannot do what its parent does: the parent reads it on standard error.
+pub(in crate::app) async fn run(app: App) -> Result<(), StartError> {
+    let (parent, beginning) =
+        connect().map_err(io("speak to the process that started this one"))?;
+    volunteer();
+    let _ignored = ignore_stops().map_err(io("listen to signals"))?;
+    let settings = read_settings(&beginning)?;
+    let style = match beginning.settings {
+        SettingsSource::Local => Style::dev(),
+        SettingsSource::Environment => Style::served(settings.is_in_azure),
+    };
+    let is_carried = matches!(beginning.settings, SettingsSource::Environment);
+    let telemetry = voice::start(&settings, style, is_carried).map_err(io("begin to log"))?;
+    let world = world(app, &settings, &beginning, (&parent, telemetry.clone()))?;
+    let outcome = Box::pin(handle(&world, &beginning.nudge)).await;
+    parent.send(&FromChild::Ended(outcome.map_err(TurnFault::from)), b"");
+    telemetry.stop().await;
+    Ok(())
+}
+
+/// The parent, whose replies are read from now on, and what it wants.
+fn connect() -> std::io::Result<(Arc<Parent>, Beginning)> {
+    let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let beginning = read(&mut socket)?.message()?;
+    let parent = Parent::over(socket.try_clone()?);
+    let replies = Arc::clone(&parent);
+    std::thread::Builder::new()
+        .name("parent".to_owned())
+        .spawn(move || listen(socket, &replies))?;
+    Ok((parent, beginning))
+}
+
+/// Until the parent is gone: then nothing that this process does can be kept.
+#[expect(clippy::exit, reason = "whatever a tool is doing, nothing may go on after the parent")]
+fn listen(mut socket: UnixStream, parent: &Parent) {
+    while let Ok(frame) = read(&mut socket) {
+        let bytes = frame.bytes.clone();
+        match frame.message() {
+            Ok(reply) => parent.take(reply, bytes),
+            Err(_) => break,
+        }
+    }
+    std::process::exit(1)
+}
+
+fn read(socket: &mut UnixStream) -> std::io::Result<Frame> {
+    let mut prefix = [0; PREFIX];
+    socket.read_exact(&mut prefix)?;
+    let (json, bytes) = lengths(prefix);
+    let mut part = |length: usize| {
+        let mut part = vec![0; length];
+        socket.read_exact(&mut part).map(|()| Bytes::from(part))
+    };
+    Ok(Frame { json: part(json)?, bytes: part(bytes)? })
+}
+
+impl Frame {
+    fn message<T: DeserializeOwned>(&self) -> std::io::Result<T> {
+        Ok(serde_json::from_slice(&self.json)?)
+    }
+}
+
+/// Where memory runs out, this process goes before its parent.
+fn volunteer() {
+    if cfg!(target_os = "linux") {
+        // Without it the system picks the largest process, which is likely this one too.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "800");
+    }
+}
+
+/// A stop is the parent's: it lets the turn come to its end, or ends with this process.
+fn ignore_stops() -> std::io::Result<[Signal; 2]> {
+    Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
+}
+
+fn read_settings(beginning: &Beginning) -> Result<Settings, StartError> {
+    let settings = match beginning.settings {
+        SettingsSource::Environment => Settings::read(settings::environment),
+        SettingsSource::Local => crate::app::commands::read_settings(),
+    };
+    let settings = settings.map_err(StartError::from)?;
+    Ok(match &beginning.payments_url {
+        Some(url) => settings.with_app_setting("PAYMENTS_URL", url.clone()),
+        None => settings,
+    })
+}
+
+fn world(
+    app: App,
+    settings: &Settings,
+    beginning: &Beginning,
+    (parent, telemetry): (&Arc<Parent>, Telemetry),
+) -> Result<World, StartError> {
+    let options = ServiceOptions {
+        root: beginning.root.clone(),
+        data: PathBuf::new(),
+        agents: beginning.agents.clone(),
+        port: 0,
+        handler_port: 0,
+        storage: Storage::Embedded,
+        is_hosted: true,
+        telemetry: telemetry.clone(),
+    };
+    let credentials = Credentials::default();
+    let (loaded, model) = service::agents_and_model(&app, settings, &options, &credentials)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let ids: Arc<dyn Ids> = Arc::new(SystemIds);
+    let herald = beginning.writes_notices.then(|| Arc::new(SentByParent) as Arc<dyn Herald>);
+    let limits = Limits {
+        turn: Duration::from_millis(beginning.turn_ms),
+        settle_after: Duration::from_millis(beginning.settle_after_ms),
+        ..Limits::default()
+    };
+    Ok(World {
+        store: Arc::clone(parent) as _,
+        queue: Arc::clone(parent) as _,
+        artifacts: Arc::clone(parent) as _,
+        live: Arc::clone(parent) as _,
+        model,
+        agents: loaded.catalog.into(),
+        extensions: app.extensions,
+        entries: Arc::new(EntryMemory::default()),
+        stops: Stops::default(),
+        writers: Arc::default(),
+        herald,
+        clock,
+        ids,
+        probe: Arc::new(NoProbe),
+        worker: beginning.worker.clone(),
+        limits,
+        money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
+        brakes: Arc::new(settings.brakes.clone()),
+        isolation: Isolation::Inside,
+        telemetry,
+    })
+}
+
+/// Notices are written here, and sent by the parent, whose queue wakes it for them.
+#[derive(Debug)]
+struct SentByParent;
+
+#[async_trait]
+impl Herald for SentByParent {
+    async fn tell(&self, _key: &ConversationKey, _notice: &Notice) -> Told {
+        Told::NotNow("an isolated process sends no notifications".to_owned())
+    }
+}

@@ -1,0 +1,166 @@
+//! Which conversations have a lease, in a file that outlives a killed process: its turns were under way, all others were not.
+//!
+//! Nothing waits for the disk: what a process has written is there after its death. After a power cut it may not be, and then
+//! no step is to blame.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use sha2::Digest as _;
+
+use crate::ids::ConversationKey;
+
+/// Of a conversation's key: long enough that no two meet.
+type Mark = [u8; 16];
+const BLANK: Mark = [0; 16];
+
+#[derive(Debug, Default)]
+pub(super) struct LeasesFile {
+    /// Of the process before this one.
+    before: HashSet<Mark>,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    /// Absent where it could not be written: then a death is nobody's.
+    file: Option<File>,
+    taken: HashMap<Mark, u64>,
+    free: Vec<u64>,
+}
+
+impl LeasesFile {
+    /// Reads what the process before this one has left, and begins anew.
+    pub(super) fn open(path: &Path) -> Self {
+        match Self::begin(path) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(error = %error, "{} cannot be used: deaths of this process are not counted", path.display());
+                Self::default()
+            }
+        }
+    }
+
+    fn begin(path: &Path) -> std::io::Result<Self> {
+        let mut file =
+            File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        file.set_len(0)?;
+        let (marks, _) = bytes.as_chunks::<16>();
+        let before = marks.iter().filter(|mark| **mark != BLANK).copied().collect();
+        let slots = Slots { file: Some(file), ..Slots::default() };
+        Ok(Self { before, slots: Mutex::new(slots) })
+    }
+
+    pub(super) fn had(&self, key: &ConversationKey) -> bool {
+        self.before.contains(&mark(key))
+    }
+
+    pub(super) fn add(&self, key: &ConversationKey) {
+        self.change(|slots| {
+            let mark = mark(key);
+            if slots.taken.contains_key(&mark) {
+                return Ok(());
+            }
+            let slot = slots.free.pop().unwrap_or(slots.taken.len() as u64);
+            slots.taken.insert(mark, slot);
+            slots.write(slot, mark)
+        });
+    }
+
+    pub(super) fn remove(&self, key: &ConversationKey) {
+        self.change(|slots| {
+            let Some(slot) = slots.taken.remove(&mark(key)) else { return Ok(()) };
+            slots.free.push(slot);
+            slots.write(slot, BLANK)
+        });
+    }
+
+    /// Empties it for good.
+    pub(super) fn close(&self) {
+        self.change(|slots| slots.file.take().map_or(Ok(()), |file| file.set_len(0)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Slots) -> std::io::Result<()>) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.file.is_none() {
+            return;
+        }
+        if let Err(error) = change(&mut slots) {
+            tracing::warn!(error = %error, "the file of leases cannot be written: deaths of this process are not counted");
+            slots.file = None;
+        }
+    }
+}
+
+impl Slots {
+    fn write(&mut self, slot: u64, mark: Mark) -> std::io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.seek(SeekFrom::Start(slot * mark.len() as u64))?;
+        file.write_all(&mark)
+    }
+}
+
+fn mark(key: &ConversationKey) -> Mark {
+    let hash = sha2::Sha256::digest(key.to_string().as_bytes());
+    hash.first_chunk().copied().unwrap_or(BLANK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ConversationId, TenantId, UserId};
+
+    fn key(id: &str) -> ConversationKey {
+        ConversationKey {
+            tenant: TenantId::new("t"),
+            user: UserId::new("u"),
+            conversation_id: ConversationId::new(id),
+        }
+    }
+
+    #[test]
+    fn next_process_reads_leases_that_were_not_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leases");
+        let file = LeasesFile::open(&path);
+        for id in ["a", "b", "c", "a"] {
+            file.add(&key(id));
+        }
+        file.remove(&key("b"));
+        file.add(&key("d"));
+        file.remove(&key("c"));
+        let next = LeasesFile::open(&path);
+        assert_eq!(["a", "b", "c", "d"].map(|id| next.had(&key(id))), [true, false, false, true]);
+        assert!(!LeasesFile::open(&path).had(&key("a")), "of one process only");
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leases");
+        let file = LeasesFile::open(&path);
+        for number in 0..100 {
+            file.add(&key("stays"));
+            file.add(&key(&number.to_string()));
+            file.remove(&key(&number.to_string()));
+        }
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 32);
+    }
+
+    #[test]
+    fn clean_stop_leaves_no_leases() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("leases");
+        let file = LeasesFile::open(&path);
+        file.add(&key("a"));
+        file.close();
+        file.add(&key("b"));
+        let next = LeasesFile::open(&path);
+        assert!(!next.had(&key("a")) && !next.had(&key("b")));
+    }
+}
