@@ -21,6 +21,7 @@ mod hosted;
 mod http_tools;
 mod identity;
 mod infra;
+mod isolation;
 mod kill;
 mod looking;
 mod modes;

@@ -105,6 +105,10 @@ impl Dev {
         self.child.id()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     /// SIGKILL: nothing is tidied up.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

@@ -1,0 +1,233 @@
+//! A place for conversations to work in: tools that are slow, that write, and one that kills whoever calls it; and a client that
+//! never gives up.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, State};
+use axum::routing;
+use axum::{Json, Router};
+use futures_util::future::join_all;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::process::Dev;
+
+const AGENT: &str = "---
+description: Works.
+tools:
+  - http:
+      name: look
+      description: Takes its time.
+      parameters: { properties: { id: {} } }
+      url: ${TOWN}/look
+      effect: read
+  - http:
+      name: book
+      description: Happens once.
+      method: POST
+      parameters: { properties: { id: {} } }
+      url: ${TOWN}/book
+      effect: write
+  - http:
+      name: crash
+      description: Kills the process that calls it.
+      parameters: { properties: { id: {} } }
+      url: ${TOWN}/crash
+      effect: read
+---
+Work.
+";
+
+/// How long a read takes.
+const SLOW: Duration = Duration::from_millis(400);
+
+#[derive(Debug, Default)]
+struct Record {
+    /// Requests by the `Idempotency-Key` of each write.
+    writes: BTreeMap<String, u32>,
+    /// What was written.
+    booked: Vec<String>,
+    /// Processes that were killed.
+    killed: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Town {
+    pub(super) url: String,
+    record: Arc<Mutex<Record>>,
+    server: JoinHandle<()>,
+}
+
+impl Town {
+    pub(super) async fn start() -> Self {
+        let record = Arc::<Mutex<Record>>::default();
+        let router = Router::new()
+            .route("/look", routing::get(look))
+            .route("/book", routing::post(book))
+            .route("/crash", routing::get(crash))
+            .with_state(Arc::clone(&record));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        #[expect(clippy::disallowed_methods, reason = "a server beside the test, ended with it")]
+        let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+        Self { url, record, server }
+    }
+
+    /// The folder's agent, and a `dev` that works with it.
+    pub(super) fn dev(&self, folder: &Path) -> Dev {
+        std::fs::create_dir_all(folder.join("agents")).unwrap();
+        std::fs::write(folder.join("agents/worker.agent.md"), AGENT).unwrap();
+        Dev::start_in(folder, &folder.join("data"), &[("TOWN", self.url.clone())])
+    }
+
+    /// Requests of the write that was made most often.
+    pub(super) fn writes_max(&self) -> u32 {
+        self.record.lock().unwrap().writes.values().copied().max().unwrap_or(0)
+    }
+
+    pub(super) fn writes(&self) -> usize {
+        self.record.lock().unwrap().writes.len()
+    }
+
+    pub(super) fn killed(&self) -> Vec<u32> {
+        self.record.lock().unwrap().killed.clone()
+    }
+
+    fn is_booked(&self, id: &str) -> bool {
+        self.record.lock().unwrap().booked.iter().any(|booked| booked == id)
+    }
+}
+
+impl Drop for Town {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn look() -> &'static str {
+    tokio::time::sleep(SLOW).await;
+    "seen"
+}
+
+async fn book(
+    State(record): State<Arc<Mutex<Record>>>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> &'static str {
+    let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+    {
+        let mut record = record.lock().unwrap();
+        *record.writes.entry(key).or_default() += 1;
+        record.booked.push(body["id"].as_str().unwrap().to_owned());
+    }
+    tokio::time::sleep(SLOW / 8).await;
+    "booked"
+}
+
+async fn crash(
+    State(record): State<Arc<Mutex<Record>>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+) -> &'static str {
+    let process = owner_of(peer).expect("somebody has called");
+    record.lock().unwrap().killed.push(process);
+    let killed = Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();
+    assert!(killed.success());
+    std::future::pending().await
+}
+
+/// The process at the other end of a connection on this machine.
+fn owner_of(peer: SocketAddr) -> Option<u32> {
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    let local = format!("0100007F:{:04X}", peer.port());
+    let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;
+    let socket = format!("socket:[{}]", line.split_whitespace().nth(9)?);
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| {
+        let files = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+        let mut targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        targets.any(|target| target.to_str() == Some(&socket))
+    })
+}
+
+/// One prompt of a conversation of its own, which a client follows to its end.
+#[derive(Debug)]
+pub(super) struct Errand {
+    pub(super) id: String,
+    input: String,
+    prompt: Option<String>,
+    pub(super) end: Option<Value>,
+}
+
+impl Errand {
+    pub(super) fn honest(id: &str) -> Self {
+        let named = json!({"id": id});
+        Self::of(id, format!("use look with {named} then use book with {named} then say done"))
+    }
+
+    pub(super) fn deadly(id: &str) -> Self {
+        Self::of(id, format!("use crash with {} then say done", json!({"id": id})))
+    }
+
+    fn of(id: &str, input: String) -> Self {
+        Self { id: id.to_owned(), input, prompt: None, end: None }
+    }
+
+    /// One round of a client: `None` where the service did not answer.
+    async fn go_on(&mut self, client: &reqwest::Client, dev: &Dev, town: &Town) -> Option<()> {
+        if self.end.is_some() {
+            return Some(());
+        }
+        if self.prompt.is_none() {
+            let body = json!({"agent": "worker", "conversationId": self.id, "input": self.input});
+            let accepted = post(client, &dev.url("/api/prompts"), &self.id, &body).await?;
+            self.prompt = Some(accepted["promptId"].as_str().unwrap().to_owned());
+        }
+        let prompt = self.prompt.clone()?;
+        let path = format!("/api/conversations/{}", self.id);
+        let view = read(client, &dev.url(&format!("{path}/prompts/{prompt}?wait=1"))).await?;
+        match view["state"].as_str().unwrap() {
+            "running" => {}
+            "waiting_for_approval" => {
+                let conversation = read(client, &dev.url(&path)).await?;
+                for asked in conversation["pendingApprovals"].as_array().unwrap() {
+                    let id = asked["id"].as_str().unwrap();
+                    let decision =
+                        if town.is_booked(&self.id) { "happened" } else { "did_not_happen" };
+                    let url = dev.url(&format!("{path}/approvals/{id}"));
+                    post(client, &url, &format!("decide-{id}"), &json!({"decision": decision}))
+                        .await?;
+                }
+            }
+            _ => self.end = Some(view),
+        }
+        Some(())
+    }
+}
+
+/// One round of each.
+pub(super) async fn go_on(
+    errands: &mut [Errand],
+    client: &reqwest::Client,
+    (dev, town): (&Dev, &Town),
+) {
+    join_all(errands.iter_mut().map(|errand| errand.go_on(client, dev, town))).await;
+}
+
+async fn read(client: &reqwest::Client, url: &str) -> Option<Value> {
+    let answer = client.get(url).timeout(Duration::from_secs(5)).send().await.ok()?;
+    if answer.status().is_success() { answer.json().await.ok() } else { None }
+}
+
+async fn post(client: &reqwest::Client, url: &str, key: &str, body: &Value) -> Option<Value> {
+    let request = client.post(url).header("Idempotency-Key", key).json(body);
+    let answer = request.timeout(Duration::from_secs(5)).send().await.ok()?;
+    if answer.status().is_success() { answer.json().await.ok() } else { None }
+}
