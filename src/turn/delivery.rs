@@ -156,7 +156,7 @@ async fn deliver(
             // The panic is the step's: as with a process that died, it counts.
             let worker = hold.worker.clone();
             drop(hold);
-            if let Err(error) = recount::bury_panicked(world, key, &worker).await {
+            if let Err(error) = Box::pin(recount::bury_panicked(world, key, &worker)).await {
                 tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted conversation={}", key.conversation_id);
             }
             std::panic::resume_unwind(panic)

@@ -103,7 +103,7 @@ pub(super) async fn isolate(
         Isolated::Died(how) => {
             let id = &nudge.key.conversation_id;
             tracing::warn!(conversation.id = %id, %how, "isolated process died conversation={id} how={how}");
-            recount::bury(world, nudge, &worker).await?;
+            Box::pin(recount::bury(world, nudge, &worker)).await?;
             Ok(Handled::Worked)
         }
         Isolated::NotNow { wait } => {

@@ -62,7 +62,7 @@ async fn follow(
     let is_its = held || hold.head.claim.as_ref().is_some_and(|claim| claim.worker == *worker);
     hold.death = is_its.then_some(death);
     if is_its {
-        take_over(hold).await?;
+        Box::pin(take_over(hold)).await?;
     } else {
         hold.let_go().await;
     }
@@ -96,7 +96,7 @@ async fn commit_take_over(hold: &mut Hold<'_>, now: Timestamp) -> Result<(), Tur
 pub async fn start_up(world: &World) -> Result<usize, StoreError> {
     let now = world.clock.now();
     for key in open_conversations(world, now).await? {
-        match take_up(world, &key).await {
+        match Box::pin(take_up(world, &key)).await {
             Ok(()) => {}
             Err(TurnError::Store { source: source @ StoreError::Unavailable(_), .. }) => {
                 return Err(source);
@@ -134,7 +134,7 @@ async fn take_up(world: &World, key: &ConversationKey) -> Result<(), TurnError> 
     }
     // A suspect step cannot hurt this process, in which it runs no more: it is retried at once.
     hold.death = has_died.then_some(Death::Presumed { is_delayed: false });
-    take_over(hold).await
+    Box::pin(take_over(hold)).await
 }
 
 async fn open_conversations(

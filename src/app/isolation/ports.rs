@@ -1,17 +1,16 @@
 //! The ports of an isolated turn: each call is made by the parent.
 
+use std::collections::HashMap;
 use std::io::Write as _;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use tokio::sync::{oneshot, watch};
 
 use super::wire::{
@@ -174,7 +173,8 @@ impl ConversationStore for Parent {
 impl Queue for Parent {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
         let request = Request::Send { queue: queue.to_owned(), text, delay_ms: span_ms(delay) };
-        Ok(self.call::<(), QueueFault>(request, b"").await?.0)
+        self.call::<(), QueueFault>(request, b"").await?;
+        Ok(())
     }
 
     async fn receive(
@@ -221,7 +221,8 @@ impl Artifacts for Parent {
         facts: &ArtifactFacts,
         bytes: Bytes,
     ) -> Result<(), ArtifactError> {
-        Ok(self.artifacts(shelf, ArtifactCall::Put(facts.clone()), &bytes).await?.0)
+        self.artifacts::<()>(shelf, ArtifactCall::Put(facts.clone()), &bytes).await?;
+        Ok(())
     }
 
     async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError> {
@@ -243,7 +244,8 @@ impl Artifacts for Parent {
     }
 
     async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError> {
-        Ok(self.artifacts(shelf, ArtifactCall::DeleteAll, b"").await?.0)
+        self.artifacts::<()>(shelf, ArtifactCall::DeleteAll, b"").await?;
+        Ok(())
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn serve(
                 break;
             }
         }
-        std::future::pending::<()>().await
+        std::future::pending::<()>().await;
     });
     let mut stuck = std::pin::pin!(tokio::time::sleep(world.limits.turn + STUCK_AFTER));
     let (mut buffer, mut calls) = (BytesMut::new(), FuturesUnordered::new());

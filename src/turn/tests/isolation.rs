@@ -131,7 +131,7 @@ struct Here;
 impl Isolator for Here {
     async fn run(&self, world: &World, nudge: &Nudge, worker: &WorkerId) -> Isolated {
         let (isolation, worker) = (Isolation::Inside, worker.clone());
-        let child = World { isolation, worker, ..world.clone() };
+        let child = World { worker, isolation, ..world.clone() };
         Isolated::Ended(Box::pin(handle(&child, nudge)).await)
     }
 }
@@ -176,7 +176,7 @@ impl Isolator for Dying {
         let pause = Arc::new(PauseProbe::new("model.before"));
         let (isolation, worker) = (Isolation::Inside, worker.clone());
         let probe: Arc<dyn Probe> = pause.clone();
-        let child = World { isolation, worker, probe, ..world.clone() };
+        let child = World { probe, worker, isolation, ..world.clone() };
         tokio::select! {
             outcome = Box::pin(handle(&child, nudge)) => panic!("{outcome:?}"),
             () = pause.reached.notified() => Isolated::Died("killed".to_owned()),
