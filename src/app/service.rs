@@ -193,7 +193,6 @@ impl App {
         if let (Some(store), Some(address)) = (&ports.embedded, &address) {
             store.set_lock_note(address).map_err(io("write into the data folder"))?;
         }
-        let isolation = isolation(&self, settings, &options);
         let keys = signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
         let links = link_maker(keys.clone(), public_url);
@@ -205,6 +204,7 @@ impl App {
             live: ports.live,
             model,
             agents: loaded.catalog.into(),
+            isolation: isolation(&self, settings, &options),
             extensions: self.extensions,
             entries: Arc::new(entries(ports.embedded.is_some())),
             stops: Stops::default(),
@@ -217,7 +217,6 @@ impl App {
             limits: limits(settings, ports.embedded.is_some()),
             money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
             brakes: Arc::new(settings.brakes.clone()),
-            isolation,
             telemetry: options.telemetry,
         });
         let router = router(&world, settings, keys);

@@ -16,10 +16,6 @@ const PATIENCE: Duration = Duration::from_mins(4);
 /// A process that starts goes on with what the one before it left within this.
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
-fn say(text: &str) {
-    writeln!(std::io::stderr(), "{text}").unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killer_fails_alone_and_all_neighbours_complete() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,13 +58,15 @@ async fn killer_fails_alone_and_all_neighbours_complete() {
     assert_eq!((town.killed().len(), starts), (5, 3));
     assert!(why.contains("while it ran this step alone"), "{why}");
     assert!(why.contains("it is retried in isolation at "), "{why}");
-    say(&format!(
+    let report = format!(
         "the killer failed after {:?}, its {NEIGHBOURS} neighbours were done after {neighbours_done:?}",
         began.elapsed()
-    ));
+    );
+    writeln!(std::io::stderr(), "{report}").unwrap();
 }
 
 /// `TURNWHEEL_KILLS=200` for a long run.
+#[expect(clippy::disallowed_methods, reason = "how long a test runs is no setting of the service")]
 fn kills() -> usize {
     std::env::var("TURNWHEEL_KILLS").map_or(8, |kills| kills.parse().unwrap())
 }
@@ -109,12 +107,13 @@ async fn random_kills_fail_no_prompt() {
         .iter()
         .filter(|errand| errand.end.as_ref().unwrap()["state"] != "completed")
         .collect();
-    say(&format!(
+    let report = format!(
         "{killed} kills: {} of {} prompts failed; all had ended {:?} after the last start",
         failed.len(),
         states.len(),
         last_start.elapsed()
-    ));
+    );
+    writeln!(std::io::stderr(), "{report}").unwrap();
     assert!(failed.is_empty(), "{failed:#?}");
     assert_eq!(town.writes_max(), 1, "no write is repeated");
 }
@@ -158,5 +157,6 @@ async fn restarts_with_a_model_call_under_way_delay_nothing() {
     assert_eq!(ended["state"], "completed", "{ended}");
     longest = longest.max(started.elapsed());
     assert!(longest < RECOVERY_MAX, "{longest:?}");
-    say(&format!("{RESTARTS} restarts: the step went on at most {longest:?} after each"));
+    let report = format!("{RESTARTS} restarts: the step went on at most {longest:?} after each");
+    writeln!(std::io::stderr(), "{report}").unwrap();
 }
