@@ -168,6 +168,8 @@ pub struct Certified {
     pub reached: Vec<(&'static str, u32)>,
     /// What is wrong without any fault; then there are no runs.
     pub faultless: Vec<String>,
+    /// Set when it has no run of the name that was asked for.
+    pub missed: Option<String>,
     pub runs: Vec<Run>,
 }
 
@@ -188,6 +190,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// Why nothing was run: no agent has the run that was asked for.
+    pub fn missed(&self) -> Option<String> {
+        let missed: Option<Vec<&str>> =
+            self.agents.iter().map(|agent| agent.missed.as_deref()).collect();
+        missed.filter(|missed| !missed.is_empty()).map(|missed| missed.join("\n"))
+    }
+
     pub fn is_ok(&self) -> bool {
         self.agents.iter().all(|agent| agent.broken() == 0)
     }
@@ -248,6 +257,7 @@ async fn certify_agent(
         notes: notes(&outcome),
         reached: together(&in_folder, &in_heads),
         faultless: if broken.is_empty() { also_broken } else { broken },
+        missed: None,
         runs: Vec::new(),
     };
     if !certified.faultless.is_empty() {
@@ -262,7 +272,9 @@ async fn certify_agent(
         None => cuts,
     };
     if let (Some(only), true) = (&order.only, cuts.is_empty()) {
-        certified.faultless.push(only.missed(&certified.reached));
+        let missed = only.missed(&certified.reached);
+        certified.missed = Some(format!("{}: {missed}", agent.name));
+        certified.faultless.push(missed);
         return Ok(certified);
     }
     let good = [Record::of(&outcome), Record::of(&in_heads_outcome)];

@@ -45,6 +45,16 @@ impl Limit {
         is_too_low.then_some("a limit is more than 0")
     }
 
+    /// The smaller of both, by unit.
+    fn within(self, ceiling: Self) -> Self {
+        let usd = match (self.usd, ceiling.usd) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let tokens = [self.tokens, ceiling.tokens].into_iter().flatten().min();
+        Self { tokens, usd }
+    }
+
     fn bounds(&self) -> [(Unit, Option<u64>); 2] {
         [(Unit::Usd, self.usd.map(nanos)), (Unit::Tokens, self.tokens)]
     }
@@ -61,6 +71,19 @@ impl Limit {
 }
 
 impl Budget {
+    /// The smaller of both limits wherever both have one.
+    #[must_use]
+    pub fn within(&self, ceiling: &Self) -> Self {
+        let least = |own: Option<Limit>, most: Option<Limit>| match (own, most) {
+            (Some(own), Some(most)) => Some(own.within(most)),
+            (own, most) => own.or(most),
+        };
+        Self {
+            prompt: least(self.prompt, ceiling.prompt),
+            conversation: least(self.conversation, ceiling.conversation),
+        }
+    }
+
     /// What it has to be, when it is not.
     pub fn mistake(&self) -> Option<&'static str> {
         if self.prompt.is_none() && self.conversation.is_none() {
@@ -364,6 +387,28 @@ mod tests {
         assert_eq!(money(nanos(5.0204)), "$5.0204");
         assert_eq!(money(1_000), "$0.000001");
         assert_eq!(Unit::Tokens.amount(Unit::Tokens.told(12_345)), 12_345);
+    }
+
+    #[test]
+    fn budget_of_an_agent_file_is_a_ceiling_for_callers() {
+        use crate::agent::settings::Settings;
+
+        let settings = |budget: serde_json::Value| Settings {
+            budget: Some(RawJson::of(&budget)),
+            ..Settings::default()
+        };
+        let in_force = |own: serde_json::Value| {
+            let agent = settings(json!({"prompt": {"usd": 1.0}, "conversation": {"tokens": 3000}}));
+            settings(own).over(&agent).bounds().unwrap()
+        };
+        let tokens = |count| Limit { tokens: Some(count), usd: None };
+        let usd = |usd| Limit { usd: Some(usd), tokens: None };
+        let lifted = in_force(json!({"conversation": {"tokens": 1_000_000_000}}));
+        assert_eq!(lifted.conversation, Some(tokens(3000)), "it cannot be lifted");
+        assert_eq!(lifted.prompt, Some(usd(1.0)), "nor be left out");
+        let lowered = in_force(json!({"conversation": {"tokens": 10}, "prompt": {"tokens": 5}}));
+        assert_eq!(lowered.conversation, Some(tokens(10)));
+        assert_eq!(lowered.prompt, Some(Limit { tokens: Some(5), usd: Some(1.0) }));
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl Settings {
             retry: self.retry.clone().or_else(|| fallback.retry.clone()),
             compaction: self.compaction.clone().or_else(|| fallback.compaction.clone()),
             continuation: self.continuation.or(fallback.continuation),
-            budget: self.budget.clone().or_else(|| fallback.budget.clone()),
+            budget: within(self.budget.as_ref(), fallback.budget.as_ref()),
         }
     }
 
@@ -230,5 +230,15 @@ impl Settings {
 
     pub fn hard_rounds(&self) -> u32 {
         self.hard_rounds_max.unwrap_or(HARD_ROUNDS_MAX).min(HARD_ROUNDS_MAX)
+    }
+}
+
+/// The budget in force: that of the agent file is a ceiling, so of two limits of one kind the smaller counts.
+fn within(own: Option<&RawJson>, ceiling: Option<&RawJson>) -> Option<RawJson> {
+    let (Some(own), Some(ceiling)) = (own, ceiling) else { return own.or(ceiling).cloned() };
+    match (own.read::<Budget>(), ceiling.read::<Budget>()) {
+        (Ok(budget), Ok(most)) => Some(RawJson::of(&budget.within(&most))),
+        (Err(_), Ok(_)) => Some(ceiling.clone()),
+        (Ok(_) | Err(_), Err(_)) => Some(own.clone()),
     }
 }

@@ -26,8 +26,14 @@ pub(super) fn read(
         not_requester: false,
         expires_after: EXPIRY_DEFAULT,
     };
-    if matches!(member.value.yaml, Yaml::Null) {
-        return approval;
+    match &member.value.yaml {
+        Yaml::Null | Yaml::Bool(true) => return approval,
+        Yaml::Text(text) if text == "always" => return approval,
+        Yaml::Bool(false) => {
+            findings.add(member.value.at, "remove `approval`: without it no approval is requested");
+            return approval;
+        }
+        Yaml::Text(_) | Yaml::Number(_) | Yaml::List(_) | Yaml::Map(_) => {}
     }
     for field in fields::members(&member.value, "`approval`", &KEYS, findings) {
         match field.key.as_str() {

@@ -5,11 +5,25 @@ use std::time::Duration;
 use crate::agents::mistakes::{Findings, suggestion};
 use crate::agents::yaml::{Member, Node, Yaml};
 
+/// Keys that people know from elsewhere, each with what to write instead.
+pub(super) type Remedies<'r> = &'r [(&'r str, &'r str)];
+
 /// The members of `node` when it is a map; keys that are not among `known` are mistakes.
 pub(super) fn members<'n>(
     node: &'n Node,
     what: &str,
     known: &[&str],
+    findings: &mut Findings,
+) -> &'n [Member] {
+    members_or(node, what, known, &[], findings)
+}
+
+/// The same; the mistake of a key among `remedies` says what to write instead.
+pub(super) fn members_or<'n>(
+    node: &'n Node,
+    what: &str,
+    known: &[&str],
+    remedies: Remedies<'_>,
     findings: &mut Findings,
 ) -> &'n [Member] {
     let Yaml::Map(members) = &node.yaml else {
@@ -18,11 +32,18 @@ pub(super) fn members<'n>(
     };
     for member in members {
         if !known.contains(&member.key.as_str()) {
-            let hint = suggestion(&member.key, known.iter().copied());
+            let hint = remedy(&member.key, remedies)
+                .unwrap_or_else(|| suggestion(&member.key, known.iter().copied()));
             findings.add(member.at, format!("unknown key `{}` of {what}: {hint}", member.key));
         }
     }
     members
+}
+
+/// What to write instead of a word, when it is among `remedies`.
+pub(super) fn remedy(word: &str, remedies: Remedies<'_>) -> Option<String> {
+    let found = remedies.iter().find(|(name, _)| *name == word);
+    found.map(|(_, remedy)| (*remedy).to_owned())
 }
 
 pub(super) fn text<'n>(member: &'n Member, findings: &mut Findings) -> Option<&'n str> {

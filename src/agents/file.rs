@@ -43,7 +43,7 @@ pub(super) fn read(
             return None;
         }
     };
-    let members = members_of(&node, findings);
+    let members = members_of(&node, name, findings);
     let (mut description, mut tools, mut response_schema) = (String::new(), Vec::new(), None);
     for member in members {
         match member.key.as_str() {
@@ -121,20 +121,51 @@ fn split<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str
     None
 }
 
-fn members_of<'n>(node: &'n Node, findings: &mut Findings) -> &'n [Member] {
+/// Keys of the Azure Functions agents runtime, and of other formats of agents.
+const REMEDIES: fields::Remedies<'static> = &[
+    (
+        "trigger",
+        "a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, and no file says so",
+    ),
+    (
+        "builtin_endpoints",
+        "a key of the Azure Functions agents runtime; here every agent has the HTTP API",
+    ),
+    (
+        "mcp",
+        "a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool",
+    ),
+    ("instructions", "write the instructions below the front matter"),
+    ("system_prompt", "write the instructions below the front matter"),
+];
+
+const TOOL_REMEDIES: fields::Remedies<'static> = &[
+    ("mcp", "write each operation of the server as an `http` tool"),
+    ("bash", NO_SHELL),
+    ("shell", NO_SHELL),
+];
+
+const NO_SHELL: &str = "there is no shell; an `http` tool may call a service that runs commands";
+
+fn members_of<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> &'n [Member] {
     const OWN: [&str; 3] = ["description", "tools", "responseSchema"];
     if matches!(node.yaml, Yaml::Null) {
         return &[];
     }
-    if let Some(member) = node.member("name") {
-        findings.add(member.at, "an agent's name is its file's: rename the file and remove `name`");
+    if let Some(member) = node.member("name")
+        && !matches!(&member.value.yaml, Yaml::Text(given) if given == name)
+    {
+        let reason = format!(
+            "the file's name makes this the agent `{name}`: rename the file, or remove `name`"
+        );
+        findings.add(member.at, reason);
     }
     let known: Vec<&str> = OWN.into_iter().chain(settings::KEYS).collect();
     let mut rest = node.clone();
     if let Yaml::Map(members) = &mut rest.yaml {
         members.retain(|member| member.key != "name");
     }
-    fields::members(&rest, "the front matter", &known, findings);
+    fields::members_or(&rest, "the front matter", &known, REMEDIES, findings);
     match &node.yaml {
         Yaml::Map(members) => members,
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) | Yaml::Text(_) | Yaml::List(_) => &[],
@@ -180,13 +211,14 @@ fn read_tool(
         Yaml::Text(name) => {
             let found = sources.tools.get(name);
             if found.is_none() {
-                let hint = suggestion(name, sources.tools.keys().map(String::as_str));
+                let hint = fields::remedy(name, TOOL_REMEDIES)
+                    .unwrap_or_else(|| suggestion(name, sources.tools.keys().map(String::as_str)));
                 findings.add(item.at, format!("there is no tool `{name}`: {hint}"));
             }
             found.map(Arc::clone)
         }
         Yaml::Map(members) => {
-            fields::members(item, "a tool", &["http"], findings);
+            fields::members_or(item, "a tool", &["http"], TOOL_REMEDIES, findings);
             let http = members.iter().find(|member| member.key == "http")?;
             http_tool::read(&http.value, sources, findings).map(|tool| Arc::new(tool) as _)
         }

@@ -37,6 +37,20 @@ const KEYS: [&str; 13] = [
     "approval",
 ];
 
+/// From function calling, MCP and OpenAPI.
+const REMEDIES: fields::Remedies<'static> = &[
+    ("inputSchema", "write `parameters`"),
+    ("input_schema", "write `parameters`"),
+    ("query", "write it into `url`, such as `https://api.example/search?q={q}`"),
+];
+
+const READ_ONLY: fields::Remedies<'static> = &[
+    ("readonly", "write `read`"),
+    ("readOnly", "write `read`"),
+    ("read-only", "write `read`"),
+    ("read_only", "write `read`"),
+];
+
 const METHODS: [(&str, Method); 6] = [
     ("GET", Method::GET),
     ("HEAD", Method::HEAD),
@@ -72,7 +86,7 @@ pub(super) fn read(
     findings: &mut Findings,
 ) -> Option<HttpTool> {
     let before = findings.len();
-    let members = fields::members(node, "an http tool", &KEYS, findings);
+    let members = fields::members_or(node, "an http tool", &KEYS, REMEDIES, findings);
     let get = |key: &str| members.iter().find(|member| member.key == key);
     for key in ["name", "url"] {
         if get(key).is_none() && !members.is_empty() {
@@ -99,10 +113,8 @@ pub(super) fn read(
         let reason = "`auth` sends the header `authorization`: remove it from `headers`";
         findings.add(member.at, reason);
     }
-    let effects =
-        [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("write", Effect::Write)];
     let effect = get("effect")
-        .and_then(|member| fields::choice(member, &effects, findings))
+        .and_then(|member| effect(member, findings))
         .unwrap_or_else(|| default_effect(&method));
     let on_unknown = get("onUnknown")
         .and_then(|member| {
@@ -140,6 +152,18 @@ fn strict(member: &Member, parameters: &Value, findings: &mut Findings) -> bool 
         findings.add(member.value.at, objection);
     }
     strict
+}
+
+fn effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
+    if let Yaml::Text(text) = &member.value.yaml
+        && let Some(remedy) = fields::remedy(text, READ_ONLY)
+    {
+        findings.add(member.value.at, format!("`{text}` is no value of `effect`: {remedy}"));
+        return None;
+    }
+    let effects =
+        [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("write", Effect::Write)];
+    fields::choice(member, &effects, findings)
 }
 
 fn default_effect(method: &Method) -> Effect {

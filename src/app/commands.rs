@@ -18,7 +18,7 @@ use crate::app::looking::Named;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError};
 use crate::app::usage::Question;
-use crate::app::{App, bench, certify, voice};
+use crate::app::{App, bench, certify, functions, voice};
 use crate::azure::credential::Credentials;
 use crate::ids::TenantId;
 use crate::package::{self, Order, Script};
@@ -204,6 +204,10 @@ fn certify(app: App, wish: Wish, is_json: bool) -> u8 {
             Ok(report) => report,
             Err(error) => return complain(&error),
         };
+        if let Some(missed) = report.missed() {
+            let _ = writeln!(std::io::stderr(), "turnwheel: {missed}");
+            return BAD_ARGUMENTS;
+        }
         if is_json {
             say(&serde_json::to_string_pretty(&report.json()).unwrap_or_default());
         } else {
@@ -245,9 +249,16 @@ async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_d
     let asked = stop.clone();
     let stopping = async move {
         stop_signal().await;
-        tracing::info!("stopping: what runs may come to its end");
+        if is_dev {
+            let seconds = functions::DEV_STOP_WITHIN.as_secs();
+            say(&format!(
+                "Stopping: model responses and tool calls under way have up to {seconds} s to be committed. Ctrl-C again ends at once."
+            ));
+        } else {
+            tracing::info!("stopping: turns under way may finish");
+        }
         asked.cancel();
-        std::future::pending::<()>().await;
+        stop_signal().await;
     };
     tokio::select! {
         outcome = Box::pin(running.run(stop)) => match outcome {

@@ -122,5 +122,8 @@ fn failure(error: &dyn std::error::Error) -> FunctionFailure {
     FunctionFailure(text)
 }
 
+/// How long a stop of `dev` waits for turns that run: a response that is paid for is committed, and not requested again.
+pub(super) const DEV_STOP_WITHIN: Duration = Duration::from_secs(30);
+
 /// How long a stop waits for turns that run.
 pub(super) const STOP_WITHIN: Duration = Duration::from_secs(10);

@@ -329,7 +329,7 @@ async fn local_host(
         names: Vec::new(),
         allowed_origins,
         lease: host::LEASE,
-        grace: super::functions::STOP_WITHIN,
+        grace: super::functions::DEV_STOP_WITHIN,
         bounds: Bounds::LOCAL_HOST,
     });
     Ok(host.await?)

@@ -345,6 +345,7 @@ fn a_report_is_a_table_or_plain_xml() {
         notes: vec!["look <here>".to_owned()],
         reached: vec![("tool.after", 2)],
         faultless: Vec::new(),
+        missed: None,
         runs: vec![
             run(Fault::Kill, Verdict::Ok),
             run(Fault::Late, Verdict::Skipped("why\u{1}")),

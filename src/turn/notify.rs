@@ -30,6 +30,9 @@ const WAITS: [Duration; 7] = [
     Duration::from_hours(10),
 ];
 
+/// A repeated try belongs to the delivery that reserves it: the request has 15 s, and a commit comes after it.
+const RESERVED: Duration = Duration::from_secs(30);
+
 /// What became of a try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -85,6 +88,7 @@ async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
                 return Ok(());
             }
             let notice: Notice = record::read(&stored.document)?;
+            let Some(stored) = reserve(world, key, stored, &notice).await? else { continue };
             world.probe.reached("notice.before").await;
             let told = match &world.herald {
                 Some(herald) => tell(world, &**herald, (key, &notice)).await,
@@ -96,6 +100,27 @@ async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// A wake-up message and the sweep may find the same retry due in the same moment: the first to write has it. A first try
+/// is not reserved, because nothing but its own message looks at it that soon. `None`: another delivery has it.
+async fn reserve(
+    world: &World,
+    key: &ConversationKey,
+    stored: Stored,
+    notice: &Notice,
+) -> Result<Option<Stored>, StoreError> {
+    if notice.attempts == 0 || world.herald.is_none() {
+        return Ok(Some(stored));
+    }
+    let due = world.clock.now().plus(RESERVED);
+    let document = record::notice_document(notice, Some(due));
+    let write = Write::Replace(document.clone(), Some(stored.etag));
+    match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
+        Ok(etags) => Ok(etags.into_iter().next().map(|etag| Stored { document, etag })),
+        Err(StoreError::Conflict) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The address is a secret: nothing of it is told.

@@ -24,7 +24,7 @@ temperature: 3
 maxRounds: 0
 retry: { maxRetry: 1 }
 budget: { cost: 1 }
-name: clerk
+name: clark
 tools:
   - raed
   - bash: {}
@@ -51,9 +51,9 @@ x"#), @r#"
     agents/clerk.agent.md:6: `maxRounds` must be at least 1
     agents/clerk.agent.md:7: unknown key `maxRetry` of `retry`: the nearest is `maxRetries`; there are: enabled, maxRetries, baseDelayMs, maxDelayMs, jitter
     agents/clerk.agent.md:8: `budget`: unknown field `cost`, expected `prompt` or `conversation`
-    agents/clerk.agent.md:9: an agent's name is its file's: rename the file and remove `name`
+    agents/clerk.agent.md:9: the file's name makes this the agent `clerk`: rename the file, or remove `name`
     agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
-    agents/clerk.agent.md:12: unknown key `bash` of a tool: the nearest is `http`; there are: http
+    agents/clerk.agent.md:12: unknown key `bash` of a tool: there is no shell; an `http` tool may call a service that runs commands
     agents/clerk.agent.md:14: a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`
     agents/clerk.agent.md:15: `parameters` is no JSON Schema (at /properties/to/type): "sting" is not valid under any of the schemas listed in the 'anyOf' keyword
     agents/clerk.agent.md:16: `post` is no method a tool can have: did you mean `POST`?
@@ -88,7 +88,7 @@ tools:
   - http: { name: g, url: "https://x.example/", method: POST, body: "a={b}" }
   - http: { name: h, url: "https://x.example/{", parameters: { type: array } }
   - http: { name: i, url: "https://x.example/", timeout: 30, approval: { notRequester: true, approvers: [owner] } }
-  - http: { name: j, url: "https://x.example/", approval: always }
+  - http: { name: j, url: "https://x.example/", approval: never }
   - http: { name: k, url: "http://x.example/", auth: { entra: "api://x/.default" }, headers: { Authorization: x } }
   - http: { name: l, url: "https://x.example/", auth: { key: x } }
   - http: { name: m, url: "https://x.example/", auth: "${KEY}" }
@@ -188,4 +188,54 @@ fn protocol_loop_and_unfit_strict_schemas_are_mistakes() {
     agents/clerk.agent.md:2: `loop: protocol` is not available yet: use `prompt` or `agent`
     agents/clerk.agent.md:4: `strict` needs every property in `required`: at # `q` is not (let it be null instead)
     ");
+}
+
+#[test]
+fn words_of_other_formats_are_answered_with_ours() {
+    assert_snapshot!(mistakes(r#"---
+trigger: { type: timer }
+builtin_endpoints: true
+mcp: []
+instructions: "Be kind."
+tools:
+  - bash
+  - mcp: { url: "https://x.example" }
+  - http:
+      name: look
+      inputSchema: {}
+      input_schema: {}
+      query: { q: "{q}" }
+      effect: readonly
+      url: https://x.example/
+      approval: false
+---
+x"#), @r#"
+    agents/clerk.agent.md:2: unknown key `trigger` of the front matter: a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, and no file says so
+    agents/clerk.agent.md:3: unknown key `builtin_endpoints` of the front matter: a key of the Azure Functions agents runtime; here every agent has the HTTP API
+    agents/clerk.agent.md:4: unknown key `mcp` of the front matter: a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool
+    agents/clerk.agent.md:5: unknown key `instructions` of the front matter: write the instructions below the front matter
+    agents/clerk.agent.md:7: there is no tool `bash`: there is no shell; an `http` tool may call a service that runs commands
+    agents/clerk.agent.md:8: unknown key `mcp` of a tool: write each operation of the server as an `http` tool
+    agents/clerk.agent.md:11: unknown key `inputSchema` of an http tool: write `parameters`
+    agents/clerk.agent.md:12: unknown key `input_schema` of an http tool: write `parameters`
+    agents/clerk.agent.md:13: unknown key `query` of an http tool: write it into `url`, such as `https://api.example/search?q={q}`
+    agents/clerk.agent.md:14: `readonly` is no value of `effect`: write `read`
+    agents/clerk.agent.md:16: remove `approval`: without it no approval is requested
+    "#);
+}
+
+#[test]
+fn name_of_the_file_and_plain_approval_are_accepted() {
+    for approval in ["always", "true", "{}"] {
+        let text = format!(
+            "---\nname: clerk\ntools:\n  - http: {{ name: pay, method: POST, url: 'https://x.example/', approval: {approval} }}\n---\nx"
+        );
+        let loaded = load_files(&[("clerk.agent.md", &text)]);
+        assert_eq!(loaded.mistakes, [], "{approval}");
+        let tool = &loaded.catalog.agents["clerk"].tools[0];
+        let value = serde_json::json!({});
+        let text = crate::agent::raw::RawJson::of(&value);
+        let asked = tool.ask(&crate::tools::Arguments { value, text }).expect(approval);
+        assert_eq!(asked.approvers, ["owner"]);
+    }
 }

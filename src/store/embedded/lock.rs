@@ -53,9 +53,44 @@ impl FolderLock {
 /// People's conversations: for this user alone.
 #[cfg(unix)]
 fn create_private(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mode = fs::metadata(folder)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let closed = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
+    let error = closed.as_ref().err().map(tracing::field::display);
+    let shown = folder.display();
+    match closed {
+        Ok(()) => {
+            tracing::warn!(
+                "data folder was open to other users: its mode is now 0700 folder={shown}"
+            );
+        }
+        Err(_) => tracing::warn!(
+            error,
+            "data folder is open to other users and cannot be closed: run `chmod 700 {shown}`"
+        ),
+    }
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn data_folder_that_existed_is_closed_to_other_users() {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let lock = FolderLock::take(place.path()).unwrap();
+        assert_eq!(fs::metadata(place.path()).unwrap().permissions().mode() & 0o777, 0o700);
+        drop(lock);
+    }
 }
 
 #[cfg(not(unix))]

@@ -139,6 +139,22 @@ async fn a_receiver_that_is_down_does_not_hold_a_delivery_beyond_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn retry_found_by_message_and_sweep_at_once_is_sent_once() {
+    let mut bench = Bench::with(3, says_hello);
+    let deaf = Arc::new(Deaf::default());
+    let mut world = bench.worker(Arc::new(NoProbe));
+    world.herald = Some(deaf.clone());
+    let first = notice(1, &bench);
+    bench.store.write(&partition(), vec![first]).await.unwrap();
+    let nudge = Bench::nudge();
+    notify(&world, &nudge).await.unwrap();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let (one, other) = tokio::join!(notify(&world, &nudge), notify(&world, &nudge));
+    assert!(one.is_ok() && other.is_ok());
+    assert_eq!(*deaf.told.lock().unwrap(), 2, "the first try and one retry");
+}
+
+#[tokio::test(start_paused = true)]
 async fn notices_of_a_webhook_that_was_taken_away_wait_for_one_and_ring_less_and_less() {
     let mut bench = Bench::with(4, says_hello);
     let mut world = bench.worker(Arc::new(NoProbe));
