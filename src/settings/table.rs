@@ -145,7 +145,7 @@ pub const ROWS: &[Row] = &[
         .or("https://ai.azure.com/.default").like("https://cognitiveservices.azure.com/.default"),
     Row::yours("TURNWHEEL_AGENTS_DIR", "The folder of the agent files.").or("agents").sample("agents").like("agents"),
     Row::yours("TURNWHEEL_DEFAULT_AGENT", "The agent of requests that name none.")
-        .or("the only one there is").sample("assistant").like("assistant"),
+        .or("the only one there is").like("assistant"),
     Row::yours("TURNWHEEL_AUTH", "How callers are known: `keys`, `easyauth` or `header`.")
         .or("`keys`; in `dev` `header`").sample("keys").like("easyauth"),
     Row::yours("TURNWHEEL_CORS_ORIGINS", "Origins of web pages that may call the API from a browser, separated by commas, or `*`.")
