@@ -22,6 +22,7 @@ mod page;
 mod precondition;
 pub mod problem;
 mod prompts;
+mod query;
 mod reach;
 mod schedules;
 mod stop;
@@ -79,6 +80,7 @@ pub fn router(api: Arc<Api>) -> Router {
             )
         })
         .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(axum::middleware::from_fn(query::check))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), origin::guard))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), problem::finish))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&api), traced::traced))

@@ -15,7 +15,7 @@ type Answered = Result<Response, Problem>;
 
 /// What the caller may decide, oldest first.
 #[utoipa::path(
-    get, path = "/approvals", tag = "approvals",
+    get, path = "/approvals", operation_id = "listApprovals", tag = "approvals",
     params(("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::http::openapi::Approvals))
 )]
@@ -40,12 +40,11 @@ pub(crate) async fn list(
 
 /// Decide; the same decision again is the same answer.
 #[utoipa::path(
-    post, path = "/conversations/{id}/approvals/{approvalId}", tag = "approvals", request_body = Said,
+    post, path = "/conversations/{id}/approvals/{approvalId}", operation_id = "decideApproval", tag = "approvals", request_body = Said,
     params(
         ("id" = String, Path),
         ("approvalId" = String, Path, description = "the approval's id, its tool call id, or the part of that before `|`"),
         ("userId" = Option<String>, Query, description = "whose conversation it is, when it is another's"),
-        ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
         (status = 200, body = SettledView),

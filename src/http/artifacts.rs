@@ -30,7 +30,7 @@ const UNTYPED: &str = "application/octet-stream";
 
 /// The conversation's artifacts, oldest first.
 #[utoipa::path(
-    get, path = "/conversations/{id}/artifacts", tag = "artifacts",
+    get, path = "/conversations/{id}/artifacts", operation_id = "listArtifacts", tag = "artifacts",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::http::openapi::Artifacts))
 )]
@@ -53,7 +53,7 @@ pub(crate) async fn list(
 
 /// Add an artifact: the body is its bytes, 10 MB at most.
 #[utoipa::path(
-    post, path = "/conversations/{id}/artifacts", tag = "artifacts",
+    post, path = "/conversations/{id}/artifacts", operation_id = "addArtifact", tag = "artifacts",
     params(
         ("id" = String, Path), ("name" = Option<String>, Query, description = "a file name, for people"),
         ("Idempotency-Key" = Option<String>, Header),
@@ -98,7 +98,7 @@ fn too_large(problem: Problem) -> Problem {
 
 /// An artifact's bytes, or where they are.
 #[utoipa::path(
-    get, path = "/conversations/{id}/artifacts/{artifactId}", tag = "artifacts",
+    get, path = "/conversations/{id}/artifacts/{artifactId}", operation_id = "getArtifact", tag = "artifacts",
     params(
         ("id" = String, Path), ("artifactId" = String, Path),
         ("Range" = Option<String>, Header, description = "one range of bytes"),

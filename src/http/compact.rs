@@ -16,7 +16,7 @@ type Answered = Result<Response, Problem>;
 /// Sum up what the model is sent, except the newest part; a prompt that runs is stopped first. What comes of it is told as
 /// `auto_compaction_end`.
 #[utoipa::path(
-    post, path = "/conversations/{id}/compact", tag = "conversations", request_body = CompactRequest,
+    post, path = "/conversations/{id}/compact", operation_id = "compactConversation", tag = "conversations", request_body = CompactRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses(
         (status = 202, body = Compacting),

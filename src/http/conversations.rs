@@ -13,7 +13,7 @@ use crate::http::owner::Caller;
 use crate::http::problem::Problem;
 use crate::http::prompts::wait_of;
 use crate::http::{Asked, Shared, answered, json, precondition, reach, wait};
-use crate::ids::{UserId, is_plain};
+use crate::ids::UserId;
 use crate::store::HeadQuery;
 use crate::turn::admission::conversation::{NewConversation, create_conversation};
 use crate::turn::admission::delete::delete_conversation;
@@ -28,12 +28,10 @@ type Answered = Result<Response, Problem>;
 
 /// Create a conversation, empty or with the messages it begins with.
 #[utoipa::path(
-    post, path = "/conversations", tag = "conversations", request_body = NewConversation,
+    post, path = "/conversations", operation_id = "createConversation", tag = "conversations", request_body = NewConversation,
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters")),
     responses(
         (status = 201, body = ConversationView, headers(("Location" = String), ("ETag" = String))),
-        (status = "4XX", body = crate::http::openapi::Problem, content_type = "application/problem+json"),
-        (status = "5XX", body = crate::http::openapi::Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn create(
@@ -50,7 +48,7 @@ pub(crate) async fn create(
 
 /// The caller's conversations, newest first; an operator's list is the tenant's.
 #[utoipa::path(
-    get, path = "/conversations", tag = "conversations",
+    get, path = "/conversations", operation_id = "listConversations", tag = "conversations",
     params(
         ("limit" = Option<u32>, Query, description = "1 to 100; 20 when absent"),
         ("continuation" = Option<String>, Query, description = "where an earlier page ended"),
@@ -64,11 +62,8 @@ pub(crate) async fn list(
     OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let params = Params::of(&uri);
-    let user = match params.get("userId").filter(|_| caller.is_operator()) {
-        Some(user) if is_plain(user) => Some(UserId::new(user)),
-        Some(_) => return Err(Problem::bad_request("`userId` is no user's id")),
-        None => (!caller.is_operator()).then(|| caller.owner.user.clone()),
-    };
+    let own = (!caller.is_operator()).then(|| caller.owner.user.clone());
+    let user = reach::selected_user(&caller, &params)?.or(own);
     let whose = user.as_ref().map(UserId::as_str).unwrap_or_default();
     let binding = format!("conversations {}/{whose}", caller.owner.tenant);
     let query = HeadQuery {
@@ -89,7 +84,7 @@ pub(crate) async fn list(
 
 /// A conversation as it is now, or when nothing runs in it any more.
 #[utoipa::path(
-    get, path = "/conversations/{id}", tag = "conversations",
+    get, path = "/conversations/{id}", operation_id = "getConversation", tag = "conversations",
     params(
         ("id" = String, Path),
         ("wait" = Option<u32>, Query, description = "seconds, at most 60; ends when it leaves `running`"),
@@ -121,7 +116,7 @@ pub(crate) async fn read(
 
 /// Change settings, metadata or name by a merge patch.
 #[utoipa::path(
-    patch, path = "/conversations/{id}", tag = "conversations",
+    patch, path = "/conversations/{id}", operation_id = "updateConversation", tag = "conversations",
     params(
         ("id" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that is to be changed"),
@@ -146,7 +141,7 @@ pub(crate) async fn change(
 
 /// Delete a conversation and everything in it.
 #[utoipa::path(
-    delete, path = "/conversations/{id}", tag = "conversations",
+    delete, path = "/conversations/{id}", operation_id = "deleteConversation", tag = "conversations",
     params(("id" = String, Path)),
     responses((status = 204), (status = 409, description = "a write is under way: `effect-in-flight`"))
 )]
@@ -162,9 +157,9 @@ pub(crate) async fn delete(
 
 /// Messages on the path to the leaf, oldest first.
 #[utoipa::path(
-    get, path = "/conversations/{id}/messages", tag = "conversations",
+    get, path = "/conversations/{id}/messages", operation_id = "listMessages", tag = "conversations",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
-    responses((status = 200, body = crate::http::openapi::Objects))
+    responses((status = 200, body = crate::http::openapi::Messages))
 )]
 pub(crate) async fn list_messages(
     State(api): State<Shared>,
@@ -182,12 +177,12 @@ pub(crate) async fn list_messages(
 
 /// Entries of all branches, in the order in which they were written.
 #[utoipa::path(
-    get, path = "/conversations/{id}/entries", tag = "conversations",
+    get, path = "/conversations/{id}/entries", operation_id = "listEntries", tag = "conversations",
     params(
         ("id" = String, Path), ("afterSeq" = Option<u64>, Query), ("limit" = Option<u32>, Query),
         ("continuation" = Option<String>, Query),
     ),
-    responses((status = 200, body = crate::http::openapi::Objects))
+    responses((status = 200, body = crate::http::openapi::Entries))
 )]
 pub(crate) async fn list_entries(
     State(api): State<Shared>,

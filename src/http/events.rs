@@ -36,7 +36,7 @@ pub(crate) const STREAMS_MAX: usize = 500;
 
 /// Events as they happen (SSE).
 #[utoipa::path(
-    get, path = "/conversations/{id}/events", tag = "events",
+    get, path = "/conversations/{id}/events", operation_id = "streamEvents", tag = "events",
     params(
         ("id" = String, Path),
         ("after" = Option<u64>, Query, description = "number of the last event that is known"),

@@ -95,7 +95,7 @@ async fn check(world: &World) -> bool {
 
 /// Whether the service works: for load balancers, so it says no more than that.
 #[utoipa::path(
-    get, path = "/health", tag = "service",
+    get, path = "/health", operation_id = "getHealth", tag = "service",
     responses((status = 200, description = "`{\"status\":\"ok\"}`"), (status = 503, description = "`{\"status\":\"unavailable\"}`"))
 )]
 pub(crate) async fn health(State(api): State<Shared>) -> Response {
@@ -133,7 +133,7 @@ pub(crate) struct AgentView {
 
 /// The agents of the app, by name.
 #[utoipa::path(
-    get, path = "/agents", tag = "service",
+    get, path = "/agents", operation_id = "listAgents", tag = "service",
     responses((status = 200, body = crate::http::openapi::Agents))
 )]
 pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Response, Problem> {

@@ -23,7 +23,7 @@ type Answered = Result<Response, Problem>;
 
 /// What waits, oldest first.
 #[utoipa::path(
-    get, path = "/conversations/{id}/inbox", tag = "inbox",
+    get, path = "/conversations/{id}/inbox", operation_id = "listInputs", tag = "inbox",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::http::openapi::Inputs))
 )]
@@ -43,7 +43,7 @@ pub(crate) async fn list(
 
 /// Say something in a conversation as a program, in a message of a kind of its own.
 #[utoipa::path(
-    post, path = "/conversations/{id}/messages", tag = "inbox", request_body = MessageRequest,
+    post, path = "/conversations/{id}/messages", operation_id = "addMessage", tag = "inbox", request_body = MessageRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202, body = MessageAccepted, headers(("Location" = String))))
 )]
@@ -63,7 +63,7 @@ pub(crate) async fn add_message(
 
 /// An accepted input: as it waits, or what became of it.
 #[utoipa::path(
-    get, path = "/conversations/{id}/inbox/{inputId}", tag = "inbox",
+    get, path = "/conversations/{id}/inbox/{inputId}", operation_id = "getInput", tag = "inbox",
     params(("id" = String, Path), ("inputId" = String, Path)),
     responses((status = 200, body = InputView, headers(("ETag" = String))))
 )]
@@ -84,7 +84,7 @@ pub(crate) async fn read(
 
 /// Edit an input that waits.
 #[utoipa::path(
-    patch, path = "/conversations/{id}/inbox/{inputId}", tag = "inbox", request_body = InputChange,
+    patch, path = "/conversations/{id}/inbox/{inputId}", operation_id = "updateInput", tag = "inbox", request_body = InputChange,
     params(
         ("id" = String, Path), ("inputId" = String, Path),
         ("If-Match" = Option<String>, Header), ("Idempotency-Key" = Option<String>, Header),
@@ -113,7 +113,7 @@ pub(crate) async fn change(
 
 /// Take an input back that waits.
 #[utoipa::path(
-    delete, path = "/conversations/{id}/inbox/{inputId}", tag = "inbox",
+    delete, path = "/conversations/{id}/inbox/{inputId}", operation_id = "deleteInput", tag = "inbox",
     params(("id" = String, Path), ("inputId" = String, Path)),
     responses(
         (status = 204),
@@ -132,7 +132,7 @@ pub(crate) async fn clear(
 
 /// Take back all steers and follow-ups that wait; the answer lists them.
 #[utoipa::path(
-    delete, path = "/conversations/{id}/inbox", tag = "inbox",
+    delete, path = "/conversations/{id}/inbox", operation_id = "clearInputs", tag = "inbox",
     params(
         ("id" = String, Path),
         ("mode" = Option<String>, Query, description = "`steer` or `followUp`: that queue alone"),

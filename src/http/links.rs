@@ -20,7 +20,7 @@ use crate::turn::views::load;
 
 /// The approval behind a link, as a page or as JSON.
 #[utoipa::path(
-    get, path = "/approvals/{token}", tag = "approvals",
+    get, path = "/approvals/{token}", operation_id = "getApprovalLink", tag = "approvals",
     params(("token" = String, Path, description = "signed; the only credential")),
     responses((status = 200, content((SettledView = "application/json"), (String = "text/html"))), (status = 404))
 )]
@@ -36,7 +36,7 @@ pub(crate) async fn look(
 
 /// Decide by a link: a form of its page, or JSON.
 #[utoipa::path(
-    post, path = "/approvals/{token}", tag = "approvals",
+    post, path = "/approvals/{token}", operation_id = "decideApprovalLink", tag = "approvals",
     params(("token" = String, Path, description = "signed; the only credential")),
     request_body(content((Said = "application/json"), (Said = "application/x-www-form-urlencoded"))),
     responses((status = 200, content((SettledView = "application/json"), (String = "text/html"))), (status = 404), (status = 409), (status = 410))

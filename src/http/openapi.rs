@@ -1,6 +1,11 @@
 //! The OpenAPI 3.1 description, made from the routes themselves; and the shapes that other layers do not describe.
 
+mod complete;
+
+use std::sync::LazyLock;
+
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -20,7 +25,7 @@ use crate::turn::views::schedules::ScheduleView;
 #[derive(OpenApi)]
 #[openapi(info(
     title = "Turnwheel",
-    description = "Durable conversations with agents. Every POST and PATCH takes an Idempotency-Key; errors are application/problem+json.",
+    description = "Durable conversations with agents. Errors are application/problem+json. Unknown members and variants may appear in responses.",
     license(name = "MIT"),
 ))]
 struct Description;
@@ -60,16 +65,19 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
 
 /// This description.
 #[utoipa::path(
-    get, path = "/openapi.json", tag = "service",
+    get, path = "/openapi.json", operation_id = "getOpenApi", tag = "service",
     responses((status = 200, description = "OpenAPI 3.1"))
 )]
 async fn document() -> Response {
-    static TEXT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-        let (_, api) = described().split_for_parts();
-        api.to_json().unwrap_or_default()
-    });
+    static TEXT: LazyLock<String> = LazyLock::new(|| DOCUMENT.to_string());
     ([(http::header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
+
+/// The whole description, as clients read it.
+pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let (_, api) = described().split_for_parts();
+    complete::complete(serde_json::to_value(&api).unwrap_or_default())
+});
 
 macro_rules! described_only {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* })*) => {$(
@@ -106,7 +114,8 @@ described_only! {
     Artifacts { items: Vec<ArtifactView>, continuation: Option<String>, }
     Schedules { items: Vec<ScheduleView>, continuation: Option<String>, }
     Agents { items: Vec<AgentView>, }
-    Objects { items: Vec<std::collections::HashMap<String, serde_json::Value>>, continuation: Option<String>, }
+    Messages { items: Vec<Value>, continuation: Option<String>, }
+    Entries { items: Vec<Value>, continuation: Option<String>, }
     /// One input, many outputs.
     Prompt {
         id: String,
@@ -118,15 +127,15 @@ described_only! {
         /// `end`, `max_rounds`, `budget`, `aborted` or `error`.
         stop_reason: Option<String>,
         /// Text, or blocks.
-        input: Option<serde_json::Value>,
+        input: Option<Value>,
         /// In order: `text`, `tool`, `file`, `widget`, and kinds that later versions bring.
-        output: Vec<serde_json::Value>,
-        usage: serde_json::Value,
+        output: Vec<Value>,
+        usage: Value,
         /// The last answer as JSON, when the agent has a response schema.
-        result: Option<serde_json::Value>,
-        error: Option<serde_json::Value>,
+        result: Option<Value>,
+        error: Option<Value>,
         /// While a failed call of the model waits to be made once more: `attempt`, and `at`, the time of it.
-        retry: Option<serde_json::Value>,
+        retry: Option<Value>,
     }
     /// RFC 7396: what is absent stays, `null` removes.
     ConversationPatch {
@@ -141,18 +150,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_description_is_openapi_3_1_and_has_every_route() {
-        let (_, api) = described().split_for_parts();
-        let json: serde_json::Value = serde_json::from_str(&api.to_json().unwrap()).unwrap();
-        assert_eq!(json["openapi"], "3.1.0");
-        let paths: Vec<&String> = json["paths"].as_object().unwrap().keys().collect();
-        assert_eq!(paths.len(), 27, "{paths:?}");
-        assert!(json["paths"]["/api/conversations/{id}"]["patch"].is_object());
-        // The wire's names, not Rust's.
-        assert!(
-            json["components"]["schemas"]["ApprovalView"]["properties"]["toolCallId"].is_object()
+    fn description_has_unique_operation_ids_and_the_names_of_the_wire() {
+        let api = &*DOCUMENT;
+        assert_eq!(api["openapi"], "3.1.0");
+        let paths = api["paths"].as_object().unwrap();
+        let operations: Vec<&Value> =
+            paths.values().flat_map(|path| path.as_object().unwrap().values()).collect();
+        let ids: std::collections::BTreeSet<&str> =
+            operations.iter().map(|operation| operation["operationId"].as_str().unwrap()).collect();
+        assert_eq!(ids.len(), operations.len(), "{ids:?}");
+        for id in ["listConversations", "decideApproval", "createPrompt", "streamEvents"] {
+            assert!(ids.contains(id), "{id} is missing in {ids:?}");
+        }
+        let shapes = &api["components"]["schemas"];
+        assert!(shapes["ApprovalView"]["properties"]["toolCallId"].is_object());
+        assert!(shapes["Prompt"]["properties"]["stopReason"].is_object());
+        assert!(shapes["Settings"]["properties"]["loop"].is_object());
+        assert_eq!(
+            shapes["PromptRequest"]["properties"]["input"]["$ref"],
+            "#/components/schemas/Content"
         );
-        assert!(json["components"]["schemas"]["Prompt"]["properties"]["stopReason"].is_object());
-        assert!(json["components"]["schemas"]["Settings"]["properties"]["loop"].is_object());
+    }
+
+    #[test]
+    fn every_reference_has_its_target() {
+        fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+            match value {
+                Value::Object(members) => {
+                    found.extend(members.get("$ref").and_then(Value::as_str));
+                    members.values().for_each(|value| references(value, found));
+                }
+                Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        references(&DOCUMENT, &mut found);
+        assert!(found.len() > 100, "{}", found.len());
+        for reference in found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(DOCUMENT.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn operations_name_their_problems_and_credentials() {
+        let operation = |path: &str, method: &str| &DOCUMENT["paths"][path][method];
+        let prompts = operation("/api/conversations/{id}/prompts", "post");
+        for status in ["400", "401", "403", "404", "409", "413", "415", "422", "429", "503"] {
+            assert!(prompts["responses"][status].is_object(), "{status}: {prompts}");
+        }
+        assert!(operation("/api/conversations/{id}", "patch")["responses"]["412"].is_object());
+        let decide = operation("/api/conversations/{id}/approvals/{approvalId}", "post");
+        let names = decide["parameters"].as_array().unwrap().iter();
+        assert!(names.clone().all(|parameter| parameter["name"] != "Idempotency-Key"));
+        for open in ["/api/health", "/api/approvals/{token}"] {
+            assert_eq!(operation(open, "get")["security"], serde_json::json!([]), "{open}");
+        }
+        assert!(DOCUMENT["security"].as_array().unwrap().len() >= 3);
     }
 }

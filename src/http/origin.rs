@@ -26,7 +26,7 @@ const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
 /// Seconds for which a browser remembers a preflight response.
 const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 /// The path of an approval link is its whole credential, so no page can use somebody else's.
-const LINKS: &str = "/api/approvals/";
+pub(crate) const LINKS: &str = "/api/approvals/";
 
 /// Around all routes: a preflight is answered here, without authentication. tower-http's layer is not used: it answers 200
 /// and names methods and headers to every origin.

@@ -39,7 +39,7 @@ pub(super) fn sender() -> Sender {
 
 /// Prompt a conversation.
 #[utoipa::path(
-    post, path = "/conversations/{id}/prompts", tag = "prompts", request_body = PromptRequest,
+    post, path = "/conversations/{id}/prompts", operation_id = "createPrompt", tag = "prompts", request_body = PromptRequest,
     params(
         ("id" = String, Path), ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
         ("Idempotency-Key" = Option<String>, Header),
@@ -66,7 +66,7 @@ pub(crate) async fn create(
 
 /// Prompt a new conversation.
 #[utoipa::path(
-    post, path = "/prompts", tag = "prompts", request_body = FirstPromptRequest,
+    post, path = "/prompts", operation_id = "startConversation", tag = "prompts", request_body = FirstPromptRequest,
     params(
         ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
         ("Idempotency-Key" = Option<String>, Header),
@@ -113,7 +113,7 @@ pub(super) async fn awaited(
 
 /// The conversation's prompts, oldest first.
 #[utoipa::path(
-    get, path = "/conversations/{id}/prompts", tag = "prompts",
+    get, path = "/conversations/{id}/prompts", operation_id = "listPrompts", tag = "prompts",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
     responses((status = 200, body = crate::http::openapi::Prompts))
 )]
@@ -134,7 +134,7 @@ pub(crate) async fn list(
 
 /// The receipt of a prompt: what it cost, what it changed, who agreed.
 #[utoipa::path(
-    get, path = "/conversations/{id}/prompts/{promptId}/receipt", tag = "prompts",
+    get, path = "/conversations/{id}/prompts/{promptId}/receipt", operation_id = "getReceipt", tag = "prompts",
     params(("id" = String, Path), ("promptId" = String, Path)),
     responses((status = 200, body = PromptReceipt, description = "While it runs: what there is of it so far."))
 )]
@@ -151,7 +151,7 @@ pub(crate) async fn receipt(
 
 /// A prompt: what went in and everything that came out.
 #[utoipa::path(
-    get, path = "/conversations/{id}/prompts/{promptId}", tag = "prompts",
+    get, path = "/conversations/{id}/prompts/{promptId}", operation_id = "getPrompt", tag = "prompts",
     params(
         ("id" = String, Path), ("promptId" = String, Path),
         ("wait" = Option<u32>, Query, description = "seconds, at most 60; ends when it leaves `running`"),

@@ -37,6 +37,19 @@ pub(crate) fn refuse_operator(caller: &Caller) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The user that `?userId=` selects; `None`: the route decides.
+pub(crate) fn selected_user(caller: &Caller, params: &Params) -> Result<Option<UserId>, Problem> {
+    let Some(user) = params.get("userId") else { return Ok(None) };
+    if !is_plain(user) {
+        return Err(Problem::bad_request("`userId` must be a user's id."));
+    }
+    if !caller.is_operator() && user != caller.owner.user.as_str() {
+        let detail = "Only the role Turnwheel.Operator selects another user with `?userId=`.";
+        return Err(Problem::new(problem::FORBIDDEN, detail));
+    }
+    Ok(Some(UserId::new(user)))
+}
+
 /// A conversation that the caller may read: its own; for operators also the tenant's others.
 pub(crate) async fn to_read(
     api: &Api,
@@ -44,6 +57,10 @@ pub(crate) async fn to_read(
     (id, uri): (&str, &Uri),
 ) -> Result<(ConversationKey, Head), Problem> {
     let key = own(caller, id)?;
+    let user = Params::of(uri).get("userId").map(ToOwned::to_owned);
+    if !caller.is_operator() && user.is_some_and(|user| user != caller.owner.user.as_str()) {
+        return Err(Problem::not_found("conversation"));
+    }
     let key = if caller.is_operator() { others(api, caller, key, uri).await? } else { key };
     let (head, _) = load::head(&api.world, &key).await?;
     Ok((key, head))

@@ -11,7 +11,6 @@ use crate::http::lists::{Params, page};
 use crate::http::owner::Caller;
 use crate::http::problem::Problem;
 use crate::http::{Shared, answered, json, reach};
-use crate::ids::{UserId, is_plain};
 use crate::turn::admission::Owner;
 use crate::turn::schedules::create::NewSchedule;
 use crate::turn::schedules::{self, of_tenant, of_user};
@@ -21,7 +20,7 @@ type Answered = Result<Response, Problem>;
 
 /// Order a prompt for later, or for again and again.
 #[utoipa::path(
-    post, path = "/schedules", tag = "schedules", request_body = NewSchedule,
+    post, path = "/schedules", operation_id = "createSchedule", tag = "schedules", request_body = NewSchedule,
     params(("Idempotency-Key" = Option<String>, Header, description = "kept as long as the schedule")),
     responses(
         (status = 201, body = ScheduleView, headers(("Location" = String))),
@@ -44,7 +43,7 @@ pub(crate) async fn create(
 
 /// The caller's schedules, newest first; an operator's list is the tenant's, user by user.
 #[utoipa::path(
-    get, path = "/schedules", tag = "schedules",
+    get, path = "/schedules", operation_id = "listSchedules", tag = "schedules",
     params(
         ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query),
         ("userId" = Option<String>, Query, description = "for operators: whose"),
@@ -76,21 +75,16 @@ pub(crate) async fn list(
 
 /// Whose schedules are meant; `None`: an operator asks for all of its tenant.
 fn whose(caller: &Caller, params: &Params) -> Result<Option<Owner>, Problem> {
+    let selected = reach::selected_user(caller, params)?;
     if !caller.is_operator() {
         return Ok(Some(caller.owner.clone()));
     }
-    match params.get("userId") {
-        None => Ok(None),
-        Some(user) if is_plain(user) => {
-            Ok(Some(Owner { tenant: caller.owner.tenant.clone(), user: UserId::new(user) }))
-        }
-        Some(_) => Err(Problem::bad_request("`userId` is no user's id")),
-    }
+    Ok(selected.map(|user| Owner { tenant: caller.owner.tenant.clone(), user }))
 }
 
 /// A schedule as it is now.
 #[utoipa::path(
-    get, path = "/schedules/{id}", tag = "schedules",
+    get, path = "/schedules/{id}", operation_id = "getSchedule", tag = "schedules",
     params(
         ("id" = String, Path),
         ("userId" = Option<String>, Query, description = "for operators: whose"),
@@ -110,7 +104,7 @@ pub(crate) async fn read(
 
 /// Cancel a schedule: what it has not fired it never will.
 #[utoipa::path(
-    delete, path = "/schedules/{id}", tag = "schedules",
+    delete, path = "/schedules/{id}", operation_id = "deleteSchedule", tag = "schedules",
     params(("id" = String, Path)),
     responses((status = 204))
 )]

@@ -18,7 +18,7 @@ type Answered = Result<Response, Problem>;
 
 /// End the prompt that has not ended.
 #[utoipa::path(
-    post, path = "/conversations/{id}/abort", tag = "prompts", request_body = AbortRequest,
+    post, path = "/conversations/{id}/abort", operation_id = "abortPrompt", tag = "prompts", request_body = AbortRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202, body = Stopping, description = "harmless when nothing runs"))
 )]
@@ -36,7 +36,7 @@ pub(crate) async fn abort(
 
 /// Go on from where the conversation stands, without a new input.
 #[utoipa::path(
-    post, path = "/conversations/{id}/continue", tag = "prompts", request_body = ContinueRequest,
+    post, path = "/conversations/{id}/continue", operation_id = "continueConversation", tag = "prompts", request_body = ContinueRequest,
     params(
         ("id" = String, Path), ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
         ("Idempotency-Key" = Option<String>, Header),

@@ -14,7 +14,7 @@ use crate::turn::views::usage::{By, Days, UsageReport, Whose, usage};
 
 /// What was spent, day by day or added up.
 #[utoipa::path(
-    get, path = "/usage", tag = "usage",
+    get, path = "/usage", operation_id = "getUsage", tag = "usage",
     params(
         ("by" = Option<String>, Query, description = "`tenant`, `user`, `agent` or `day` (the default)"),
         ("from" = Option<String>, Query, description = "the first day, in UTC, such as 2026-11-22; 30 days when it is absent"),

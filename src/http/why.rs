@@ -18,7 +18,7 @@ const STUCK_MAX: u64 = 10 * 365 * 24 * 3_600;
 
 /// Why the conversation stands where it stands, in one sentence.
 #[utoipa::path(
-    get, path = "/conversations/{id}/why", tag = "conversations",
+    get, path = "/conversations/{id}/why", operation_id = "explainConversation", tag = "conversations",
     params(("id" = String, Path)),
     responses((status = 200, body = WhyView))
 )]
@@ -35,7 +35,7 @@ pub(crate) async fn read(
 
 /// For operators: what is not at rest in the tenant, each with its sentence.
 #[utoipa::path(
-    get, path = "/work", tag = "service",
+    get, path = "/work", operation_id = "listWork", tag = "service",
     params(
         ("stuck" = Option<u64>, Query, description = "seconds: only what was due so long ago, and is not paused"),
         ("waiting" = Option<bool>, Query, description = "only what waits for a person"),

@@ -7,6 +7,7 @@ mod deleting;
 mod elsewhere;
 mod faults;
 mod money;
+mod openapi;
 mod origins;
 mod owners;
 mod problems;

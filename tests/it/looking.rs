@@ -81,7 +81,7 @@ async fn the_same_sentence_by_api_and_by_command() {
     let nobody = turnwheel(&["why", "small"], data);
     assert_eq!(nobody.status.code(), Some(1));
     let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert!(complaint.contains("there is no such conversation"), "{complaint}");
+    assert!(complaint.contains("The conversation does not exist"), "{complaint}");
     dev.kill();
     // Of the data folder alone.
     assert_eq!(read(&["why", "big", "--json"], data), by_api);

@@ -88,3 +88,18 @@ async fn the_service_describes_itself() {
     let openapi = rig.seen("/api/openapi.json").await;
     assert_eq!(openapi["openapi"], "3.1.0");
 }
+
+#[tokio::test]
+async fn unknown_query_parameters_are_refused_by_name() {
+    let rig = Rig::new();
+    rig.run("say hello").await;
+    let told = rig.get("/api/conversations/c?wiat=20").send().await.fails(400, "bad-request");
+    assert_eq!(told["errors"][0]["pointer"], "?wiat");
+    assert!(told["detail"].as_str().unwrap().contains("`wait`"), "{told}");
+    rig.get("/api/agents?limit=2").send().await.fails(400, "bad-request");
+    rig.get("/api/conversations/c?code=key&clientId=x&wait=0").send().await.is(200);
+    rig.get("/api/conversations?userId=bob").send().await.fails(403, "forbidden");
+    rig.get("/api/conversations?userId=default").send().await.is(200);
+    rig.get("/api/conversations/c?userId=bob").send().await.fails(404, "not-found");
+    rig.get("/api/schedules?userId=bob").send().await.fails(403, "forbidden");
+}

@@ -1,0 +1,75 @@
+//! Query parameters that a route does not have are refused by name: a misspelt one would be ignored silently.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use axum::extract::{MatchedPath, Request};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::Method;
+use serde_json::Value;
+
+use crate::http::openapi::DOCUMENT;
+use crate::http::origin::LINKS;
+use crate::http::problem::Problem;
+use crate::turn::admission::Fault;
+
+/// The Functions host's own, on every route.
+const HOST: [&str; 2] = ["code", "clientId"];
+const CONVERSATION: &str = "/api/conversations/{id}";
+/// Characters of a name that are repeated.
+const SHOWN_MAX: usize = 50;
+
+/// By path and method, as the description has them.
+static KNOWN: LazyLock<BTreeMap<(String, String), BTreeSet<String>>> = LazyLock::new(|| {
+    let mut known = BTreeMap::new();
+    let paths = DOCUMENT.get("paths").and_then(Value::as_object);
+    for (path, methods) in paths.into_iter().flatten() {
+        for (method, operation) in methods.as_object().into_iter().flatten() {
+            let names = parameters(operation).filter_map(Value::as_str).map(ToOwned::to_owned);
+            known.insert((path.clone(), method.clone()), names.collect());
+        }
+    }
+    known
+});
+
+fn parameters(operation: &Value) -> impl Iterator<Item = &Value> {
+    let all = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
+    all.filter(|parameter| parameter.get("in").is_some_and(|place| place == "query"))
+        .filter_map(|parameter| parameter.get("name"))
+}
+
+pub(crate) async fn check(request: Request, next: Next) -> Response {
+    match unknown(&request) {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+/// Mail programs add parameters to links, so approval links take any.
+fn unknown(request: &Request) -> Option<Problem> {
+    let query = request.uri().query()?;
+    let path = request.extensions().get::<MatchedPath>()?.as_str();
+    if path.starts_with(LINKS) {
+        return None;
+    }
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    let names = KNOWN.get(&(path.to_owned(), method.as_str().to_ascii_lowercase()))?;
+    let mut given = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
+    // Operators select a user on every route of a conversation; where they may only read, the refusal says so.
+    let is_user = |name: &str| name == "userId" && path.starts_with(CONVERSATION);
+    let is_known = |name: &str| names.contains(name) || HOST.contains(&name) || is_user(name);
+    let wrong = given.find(|name| !is_known(name))?;
+    let wrong: String = wrong.chars().take(SHOWN_MAX).collect();
+    let there = if names.is_empty() {
+        "It has none.".to_owned()
+    } else {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        format!("Its parameters are: {}.", names.join(", "))
+    };
+    let detail = format!("This route has no query parameter `{wrong}`. {there}");
+    Some(
+        Problem::bad_request(detail.clone())
+            .with_faults(vec![Fault::at(format!("?{wrong}"), detail)]),
+    )
+}

@@ -1,0 +1,59 @@
+// Compiled by a test against the types that openapi-typescript makes of the description.
+import type { components, operations } from "./api";
+
+type Schemas = components["schemas"];
+
+const text: Schemas["PromptRequest"] = { input: "Pay 40 to Ada" };
+const blocks: Schemas["FirstPromptRequest"] = {
+  agent: "payments-clerk",
+  input: [{ type: "text", text: "Pay this" }, { type: "file", artifactId: "up_1" }],
+};
+
+// @ts-expect-error: an object is no input.
+const wrong: Schemas["PromptRequest"] = { input: { text: "Pay 40 to Ada" } };
+
+export function answer(prompt: Schemas["Prompt"]): string {
+  const outputs = prompt.output as Schemas["KnownOutput"][];
+  return outputs
+    .map((output) => {
+      switch (output.type) {
+        case "text":
+          return output.content;
+        case "tool":
+          return output.result.type;
+        case "file":
+          return output.path;
+        case "widget":
+          return output.fallback;
+      }
+    })
+    .join("\n");
+}
+
+export function openApprovals(conversation: Schemas["ConversationView"]): string[] {
+  return conversation.pendingApprovals.map((approval) => {
+    const known = approval as Schemas["KnownApproval"];
+    return known.kind === "budget" ? `${known.budget.limit} ${known.budget.unit}` : known.title;
+  });
+}
+
+export function show(event: Schemas["KnownEvent"]): string {
+  switch (event.type) {
+    case "prompt.approval-requested":
+      return (event.approval as Schemas["KnownApproval"]).title;
+    case "tool_execution_end":
+      return event.rejected ? `rejected by ${event.rejected.by}` : event.toolName;
+    case "prompt.completed":
+      return event.state;
+    default:
+      return event.type;
+  }
+}
+
+export function speaker(message: Schemas["KnownMessage"]): string {
+  return message.role === "assistant" ? message.model : message.role;
+}
+
+type Problem = operations["createPrompt"]["responses"][409]["content"]["application/problem+json"];
+export const status = (problem: Problem): number => problem.status;
+export const requests = [text, blocks, wrong];
