@@ -126,6 +126,9 @@ pub struct Head {
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
+    /// A model call was under way at the deletion: until then its worker may report what it cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreported_call: Option<Timestamp>,
     #[serde(flatten)]
     pub extra: Extra,
 }
@@ -253,7 +256,8 @@ impl Head {
     /// was summed up: version 1 would send the model all of it. 3 while a brake is on, of which version 2 knows nothing. 4 while
     /// the step is suspect: version 3 would run it beside other turns, and fail it for deaths that others may have caused.
     pub fn reader_needed(&self) -> u32 {
-        if self.is_suspect() {
+        // Version 3 would also forget a reservation that the report of a deleted conversation's call has to end.
+        if self.is_suspect() || self.unreported_call.is_some() {
             return 4;
         }
         if self.brake.is_some() {

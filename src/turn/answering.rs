@@ -2,17 +2,22 @@
 
 use std::borrow::Cow;
 
+use crate::agent::compaction::tokens;
 use crate::agent::content::Block;
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::path::path;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
+use crate::agent::raw::RawJson;
 use crate::agent::settings::{LoopKind, Settings};
 use crate::agent::step::{Answered, Input, Setback};
+use crate::agent::usage::Usage;
 use crate::agents::Agent;
 use crate::extensions::Hook;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 use crate::live::{Author, LiveAnswer};
+use crate::model::catalogue::tariff;
+use crate::model::tokens::count;
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::turn::delivery::TurnError;
 use crate::turn::faults::{self, NO_MODEL};
@@ -31,6 +36,7 @@ impl Hold<'_> {
         let started_at = self.world.clock.now();
         self.world.probe.reached("model.before").await;
         let (answer, revision) = self.ask_model().await?;
+        self.unbooked = Some((answer.message.usage, 1));
         self.world.probe.reached("model.after").await;
         log_answer(&answer, &self.key);
         let fault = faults::of_answer(&answer);
@@ -40,6 +46,7 @@ impl Hold<'_> {
         let setback = self.setback(answer.failure.as_ref());
         let answered = Answered { message: answer.message, revision, started_at, setback };
         self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await?;
+        self.unbooked = None;
         if self.attempt() > attempt {
             if let Some(metrics) = self.world.telemetry.metrics() {
                 metrics.retry("model");
@@ -96,7 +103,13 @@ impl Hold<'_> {
             ModelRequest { session_id: &session, traceparent: traceparent.as_deref(), ..request };
         asking.ask(&request);
         let heard = asking.span.run(Box::pin(self.listen(&record, request, &telling))).await;
-        let answer = heard.map(|answer| answer.unwrap_or_else(|| cut(&record, telling.cut())));
+        let answer = heard.map(|answer| {
+            answer.unwrap_or_else(|| {
+                let sent = messages.iter().map(|message| tokens::of_message(message, &count));
+                let input = self.frame_tokens(&count) + sent.sum::<u64>();
+                cut(&record, telling.cut(), input)
+            })
+        });
         asking.end(answer.as_ref());
         if answer.is_err() {
             telling.reset();
@@ -174,7 +187,10 @@ impl Hold<'_> {
                 Ok(Some(Answer { failure, reply, ..failed(&record.id, text) }))
             }
             () = &mut stopped => Ok(None),
-            error = self.keep() => Err(error),
+            error = self.keep() => match stopping::is_deleted(world, &self.key).await {
+                Ok(true) => Ok(None),
+                Ok(false) | Err(_) => Err(error),
+            },
         }
     }
 }
@@ -254,13 +270,18 @@ fn uncalled(failure: &HookFailure) -> Answer {
     Answer { failure: Some(setback), reply, ..failed(NO_MODEL, reason) }
 }
 
-/// What the record has of a call that was stopped. What it cost is not known: who hangs up is told no usage.
-pub(super) fn cut(record: &ModelRecord, content: Vec<Block>) -> Answer {
+/// A call that was stopped. The service bills what it read and wrote, and reports it to nobody who hangs up: the usage is an
+/// estimate, by the tokens that were sent and those that came.
+pub(super) fn cut(record: &ModelRecord, content: Vec<Block>, input: u64) -> Answer {
     let unmade = failed(&record.id, STOPPED.to_owned());
+    let output = if content.is_empty() { 0 } else { count(RawJson::of(&content).text()) };
+    let mut usage = Usage { input, output, total_tokens: input + output, ..Usage::default() };
+    usage.cost = tariff(record).cost(&usage);
     let message = AssistantMessage {
         content,
         api: record.api.clone(),
         provider: record.provider.clone(),
+        usage,
         stop_reason: StopReason::Aborted,
         ..unmade.message
     };

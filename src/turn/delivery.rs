@@ -162,6 +162,9 @@ async fn deliver(
             std::panic::resume_unwind(panic)
         }
     };
+    if outcome.is_err() {
+        Box::pin(hold.report_lost_call()).await;
+    }
     let is_settled = hold.is_settled;
     let is_rung = hold.let_go().await;
     let may_have_missed = match &outcome {

@@ -11,12 +11,13 @@ use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::settings::{Continuation, MODEL, Settings};
 use crate::agent::step::Paying;
 use crate::agent::suspicion::Death;
+use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId, WorkerId};
 use crate::queue;
 use crate::store::{ClaimRequest, Claimed, ETag, Partition, StoreError, Stored};
 use crate::telemetry::fault::Fault;
-use crate::turn::admission::delete;
+use crate::turn::admission::delete::{self, LostCall};
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
@@ -67,6 +68,8 @@ pub(super) struct Hold<'w> {
     pub(super) fault: Option<Fault>,
     /// When what the newest commit left owed falls due; absent: nothing is owed, or this delivery goes on with it.
     pub(super) nudge_at: Option<Timestamp>,
+    /// What model calls cost that are made and not committed.
+    pub(super) unbooked: Option<(Usage, u32)>,
 }
 
 /// The right to act on a conversation, and what waits in its inbox; `None`: it is somebody else's, or there is nothing to
@@ -141,6 +144,7 @@ pub(super) async fn take_as<'w>(
         told: None,
         fault: None,
         nudge_at: None,
+        unbooked: None,
     };
     Ok(Some((hold, inbox)))
 }
@@ -171,6 +175,17 @@ impl Hold<'_> {
         let is_rung = ring(world, queue::TURNS, &nudge, wait).await;
         world.probe.reached("nudge.after").await;
         is_rung && wait.is_zero()
+    }
+
+    /// The work was lost. If it was because the conversation is deleted, its cost still counts.
+    pub(super) async fn report_lost_call(&mut self) {
+        let Some((usage, calls)) = self.unbooked.take() else { return };
+        let call =
+            LostCall { incarnation: &self.head.incarnation, epoch: self.epoch, usage, calls };
+        if let Err(error) = delete::report_call(self.world, &self.key, &call).await {
+            tracing::warn!(conversation.id = %self.key.conversation_id, error = %error,
+                "usage of a deleted conversation not recorded; its estimate will be");
+        }
     }
 
     pub(super) fn error(&self, what: &'static str, source: StoreError) -> TurnError {

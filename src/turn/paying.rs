@@ -169,7 +169,7 @@ impl Hold<'_> {
 }
 
 /// Whether a model call is what this visit has to make.
-fn is_call_due(head: &Head, now: Timestamp) -> bool {
+pub(super) fn is_call_due(head: &Head, now: Timestamp) -> bool {
     let is_call = match head.phase {
         Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
             not_before.is_none_or(|time| time <= now)

@@ -6,17 +6,20 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::agent::inbox::{InboxBody, InboxItem};
+use crate::agent::phase::Phase;
 use crate::agent::request::Verdict;
 use crate::agent::step::Input;
 use crate::ids::{ConversationKey, InputId, PromptId};
-use crate::store::{Freshness, Kind, Partition, StoreError};
+use crate::store::{Freshness, HEAD_ID, Kind, Partition, StoreError};
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::inbox::Waiting;
-use crate::turn::{World, expiry, inbox};
+use crate::turn::{World, expiry, inbox, record};
 
 /// How often who performs something looks whether it is to be stopped: one read of one document.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Each so many looks it also reads the head: a deletion leaves nothing else behind.
+const HEAD_EVERY: u32 = 5;
 /// What a write that is under way gets to come to an end, once it has been told.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// Stops that a listener may be behind; who is further behind looks at the store.
@@ -44,7 +47,8 @@ impl Stops {
     }
 }
 
-/// Completes when the prompt is to be stopped. Its listening begins with the call, not with the first poll.
+/// Completes when the prompt is to be stopped, or the conversation is deleted. Its listening begins with the call, not with
+/// the first poll.
 pub(super) fn comes(
     world: &World,
     key: &ConversationKey,
@@ -53,10 +57,18 @@ pub(super) fn comes(
     let (world, key) = (world.clone(), key.clone());
     let mut told = world.stops.0.subscribe();
     async move {
-        let Some(prompt) = prompt else { return std::future::pending().await };
-        loop {
-            let _ = tokio::time::timeout(LOOK_EVERY, heard(&mut told, &key)).await;
-            match waits(&world, &key, &prompt).await {
+        for look in 1_u32.. {
+            let was_told = tokio::time::timeout(LOOK_EVERY, heard(&mut told, &key)).await.is_ok();
+            let has_ended = async {
+                if let Some(prompt) = &prompt
+                    && waits(&world, &key, prompt).await?
+                {
+                    return Ok(true);
+                }
+                let looks_at_head = was_told || look % HEAD_EVERY == 0;
+                Ok::<_, StoreError>(looks_at_head && is_deleted(&world, &key).await?)
+            };
+            match has_ended.await {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
@@ -65,6 +77,14 @@ pub(super) fn comes(
             }
         }
     }
+}
+
+/// Whether the conversation is gone for everyone.
+pub(super) async fn is_deleted(world: &World, key: &ConversationKey) -> Result<bool, StoreError> {
+    let partition = Partition::Conversation(key.clone());
+    let stored = world.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
+    let Some(stored) = stored else { return Ok(true) };
+    Ok(record::read_head(&stored).is_ok_and(|head| head.phase == Phase::Deleted))
 }
 
 async fn heard(told: &mut broadcast::Receiver<ConversationKey>, key: &ConversationKey) {

@@ -77,7 +77,7 @@ impl Hold<'_> {
     }
 
     /// Of what the model is sent beside the messages.
-    fn frame_tokens(&self, count: Count<'_>) -> u64 {
+    pub(super) fn frame_tokens(&self, count: Count<'_>) -> u64 {
         let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
         let offers = offers(&agent, &self.settings());
         let tools = offers.iter().map(|offer| {
@@ -93,10 +93,12 @@ impl Hold<'_> {
         self.is_admitted = false;
         self.world.probe.reached("summing.after").await;
         self.has_run_tools = true;
+        self.unbooked = Some((summarised.usage, summarised.calls)).filter(|(_, calls)| *calls > 0);
         let is_done = matches!(summarised.outcome, SummaryOutcome::Done(_));
         let before = self.head.seq;
         let done = vec![Input::Summarised(Box::new(summarised))];
         self.commit_done("summary", done).await?;
+        self.unbooked = None;
         if is_done && !self.world.extensions.is_empty() {
             Box::pin(self.compacted(before)).await?;
         }

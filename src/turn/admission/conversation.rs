@@ -253,6 +253,7 @@ pub(crate) fn new_head(
         created_at: now,
         updated_at: now,
         deleted_at: None,
+        unreported_call: None,
         extra: Extra::new(),
     })
 }

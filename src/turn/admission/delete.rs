@@ -8,6 +8,7 @@ use crate::agent::head::Head;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::Effect;
 use crate::agent::settings::Settings;
+use crate::agent::usage::{Tally, Usage};
 use crate::artifacts::Shelf;
 use crate::clock::Timestamp;
 use crate::ids::{CommitId, ConversationKey};
@@ -20,13 +21,15 @@ use crate::turn::admission::import::is_importing;
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Refusal, nudge};
 use crate::turn::views::load::{self, any_head};
-use crate::turn::{World, books};
+use crate::turn::{World, books, paying};
 
 /// How long a deleted conversation's id is not given again.
 pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);
 /// A purge that did not come to its end is tried again then.
 const PURGE_AGAIN_AFTER: Duration = Duration::from_mins(1);
 const TRIES_MAX: u32 = 10;
+/// A worker notices a deletion within seconds; longer than that it has died.
+const REPORT_WITHIN: Duration = Duration::from_secs(45);
 const KINDS: [Kind; 7] =
     [Kind::Inbox, Kind::Events, Kind::Entry, Kind::Notice, Kind::Receipt, Kind::Live, Kind::Watch];
 
@@ -43,6 +46,7 @@ pub async fn delete_conversation(world: &World, key: &ConversationKey) -> Result
         world.probe.reached("admission.delete").await;
         if is_written(world, key, &tombstone, etag).await? {
             world.live.publish(key, LiveEvent::Gone);
+            world.stops.tell(key);
             if let Err(error) = purge(world, key).await {
                 tracing::warn!(conversation.id = %key, error = %error, "purge did not come to its end: the sweep goes on");
                 nudge(world, key, None).await;
@@ -96,8 +100,13 @@ fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
 /// What stays: ids and numbers, nothing that anybody said.
 fn tombstone(world: &World, mut head: Head) -> Head {
     let now = world.clock.now();
-    // What a call under way will have cost nobody will know; what the tenant's books do not know yet is told by the purge.
-    head.lose_hold((now, now));
+    // The worker of a call under way reports what it cost; without a report its reservation is taken for it.
+    if paying::is_call_due(&head, now) {
+        head.unreported_call = Some(now.plus(REPORT_WITHIN));
+        head.min_reader = head.min_reader.max(head.reader_needed());
+    } else {
+        head.lose_hold((now, now));
+    }
     let extra = held_key::kept(&head);
     Head {
         commit_id: CommitId::new(world.ids.fresh()),
@@ -146,6 +155,9 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
         world.probe.reached("admission.purged").await;
     }
     held_key::forget(world, &head).await?;
+    let Some((head, etag)) = lose_unreported_call(world, key, (head, etag)).await? else {
+        return Ok(());
+    };
     if head.books.settle_at.is_some() {
         books::enter(world, &head).await?;
     }
@@ -160,6 +172,72 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
     };
     // Lost: somebody else purges, and has done or will do the same.
     write_surely(world, key, vec![write]).await.map(|_| ())
+}
+
+/// The tombstone without an open call: one that nobody reported in time counts as its reservation. `None`: its time is not
+/// over, or somebody else was quicker.
+async fn lose_unreported_call(
+    world: &World,
+    key: &ConversationKey,
+    (head, etag): (Head, ETag),
+) -> Result<Option<(Head, ETag)>, Refusal> {
+    let now = world.clock.now();
+    match head.unreported_call {
+        None => return Ok(Some((head, etag))),
+        Some(until) if until > now => return Ok(None),
+        Some(_) => {}
+    }
+    let mut lost = Head { unreported_call: None, ..head };
+    lost.lose_hold((now, now));
+    lost.commit_id = CommitId::new(world.ids.fresh());
+    let write = Write::Replace(head_document(&lost)?, Some(etag));
+    let Written::Won(etags) = write_surely(world, key, vec![write]).await? else {
+        return Ok(None);
+    };
+    Ok(etags.into_iter().next().map(|etag| (lost, etag)))
+}
+
+/// Model calls whose answer came when the conversation was deleted.
+#[derive(Debug)]
+pub(in crate::turn) struct LostCall<'a> {
+    pub(in crate::turn) incarnation: &'a str,
+    /// Of the worker that made them.
+    pub(in crate::turn) epoch: u64,
+    pub(in crate::turn) usage: Usage,
+    pub(in crate::turn) calls: u32,
+}
+
+/// Counts what calls cost that were under way at the deletion. Once: the tombstone takes one report, in time.
+///
+/// # Errors
+/// Something did not answer.
+pub(in crate::turn) async fn report_call(
+    world: &World,
+    key: &ConversationKey,
+    call: &LostCall<'_>,
+) -> Result<(), Refusal> {
+    for _ in 0..TRIES_MAX {
+        let Some((mut head, etag)) = any_head(world, key).await? else { return Ok(()) };
+        let is_awaited = head.phase == Phase::Deleted
+            && head.incarnation == call.incarnation
+            && head.epoch <= call.epoch
+            && head.unreported_call.is_some();
+        if !is_awaited {
+            return Ok(());
+        }
+        let now = world.clock.now();
+        head.unreported_call = None;
+        head.held = None;
+        head.usage += call.usage;
+        let cost = Tally { calls: u64::from(call.calls), ..Tally::of(&call.usage) };
+        head.books.add(cost, (now, now));
+        head.commit_id = CommitId::new(world.ids.fresh());
+        let write = Write::Replace(head_document(&head)?, Some(etag));
+        if let Written::Won(_) = write_surely(world, key, vec![write]).await? {
+            return Box::pin(purge(world, key)).await;
+        }
+    }
+    Err(Refusal::contended())
 }
 
 fn is_due(head: &Head, now: Timestamp) -> bool {

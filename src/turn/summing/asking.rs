@@ -157,7 +157,12 @@ impl Hold<'_> {
         };
         asking.ask(&request);
         let heard = asking.span.run(Box::pin(self.listen(record, request, &Unheard))).await;
-        let answer = heard.map(|answer| answer.unwrap_or_else(|| cut(record, Vec::new())));
+        let answer = heard.map(|answer| {
+            answer.unwrap_or_else(|| {
+                let input = count(wording::SYSTEM) + tokens::of_message(&message, &count);
+                cut(record, Vec::new(), input)
+            })
+        });
         asking.end(answer.as_ref());
         let answer = answer?;
         spent.usage += answer.message.usage;

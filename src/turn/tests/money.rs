@@ -1,6 +1,7 @@
 //! Money: what is spent reaches the tenant's books once, whatever happens; what is used up asks and never cuts.
 
 mod asking;
+mod deleting;
 mod shut;
 
 use std::sync::Arc;
