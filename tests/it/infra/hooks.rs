@@ -203,7 +203,7 @@ fn asked(text: &str) -> BTreeSet<String> {
     let code = code.filter(|line| {
         !["echo", "Write-", "throw"].iter().any(|word| line.trim_start().starts_with(word))
     });
-    let code: String = code.map(|line| format!("{line}\n")).collect();
+    let code = code.collect::<Vec<_>>().join("\n") + "\n";
     let calls = call.find_iter(&code).map(|found| found.as_str().trim().to_owned());
     calls.chain(option.find_iter(&code).map(|found| found.as_str().trim().to_owned())).collect()
 }
