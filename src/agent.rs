@@ -23,10 +23,12 @@ pub mod request;
 pub mod schedule;
 pub mod settings;
 pub mod step;
+pub mod strict;
 pub mod suspicion;
 pub mod text;
 pub mod usage;
 pub mod view;
+pub mod workspace;
 
 #[cfg(test)]
 mod tests;

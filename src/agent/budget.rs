@@ -12,6 +12,10 @@ use crate::clock::Timestamp;
 /// next.
 const DAYS_MAX: usize = 31;
 
+/// A higher limit bounds nothing: it is a slip of the pen.
+pub const USD_MAX: f64 = 1e9;
+pub const TOKENS_MAX: u64 = 1_000_000_000_000_000;
+
 /// What may be spent; what is absent is not bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -42,7 +46,12 @@ impl Limit {
         }
         let is_too_low = self.tokens == Some(0)
             || self.usd.is_some_and(|usd| !usd.is_finite() || nanos(usd) == 0);
-        is_too_low.then_some("a limit is more than 0")
+        if is_too_low {
+            return Some("a limit is more than 0");
+        }
+        let is_too_high = self.tokens.is_some_and(|tokens| tokens > TOKENS_MAX)
+            || self.usd.is_some_and(|usd| usd > USD_MAX);
+        is_too_high.then_some("a limit is at most 1000000000 dollars, or 1000000000000000 tokens")
     }
 
     /// The smaller of both, by unit.
@@ -120,6 +129,15 @@ impl Unit {
         match self {
             Self::Tokens => tally.total_tokens,
             Self::Usd => tally.nanos,
+        }
+    }
+
+    /// The highest limit that may be set, as people write it.
+    #[expect(clippy::cast_precision_loss, reason = "10^15 is exact")]
+    pub fn max(self) -> f64 {
+        match self {
+            Self::Tokens => TOKENS_MAX as f64,
+            Self::Usd => USD_MAX,
         }
     }
 

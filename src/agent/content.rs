@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::{Extra, RawJson, tagged};
+use crate::agent::strict::Mistake;
 use crate::ids::ArtifactId;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -141,14 +142,26 @@ pub enum Content {
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
         let raw = RawJson::deserialize(deserializer)?;
-        if raw.text().trim_start().starts_with('"') {
-            raw.read().map(Self::Text)
-        } else {
-            raw.read().map(Self::Blocks)
+        match raw.text().trim_start().bytes().next() {
+            Some(b'"') => raw.read().map(Self::Text).map_err(D::Error::custom),
+            Some(b'[') => raw
+                .read()
+                .map(Self::Blocks)
+                .map_err(|error| D::Error::custom(mistake_in_blocks(&raw, &error))),
+            _ => Err(D::Error::custom("this must be a text or a list of blocks")),
         }
-        .map_err(serde::de::Error::custom)
     }
+}
+
+/// The first block that cannot be read, and what is wrong with it.
+fn mistake_in_blocks(raw: &RawJson, error: &serde_json::Error) -> Mistake {
+    let blocks: Vec<RawJson> = raw.read().unwrap_or_default();
+    let first = blocks.iter().enumerate().find_map(|(position, block)| {
+        Block::check(block).err().map(|mistake| mistake.below(&format!("/{position}")))
+    });
+    first.unwrap_or_else(|| Mistake { pointer: String::new(), detail: error.to_string() })
 }
 
 impl From<&str> for Content {

@@ -251,6 +251,17 @@ macro_rules! tagged {
                     _ => Ok(Self::Other(raw)),
                 }
             }
+
+            /// Why [`Self::from_raw`] fails, with the place.
+            ///
+            /// # Errors
+            /// The first mistake.
+            pub fn check(raw: &$crate::agent::raw::RawJson) -> Result<(), $crate::agent::strict::Mistake> {
+                match $crate::agent::raw::tag_of(raw.text(), $tag).as_deref() {
+                    $(Some($kind) => $crate::agent::strict::read::<$inner>(raw.text()).map(drop),)*
+                    _ => Ok(()),
+                }
+            }
         }
     };
 }

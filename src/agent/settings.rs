@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use crate::agent::batch::AT_ONCE_MAX;
 use crate::agent::budget::Budget;
 use crate::agent::raw::RawJson;
+use crate::agent::strict::{self, Mistake};
 
 /// As given: absent means "as the agent file, or else the default, has it".
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -161,6 +162,21 @@ impl Default for CompactionSettings {
 /// The tier that is asked where nobody names a model.
 pub const MODEL: &str = "normal";
 
+/// Bytes of a model's id.
+pub const MODEL_BYTES_MAX: usize = 128;
+/// More than any model writes.
+pub const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
+
+/// What is wrong with a model's id, whatever models there are.
+pub fn model_mistake(model: &str) -> Option<String> {
+    let is_fit = (1..=MODEL_BYTES_MAX).contains(&model.len())
+        && model.trim() == model
+        && !model.chars().any(char::is_control);
+    (!is_fit).then(|| {
+        format!("`model` is the id of a model, or `normal` or `high`: 1 to {MODEL_BYTES_MAX} bytes without blanks around it")
+    })
+}
+
 /// Rounds after which the service stops a prompt whatever its settings say.
 pub const HARD_ROUNDS_MAX: u32 = 200;
 
@@ -207,14 +223,12 @@ impl Settings {
     }
 
     /// What is wrong with the budget.
-    pub fn budget_mistake(&self) -> Option<String> {
-        match self.budget.as_ref()?.read::<Budget>() {
-            Ok(budget) => budget.mistake().map(ToOwned::to_owned),
-            Err(error) => {
-                let text = error.to_string();
-                // Where it stands is told otherwise.
-                Some(text.split(" at line ").next().unwrap_or_default().to_owned())
-            }
+    pub fn budget_mistake(&self) -> Option<Mistake> {
+        match strict::read::<Budget>(self.budget.as_ref()?.text()) {
+            Ok(budget) => budget
+                .mistake()
+                .map(|detail| Mistake { pointer: String::new(), detail: detail.to_owned() }),
+            Err(mistake) => Some(mistake),
         }
     }
 

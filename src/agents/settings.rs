@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::agent::batch::AT_ONCE_MAX;
-use crate::agent::settings::{LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings};
+use crate::agent::settings::{LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings, model_mistake};
+use crate::agent::strict;
 use crate::agents::fields;
 use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Yaml};
@@ -64,16 +65,18 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
         }
     }
     let value = member.value.json();
-    if let Err(error) = serde_json::from_value::<Settings>(json!({ name: value })) {
-        findings.add(at, format!("`{}`: {error}", member.key));
+    let settings = match strict::from::<Settings, _>(json!({ name: value })) {
+        Ok(settings) => settings,
+        Err(mistake) => {
+            findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
+            return None;
+        }
+    };
+    if let Some(mistake) = settings.budget_mistake() {
+        findings.add(at, format!("`{}`: {}", member.key, mistake.detail));
         return None;
     }
-    let read = serde_json::from_value::<Settings>(json!({ name: value })).unwrap_or_default();
-    if let Some(mistake) = read.budget_mistake() {
-        findings.add(at, format!("`{}`: {mistake}", member.key));
-        return None;
-    }
-    if let Some(mistake) = read.loop_kind.and_then(LoopKind::mistake) {
+    if let Some(mistake) = settings.loop_kind.and_then(LoopKind::mistake) {
         findings.add(at, mistake);
         return None;
     }
@@ -96,7 +99,11 @@ fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
         "parallelToolsMax" if !(1.0..=f64::from(AT_ONCE_MAX)).contains(&number) => {
             Some("from 1 to 16")
         }
-        "maxOutputTokens" | "maxRounds" if number < 1.0 => Some("at least 1"),
+        "model" if value.as_str().is_some_and(|text| model_mistake(text).is_some()) => {
+            Some("a model's id of 1 to 128 bytes, or normal or high")
+        }
+        "maxOutputTokens" if !(1.0..=1e6).contains(&number) => Some("from 1 to 1000000"),
+        "maxRounds" if number < 1.0 => Some("at least 1"),
         "retry" => {
             let is_above = |member: &str, max: f64| {
                 value.get(member).and_then(Value::as_f64).is_some_and(|given| given > max)

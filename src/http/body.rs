@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
 use crate::http::Shared;
 use crate::http::problem::{self, Problem};
 use crate::server::is_too_slow;
 use crate::turn::admission::Fault;
 use crate::turn::admission::idempotency::canonical_hash;
-use crate::turn::views::pointer_of;
 
 /// Bytes of one request.
 pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -141,53 +141,22 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 /// No body is an empty object.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Problem> {
     let bytes = if bytes.is_empty() { b"{}".as_slice() } else { bytes };
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| Problem::bad_request("the body is not UTF-8: send JSON in UTF-8"))?;
     // A client that cuts a text in the middle of a character sends half of it as an escape.
-    let repaired = std::str::from_utf8(bytes).map(repair_surrogates);
-    let bytes = repaired.as_ref().map_or(bytes, |text| text.as_bytes());
-    let tree: Value = serde_json::from_slice(bytes)
-        .map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
+    let text = repair_surrogates(text);
+    let tree: Value = serde_json::from_str(&text).map_err(|error| {
+        Problem::bad_request(format!("the body is not JSON: {}", strict::plain(&error.to_string())))
+    })?;
     if !tree.is_object() {
         return Err(Problem::bad_request("the body is not a JSON object")
             .with_faults(vec![Fault::at("", "this is not an object")]));
     }
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let fault = fault_of(&error);
+    let value = strict::read(&text).map_err(|mistake| {
+        let fault = Fault::at(mistake.pointer, mistake.detail);
         Problem::bad_request(fault.detail.clone()).with_faults(vec![fault])
     })?;
     Ok(Json { value, hash: canonical_hash(&tree) })
-}
-
-/// Bytes of a pointer or a sentence: names and texts in them are the sender's, and as long as it likes.
-const FAULT_BYTES_MAX: usize = 400;
-
-fn shortened(mut text: String) -> String {
-    if text.len() > FAULT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(FAULT_BYTES_MAX));
-        text.push('…');
-    }
-    text
-}
-
-/// Where and what; positions in the text are left out, the pointer says more.
-fn fault_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
-    let text = error.inner().to_string();
-    let detail = match text.rsplit_once(" at line ") {
-        Some((before, _)) => before.to_owned(),
-        None => text,
-    };
-    let mut pointer = pointer_of(error.path());
-    let named = detail
-        .strip_prefix("unknown field `")
-        .or_else(|| detail.strip_prefix("missing field `"))
-        .and_then(|rest| rest.split('`').next());
-    if let Some(name) = named {
-        let step = format!("/{}", crate::turn::views::pointer_token(name));
-        if !pointer.ends_with(&step) {
-            pointer.push_str(&step);
-        }
-    }
-    Fault::at(shortened(pointer), shortened(detail))
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::mistake::Mistake;
 use super::reader::Reader;
+use crate::agent::budget::{TOKENS_MAX, USD_MAX};
+use crate::agent::strict;
 
 const NAME: &str = "TURNWHEEL_BUDGETS";
 const EXPECTED: &str = r#"JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}"#;
@@ -55,9 +57,10 @@ pub struct Bound {
 impl Bound {
     fn is_fine(&self) -> bool {
         let is_any = self.tokens.is_some() || self.usd.is_some();
-        let is_more = self.tokens != Some(0)
-            && self.usd.is_none_or(|usd| usd.is_finite() && usd >= 0.000_001);
-        is_any && is_more
+        let is_more = self.tokens != Some(0) && self.usd.is_none_or(|usd| usd >= 0.000_001);
+        let is_sane = self.tokens.is_none_or(|tokens| tokens <= TOKENS_MAX)
+            && self.usd.is_none_or(|usd| usd <= USD_MAX);
+        is_any && is_more && is_sane
     }
 }
 
@@ -68,7 +71,7 @@ impl<'de> Deserialize<'de> for Budgets {
             type Value = Budgets;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a map of budgets")
+                f.write_str("an object of budgets")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Budgets, A::Error> {
@@ -117,13 +120,15 @@ fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
     if given.iter().all(|bound| bound.is_fine()) {
         Ok(())
     } else {
-        Err(format!("each limit of `{name}` has `tokens`, `usd` or both, and each is more than 0"))
+        Err(format!(
+            "each limit of `{name}` has `tokens`, `usd` or both, and each is more than 0, up to 1000000000 dollars and 1000000000000000 tokens"
+        ))
     }
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Budgets {
     let Some(text) = reader.text(NAME) else { return Budgets::default() };
-    match serde_json::from_str(&text) {
+    match strict::read::<Budgets>(&text) {
         Ok(budgets) => budgets,
         Err(error) => {
             reader.note(Mistake::of(NAME, format!("cannot be read: {error}; expected {EXPECTED}")));

@@ -101,7 +101,7 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
     TURNWHEEL_AUTH is `none`: expected `keys`, `easyauth` or `header`
     TURNWHEEL_PUBLIC_URL is `host/app`: expected an address such as https://host/path
     TURNWHEEL_HTTP_TOOLS_ALLOW is `http://10.0.0.1`: expected hosts, host:port, addresses or ranges such as 10.1.0.0/16, separated by commas, without http://
-    TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both, and each is more than 0 at line 1 column 31; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}
+    TURNWHEEL_BUDGETS cannot be read: each limit of `tenant` has `tokens`, `usd` or both, and each is more than 0, up to 1000000000 dollars and 1000000000000000 tokens; expected JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}
     TURNWHEEL_RATE_LIMITS is `requests=0/min`: expected rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h
     TURNWHEEL_PAUSED is `clerk`: expected `*` for everything, or a list of `agent:NAME` and `tool:NAME`, separated by commas
     RUST_LOG is `turnwheel=loud`: expected directives such as `info` or `info,turnwheel=debug`

@@ -14,8 +14,11 @@ use serde_json::json;
 use crate::agent::content::{Block, Image, image_type, joined_text};
 use crate::agent::entry::{FileOutput, Output};
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::workspace::output_path;
 use crate::artifacts::ArtifactFacts;
-use crate::tools::workspace::{Files, LINES_MAX, TEXT_BYTES_MAX, builtin, head, shown_size};
+use crate::tools::workspace::{
+    FILE_BYTES_MAX, Files, LINES_MAX, TEXT_BYTES_MAX, builtin, head, shown_size,
+};
 use crate::tools::{RunTool, ToolContext, ToolResult};
 
 /// Notices of tools that cut their output themselves do not make it too long.
@@ -63,7 +66,11 @@ pub async fn cap(mut result: ToolResult, context: &ToolContext, read_on: ReadOn)
             cap_data(json, DATA_BYTES_MAX, name, context).await;
         }
     }
-    cap_outputs(result, context).await
+    result = cap_outputs(result, context).await;
+    if read_on == ReadOn::WithRead {
+        name_files(&mut result);
+    }
+    result
 }
 
 async fn cap_text(mut result: ToolResult, context: &ToolContext, read_on: ReadOn) -> ToolResult {
@@ -243,6 +250,25 @@ async fn cap_outputs(mut result: ToolResult, context: &ToolContext) -> ToolResul
         }
     }
     result
+}
+
+/// Where the model finds the files that the call sent to the user.
+fn name_files(result: &mut ToolResult) {
+    let is_readable = |file: &&FileOutput| {
+        let is_picture = file.mime_type.starts_with("image/");
+        let bytes_max = if is_picture { IMAGE_BYTES_MAX as u64 } else { FILE_BYTES_MAX };
+        file.size <= bytes_max
+    };
+    let files = result.outputs.iter().filter_map(|output| match output {
+        Output::File(file) => Some(file),
+        Output::Widget(_) | Output::Other(_) => None,
+    });
+    let paths: Vec<String> =
+        files.filter(is_readable).map(|file| format!("path=\"{}\"", output_path(file))).collect();
+    if !paths.is_empty() {
+        let text = format!("[The files can be read: use read with {}.]", paths.join(" or "));
+        result.content.push(Block::text(text));
+    }
 }
 
 async fn keep(

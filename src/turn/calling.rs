@@ -15,6 +15,7 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::request::Effect;
 use crate::agent::settings::{LoopKind, Settings};
 use crate::agent::step::{CallResult, Input};
+use crate::agent::workspace;
 use crate::artifacts::Shelf;
 use crate::ids::{EffectId, InputId};
 use crate::live::{LiveEvent, ToolUpdate};
@@ -188,7 +189,7 @@ impl<'w> Hold<'w> {
         path: &[Arc<Entry>],
         index: usize,
     ) -> BTreeMap<String, WorkspaceFile> {
-        let mut files = workspace(path);
+        let mut files = workspace::files(path);
         let mut kept: Vec<&ToolReturned> = self
             .kept
             .iter()
@@ -200,7 +201,7 @@ impl<'w> Hold<'w> {
             .collect();
         kept.sort_by_key(|returned| returned.call.index);
         for returned in kept {
-            apply(&mut files, &returned.message);
+            workspace::apply(&mut files, &returned.message);
         }
         files
     }
@@ -267,26 +268,6 @@ impl<'w> Hold<'w> {
             }
         }
         ring(self.world, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
-    }
-}
-
-/// The workspace as the path leaves it: what results changed, in order.
-pub(super) fn workspace(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
-    let mut files = BTreeMap::new();
-    for entry in path {
-        if let Some(Message::ToolResult(result)) = entry.body.message() {
-            apply(&mut files, result);
-        }
-    }
-    files
-}
-
-fn apply(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage) {
-    for (path, file) in &result.workspace {
-        match file {
-            Some(file) => files.insert(path.clone(), file.clone()),
-            None => files.remove(path),
-        };
     }
 }
 

@@ -55,27 +55,3 @@ pub fn artifact_view(facts: &ArtifactFacts) -> ArtifactView {
         created_at: facts.created_at,
     }
 }
-
-/// RFC 6901: one step of a pointer.
-pub fn pointer_token(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
-}
-
-/// Where a reader of JSON stood, as an RFC 6901 pointer.
-pub fn pointer_of(path: &serde_path_to_error::Path) -> String {
-    use std::fmt::Write as _;
-
-    use serde_path_to_error::Segment;
-    path.iter().fold(String::new(), |mut pointer, segment| {
-        match segment {
-            Segment::Seq { index } => {
-                let _ = write!(pointer, "/{index}");
-            }
-            Segment::Map { key } => {
-                let _ = write!(pointer, "/{}", pointer_token(key));
-            }
-            Segment::Enum { .. } | Segment::Unknown => {}
-        }
-        pointer
-    })
-}

@@ -6,7 +6,7 @@ use crate::agent::compaction::Count;
 use crate::agent::content::{Block, Content};
 use crate::agent::entry::{Entry, EntryBody};
 use crate::agent::message::{AssistantMessage, Message};
-use crate::agent::projection::wording::{branch_text, compaction_text};
+use crate::agent::projection::wording::{FileAccess, branch_text, compaction_text, file_text};
 use crate::agent::usage::Usage;
 
 /// An image counts as 4,800 characters do.
@@ -62,7 +62,8 @@ fn of_blocks(blocks: &[Block], count: Count<'_>) -> u64 {
         Block::Thinking(thinking) => count(&thinking.thinking),
         Block::Image(_) => IMAGE_TOKENS,
         Block::ToolCall(call) => count(&call.name) + count(call.arguments.text()),
-        Block::File(_) | Block::Other(_) => 0,
+        Block::File(file) => count(&file_text(file, FileAccess::WithRead)),
+        Block::Other(_) => 0,
     };
     blocks.iter().map(of_block).sum()
 }

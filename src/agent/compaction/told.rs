@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::agent::compaction::Count;
 use crate::agent::content::{Block, Content};
 use crate::agent::message::Message;
+use crate::agent::projection::wording::{FileAccess, file_text};
 
 /// What stays of a part that is too long, half of it from its beginning and half from its end. In characters.
 const SHORT: usize = 2_000;
@@ -126,11 +127,14 @@ fn told(message: &Message, parts: &mut Vec<Part>) {
     }
 }
 
-fn texts(blocks: &[Block]) -> Vec<&str> {
+/// Text, and what stands for files: the summary is to keep where they are read.
+fn texts(blocks: &[Block]) -> Vec<Cow<'_, str>> {
     let mut texts = Vec::new();
     for block in blocks {
         if let Block::Text(text) = block {
-            texts.push(text.text.as_str());
+            texts.push(Cow::Borrowed(text.text.as_str()));
+        } else if let Block::File(file) = block {
+            texts.push(Cow::Owned(format!("\n{}", file_text(file, FileAccess::WithRead))));
         }
     }
     texts

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::agent::content::{Block, Content};
+use crate::agent::content::{Block, Content, FileBlock};
 use crate::agent::message::{BashExecutionMessage, Message, UserMessage};
 use crate::agent::raw::Extra;
+use crate::agent::workspace::input_path;
 use crate::clock::Timestamp;
 
 /// What stands for all that lies before a compaction's cut.
@@ -19,6 +20,34 @@ pub fn branch_text(summary: &str) -> String {
     format!(
         "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n{summary}</summary>"
     )
+}
+
+/// How the model gets at the content of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// The block after it is the picture itself.
+    Shown,
+    /// The tool `read` is offered.
+    WithRead,
+    /// No tool reads files.
+    Without,
+}
+
+/// What stands for a file block: name, type, size, and how to read it.
+pub fn file_text(file: &FileBlock, access: FileAccess) -> String {
+    let path = input_path(file);
+    let name = file.path.as_deref().or_else(|| path.rsplit('/').next()).unwrap_or_default();
+    let kind = file.mime_type.as_deref().unwrap_or("unknown type");
+    let size = file.size.map(|size| format!(", {size} bytes")).unwrap_or_default();
+    let how = match access {
+        FileAccess::Shown => "It is the image that follows.".to_owned(),
+        FileAccess::WithRead => format!("Read it with the tool `read`: path=\"{path}\"."),
+        FileAccess::Without => {
+            "Its content is not visible to you: this agent has no tool `read`. Say so where it matters."
+                .to_owned()
+        }
+    };
+    format!("[File {name:?} ({kind}{size}). {how}]")
 }
 
 fn bash_text(bash: &BashExecutionMessage) -> String {

@@ -45,8 +45,8 @@ tools:
 ---
 x"#), @r#"
     agents/clerk.agent.md:2: unknown key `descripton` of the front matter: did you mean `description`?
-    agents/clerk.agent.md:3: `model`: invalid type: integer `5`, expected a string
-    agents/clerk.agent.md:4: `thinking`: unknown variant `of`, expected one of `off`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`
+    agents/clerk.agent.md:3: `model`: this must be a text, not 5
+    agents/clerk.agent.md:4: `thinking`: unknown value `of`, expected one of `off`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`
     agents/clerk.agent.md:5: `temperature` must be from 0 to 2
     agents/clerk.agent.md:6: `maxRounds` must be at least 1
     agents/clerk.agent.md:7: unknown key `maxRetry` of `retry`: the nearest is `maxRetries`; there are: enabled, maxRetries, baseDelayMs, maxDelayMs, jitter
@@ -177,7 +177,7 @@ fn a_missing_setting_can_be_told_from_what_the_file_does_wrong() {
 #[test]
 fn calls_that_run_at_once_are_bounded() {
     assert_snapshot!(mistakes("---\ntoolExecution: all\nparallelToolsMax: 17\n---\nx"), @r"
-    agents/clerk.agent.md:2: `toolExecution`: unknown variant `all`, expected `sequential` or `parallel`
+    agents/clerk.agent.md:2: `toolExecution`: unknown value `all`, expected `sequential` or `parallel`
     agents/clerk.agent.md:3: `parallelToolsMax` must be from 1 to 16
     ");
 }

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::agent::content::{Block, Content, FileBlock, Image, Text, Thinking, ToolCall};
+use crate::agent::content::{Block, Content, Image, Text, Thinking, ToolCall};
 use crate::agent::message::{AssistantMessage, Message, ToolResultMessage, UserMessage};
+use crate::agent::projection::wording::{FileAccess, file_text};
 use crate::agent::raw::RawJson;
 use crate::agent::text::repair_surrogates;
 use crate::model::responses::fold::CARRIED;
@@ -37,6 +38,8 @@ pub(crate) fn plan_input<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Ve
 struct Plan<'a> {
     model: &'a ModelRecord,
     names: &'a Names,
+    /// Of files that no picture stands for.
+    file_access: FileAccess,
     items: Vec<Item<'a>>,
     /// Item ids may stand in one request only once.
     item_ids: HashSet<Cow<'a, str>>,
@@ -52,9 +55,11 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(request: &ModelRequest<'a>, names: &'a Names) -> Self {
         let about = request.messages.len();
+        let can_read = request.tools.iter().any(|tool| tool.name == "read");
         Self {
             model: request.model,
             names,
+            file_access: if can_read { FileAccess::WithRead } else { FileAccess::Without },
             items: Vec::with_capacity(about + about / 2),
             item_ids: HashSet::with_capacity(about),
             call_ids: HashSet::with_capacity(about / 2),
@@ -107,13 +112,20 @@ impl<'a> Plan<'a> {
     fn parts(&self, blocks: &'a [Block]) -> Vec<Part<'a>> {
         let mut parts: Vec<Part<'a>> = blocks
             .iter()
-            .filter_map(|block| match block {
+            .zip(blocks.iter().skip(1).map(Some).chain([None]))
+            .filter_map(|(block, next)| match block {
                 Block::Text(text) => (!text.text.is_empty()).then(|| Part::text(&text.text)),
                 Block::Image(image) if is_picture(image) => {
                     self.model.images.then(|| Part::image(image))
                 }
                 Block::Image(_) => Some(Part::text(NO_PICTURE)),
-                Block::File(file) => Some(Part::text(mention(file))),
+                Block::File(file) => {
+                    let is_shown = self.model.images
+                        && file.mime_type.as_deref().is_some_and(|kind| kind.starts_with("image/"))
+                        && matches!(next, Some(Block::Image(_)));
+                    let access = if is_shown { FileAccess::Shown } else { self.file_access };
+                    Some(Part::text(file_text(file, access)))
+                }
                 Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => None,
             })
             .collect();
@@ -225,7 +237,9 @@ impl<'a> Plan<'a> {
         for block in &result.content {
             match block {
                 Block::Text(text) => texts.push(Cow::Borrowed(&text.text)),
-                Block::File(file) => texts.push(Cow::Owned(mention(file))),
+                Block::File(file) => {
+                    texts.push(Cow::Owned(file_text(file, self.file_access)));
+                }
                 Block::Image(image) => {
                     has_image = true;
                     pictures.extend(is_picture(image).then(|| Part::image(image)));
@@ -365,14 +379,6 @@ fn arguments(raw: &RawJson) -> Cow<'_, str> {
 /// Others would be refused, and with them every later request.
 fn is_picture(image: &Image) -> bool {
     matches!(image.mime_type.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
-}
-
-/// A file is not sent, only named: tools read it.
-fn mention(file: &FileBlock) -> String {
-    let name = file.path.as_deref().unwrap_or(file.artifact_id.as_str());
-    let kind = file.mime_type.as_deref().map(|kind| format!(", {kind}")).unwrap_or_default();
-    let size = file.size.map(|size| format!(", {size} bytes")).unwrap_or_default();
-    format!("[file: {name}{kind}{size}]")
 }
 
 #[cfg(test)]

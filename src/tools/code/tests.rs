@@ -117,7 +117,9 @@ async fn what_a_call_puts_out_comes_with_its_result() {
     else {
         panic!("it is known")
     };
-    assert_eq!(joined_text(&result.content), r#"{"paid":5.0}"#);
+    let text = joined_text(&result.content);
+    let note = text.strip_prefix(r#"{"paid":5.0}"#).unwrap();
+    assert!(note.contains("use read with path=\".turnwheel/outputs/"), "{note}");
     assert_eq!(result.structured.unwrap().value(), json!({"paid": 5.0}));
     assert!(
         matches!(&result.outputs[..], [Output::File(_), Output::Widget(_)]),

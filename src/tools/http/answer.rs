@@ -16,10 +16,6 @@ use crate::tools::http::full_result;
 use crate::tools::http::text::{decoded, head, page_words};
 use crate::tools::{ToolContext, ToolDefinition, ToolResult};
 
-/// A longer text is kept as a file, and the model reads its beginning.
-const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// How much of a longer one the model reads.
-const TEXT_HEAD_BYTES: usize = 50 * 1024;
 /// A larger image is a file for the person only: an entry must stay small.
 pub(super) const IMAGE_BYTES_MAX: usize = 512 * 1024;
 const REFUSAL_TEXT_BYTES: usize = 2 * 1024;
@@ -51,8 +47,8 @@ pub(super) async fn read(
     }
     let mime_type = answer.mime_type();
     match kind_of(&mime_type, &answer.body) {
-        Kind::Json => json(answer, tool, context).await,
-        Kind::Text => text_result(&decoded(answer), &mime_type, tool, context).await,
+        Kind::Json => json(answer, context).await,
+        Kind::Text => ToolResult::text(decoded(answer)),
         Kind::Page => {
             let words = page_words(&decoded(answer));
             let shown = head(&words, PAGE_TEXT_BYTES);
@@ -176,46 +172,19 @@ fn facts(answer: &Answer) -> String {
     lines.join("\n")
 }
 
-async fn json(answer: &Answer, tool: &ToolDefinition, context: &ToolContext) -> ToolResult {
+/// A long text becomes a file that `read` finds when the result is brought within its bounds.
+async fn json(answer: &Answer, context: &ToolContext) -> ToolResult {
     let decoded = decoded(answer);
     let text = repair_surrogates(&decoded);
     let Ok(value) = serde_json::from_str::<Value>(&text) else {
         // Not JSON after all, or nested beyond reason: the model reads what is there.
-        return text_result(&text, "application/json", tool, context).await;
+        return ToolResult::text(text);
     };
     if full_result::is_one(&value) {
         return full_result::read(&text, context).await;
     }
-    let mut result = text_result(&text, "application/json", tool, context).await;
-    if text.len() <= TEXT_BYTES_MAX {
-        result.structured = RawJson::from_text(text.trim()).ok();
-    }
-    result
-}
-
-async fn text_result(
-    text: &str,
-    mime_type: &str,
-    tool: &ToolDefinition,
-    context: &ToolContext,
-) -> ToolResult {
-    if text.len() <= TEXT_BYTES_MAX {
-        return ToolResult::text(text);
-    }
-    let extension = extension(mime_type).unwrap_or("txt");
-    let path = format!("{}-answer.{extension}", tool.name);
-    let shown = head(text, TEXT_HEAD_BYTES);
-    let bytes = Bytes::copy_from_slice(text.as_bytes());
-    let (note, output) = match keep(&path, mime_type, bytes, None, context).await {
-        Ok(output) => (format!("the whole was kept as the file {path}"), Some(output)),
-        Err(reason) => (reason, None),
-    };
-    let mut result = ToolResult::text(format!(
-        "{shown}\n[This is the beginning of an answer of {} bytes; {note}.]",
-        text.len()
-    ));
-    result.outputs.extend(output);
-    result
+    let structured = RawJson::from_text(text.trim()).ok();
+    ToolResult { structured, ..ToolResult::text(text) }
 }
 
 async fn file(

@@ -106,7 +106,7 @@ impl Files {
     }
 
     /// # Errors
-    /// Which limit is reached. Outputs kept for reading on do not count: a model could not make room.
+    /// Which limit is reached. Files below `.turnwheel` do not count: a model could not make room.
     fn has_room(&self, path: &str, size: u64) -> Result<(), String> {
         if size > FILE_BYTES_MAX {
             return Err(format!(
@@ -116,7 +116,7 @@ impl Files {
             ));
         }
         let others =
-            || self.iter().filter(|(other, _)| *other != path && !other.starts_with(OUTPUTS));
+            || self.iter().filter(|(other, _)| *other != path && !is_below_own_folder(other));
         if others().count() >= FILES_MAX {
             return Err(format!("The workspace has its {FILES_MAX} files: write to one of them."));
         }
@@ -158,7 +158,7 @@ impl Files {
         let path = format!("{OUTPUTS}{effect_id}.txt");
         let mut others: Vec<(Vec<u64>, String, u64)> = self
             .iter()
-            .filter(|(other, _)| other.starts_with(OUTPUTS) && *other != path)
+            .filter(|(other, _)| is_spilled(other) && *other != path)
             .map(|(other, file)| (age(other), other.to_owned(), file.size))
             .collect();
         others.sort_unstable();
@@ -207,6 +207,15 @@ impl Files {
             None => format!("File not found: {path}. The ls tool lists what there is."),
         }
     }
+}
+
+fn is_below_own_folder(path: &str) -> bool {
+    path.strip_prefix(super::path::OWN_FOLDER).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Whether it is the whole output of a call; a file that a tool sent to the user is one folder deeper.
+fn is_spilled(path: &str) -> bool {
+    path.strip_prefix(OUTPUTS).is_some_and(|name| !name.contains('/'))
 }
 
 /// An effect id ends in the answer's number and the call's: later calls have larger ones.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::agent::workspace::is_deceptive;
+
 /// Kept for Turnwheel; tools read it and do not write there.
 pub(crate) const OWN_FOLDER: &str = ".turnwheel";
 
@@ -88,7 +90,7 @@ fn normal(text: &str) -> Result<String, String> {
     if text.contains('\\') {
         return Err(problem(text, "separate its parts by `/`, not by `\\`"));
     }
-    if text.chars().any(is_deceptive) {
+    if text.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
         return Err(problem(text, "it holds control characters"));
     }
     let rooted = text.strip_prefix('/').unwrap_or(text);
@@ -112,12 +114,6 @@ fn normal(text: &str) -> Result<String, String> {
 
 fn problem(text: &str, why: &str) -> String {
     format!("The path {text:?} is not usable: {why}. Paths look like `notes/today.md`.")
-}
-
-/// Controls, and the marks that make a name look like another one.
-fn is_deceptive(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -170,6 +166,27 @@ mod tests {
             );
         }
         assert!(FolderPath::parse("a/../..").is_err());
+    }
+
+    #[test]
+    fn every_sent_file_has_a_usable_path() {
+        use crate::agent::content::FileBlock;
+        use crate::agent::raw::Extra;
+        use crate::ids::{ArtifactId, EffectId};
+        let long = "ä".repeat(500);
+        for name in
+            ["../../etc/passwd", "a\\b.txt", "..", ".", "", "/", "x\u{202e}fdp.exe", "a\nb", &long]
+        {
+            let path = crate::agent::workspace::input_path(&FileBlock {
+                artifact_id: ArtifactId::of(&EffectId::new("up_1"), &"0123abcd".repeat(8)),
+                path: Some(name.to_owned()),
+                mime_type: None,
+                size: None,
+                extra: Extra::new(),
+            });
+            assert_eq!(WorkspacePath::parse(&path).unwrap().as_str(), path, "{name:?}");
+            assert_eq!(path.split('/').count(), 4, "{name:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::agent::content::{Block, Image, image_type};
 use crate::agent::raw::Extra;
 use crate::agent::request::Effect;
 use crate::tools::ToolResult;
+use crate::tools::cap::IMAGE_BYTES_MAX;
 use crate::tools::code::{CallContext, Tool, ToolError};
 
 pub(super) struct Read;
@@ -47,6 +48,14 @@ impl Tool for Read {
     async fn call(&self, args: ReadArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let bytes = cx.workspace().read(&args.path).await?;
         if let Some(mime_type) = image_type(&bytes) {
+            if bytes.len() > IMAGE_BYTES_MAX {
+                return Ok(ToolResult::text(format!(
+                    "[The picture {} ({mime_type}) has {}: pictures up to {} are shown. Ask for a smaller one.]",
+                    args.path,
+                    shown_size(bytes.len() as u64),
+                    shown_size(IMAGE_BYTES_MAX as u64)
+                )));
+            }
             let image = Image {
                 data: STANDARD.encode(&bytes),
                 mime_type: mime_type.to_owned(),
@@ -59,6 +68,13 @@ impl Tool for Read {
                 ],
                 ..ToolResult::default()
             });
+        }
+        if let Some(kind) = document_type(&bytes) {
+            return Err(ToolError::failed(format!(
+                "{} is a {kind} of {}: its text cannot be read here. Ask for the content as text, Markdown or CSV.",
+                args.path,
+                shown_size(bytes.len() as u64)
+            )));
         }
         if is_binary(&bytes) {
             let mime_type = mime_guess::from_path(&args.path).first_or_octet_stream();
@@ -79,6 +95,19 @@ impl Tool for Read {
             );
         }
         Ok(ToolResult::text(shown))
+    }
+}
+
+/// A document whose text is not plain, by its first bytes.
+fn document_type(bytes: &[u8]) -> Option<&'static str> {
+    let names = |part: &[u8]| bytes.windows(part.len()).take(64 * 1024).any(|seen| seen == part);
+    match bytes {
+        [b'%', b'P', b'D', b'F', b'-', ..] => Some("PDF document"),
+        [0xd0, 0xcf, 0x11, 0xe0, ..] => Some("document of an old Office format"),
+        [b'P', b'K', 3, 4, ..] if names(b"word/") => Some("Word document"),
+        [b'P', b'K', 3, 4, ..] if names(b"xl/") => Some("Excel workbook"),
+        [b'P', b'K', 3, 4, ..] if names(b"ppt/") => Some("PowerPoint presentation"),
+        _ => None,
     }
 }
 

@@ -14,8 +14,10 @@ use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::{
-    HARD_ROUNDS_MAX, LoopKind, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
+    HARD_ROUNDS_MAX, LoopKind, OUTPUT_TOKENS_MAX, RETRIES_MAX, RETRY_DELAY_MAX_MS, Settings,
+    model_mistake,
 };
+use crate::agent::strict;
 use crate::agent::suspicion::Suspicion;
 use crate::agent::usage::Usage;
 use crate::agents::{Agent, NoAgent};
@@ -24,6 +26,7 @@ use crate::ids::{CommitId, ConversationKey, EntryId, is_plain};
 use crate::store::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, Write};
 use crate::tools::sha256_hex;
 use crate::turn::admission::idempotency::{Idempotency, earlier};
+use crate::turn::admission::input::message_faults;
 use crate::turn::admission::write::{
     Written, bytes_of, head_document, receipt_document, write_surely,
 };
@@ -273,7 +276,7 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
         faults.push(Fault::at(format!("/settings/{member}"), detail));
     };
     if let Some(model) = &settings.model
-        && let Err(why) = world.model.record(model)
+        && let Some(why) = model_fault(world, model)
     {
         fault("model", why);
     }
@@ -283,8 +286,8 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     if settings.temperature.is_some_and(|value| !(0.0..=2.0).contains(&value)) {
         fault("temperature", "`temperature` is 0 to 2".to_owned());
     }
-    if settings.max_output_tokens == Some(0) {
-        fault("maxOutputTokens", "`maxOutputTokens` is at least 1".to_owned());
+    if settings.max_output_tokens.is_some_and(|tokens| !(1..=OUTPUT_TOKENS_MAX).contains(&tokens)) {
+        fault("maxOutputTokens", format!("`maxOutputTokens` is 1 to {OUTPUT_TOKENS_MAX}"));
     }
     if settings.max_rounds == Some(0) {
         fault("maxRounds", "`maxRounds` is at least 1".to_owned());
@@ -299,7 +302,7 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
         fault("retry/jitter", "`jitter` is 0 to 1".to_owned());
     }
     if let Some(mistake) = settings.budget_mistake() {
-        fault("budget", mistake);
+        fault(&format!("budget{}", mistake.pointer), mistake.detail);
     }
     if settings.retry.as_ref().is_some_and(|retry| retry.max_retries > RETRIES_MAX) {
         fault("retry/maxRetries", format!("`maxRetries` is 0 to {RETRIES_MAX}"));
@@ -323,6 +326,11 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
     faults
 }
 
+/// Why the model is none that can be asked.
+pub(super) fn model_fault(world: &World, model: &str) -> Option<String> {
+    model_mistake(model).or_else(|| world.model.record(model).err())
+}
+
 pub(crate) fn metadata_faults(metadata: &BTreeMap<String, String>) -> Vec<Fault> {
     let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
     if metadata.len() > METADATA_ENTRIES_MAX || bytes > METADATA_BYTES_MAX {
@@ -342,12 +350,20 @@ fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, 
                 "message {position} is too large for one entry (1.4 MB): add large content as an artifact"
             )));
         }
+        if let Err(mistake) = Message::check(&raw) {
+            let mistake = mistake.below(&pointer);
+            faults.push(Fault::at(mistake.pointer, mistake.detail));
+            continue;
+        }
         match Message::from_raw(raw) {
             Ok(message) if message.role().is_empty() => {
                 faults.push(Fault::at(format!("{pointer}/role"), "a message has a `role`"));
             }
-            Ok(message) => entries.push(append(head, message)),
-            Err(error) => faults.push(Fault::at(pointer, error.to_string())),
+            Ok(message) => {
+                faults.extend(message_faults(&message, &pointer));
+                entries.push(append(head, message));
+            }
+            Err(error) => faults.push(Fault::at(pointer, strict::plain(&error.to_string()))),
         }
     }
     if faults.is_empty() { Ok(entries) } else { Err(Refusal::Invalid(faults)) }

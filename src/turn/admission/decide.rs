@@ -247,6 +247,18 @@ fn fits(request: &Request, value: &RawJson) -> Result<(), Refusal> {
         return Ok(());
     };
     let value = value.value();
+    if let Some(shortage) = &request.budget {
+        let limit = value.get(shortage.unit.name()).unwrap_or(&value).as_f64();
+        if validator.is_valid(&value) && limit.is_some_and(|limit| limit <= shortage.unit.max()) {
+            return Ok(());
+        }
+        let (unit, used) = (shortage.unit.name(), shortage.unit.told(shortage.used));
+        let detail = format!(
+            "the new limit in {unit} is a number above {used} (used so far) and up to {}; a bare number, or {{\"{unit}\": number}}",
+            shortage.unit.max()
+        );
+        return Err(Refusal::invalid("/value", detail));
+    }
     let faults: Vec<_> = validator
         .iter_errors(&value)
         .map(|error| {

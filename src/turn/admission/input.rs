@@ -1,11 +1,14 @@
 //! A prompt's input: what it may hold, and how long text becomes a file.
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-use crate::agent::content::{Block, Content, FileBlock, image_type};
+use crate::agent::content::{Block, Content, FileBlock, Image, image_type};
 use crate::agent::head::Head;
+use crate::agent::message::Message;
 use crate::agent::raw::{Extra, RawJson};
+use crate::agent::strict::pointer_token;
 use crate::artifacts::{ArtifactError, ArtifactFacts, Shelf};
 use crate::ids::{ArtifactId, EffectId, InputId};
 use crate::tools::sha256_hex;
@@ -18,8 +21,21 @@ pub const TEXT_BYTES_MAX: usize = 256 * 1024;
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// What is left in the inbox item after that; its entry and receipt must fit one batch.
 const INPUT_BYTES_MAX: usize = 1_000_000;
+/// Bytes of all pictures of one input: base64 makes three of them four.
+const PICTURE_BYTES_MAX: usize = 700 * 1024;
+const SMALLER_PICTURES: &str = "the pictures of one input may have 700 KB together: send them as JPEG, or with at most 1,500 pixels a side";
 
-/// Checks the input and moves long text into artifacts, which are there before the item that names them.
+/// Where an input goes.
+struct Place<'a> {
+    world: &'a World,
+    shelf: Shelf,
+    input_id: &'a InputId,
+    /// Whether the agent can read what becomes a file.
+    can_read: bool,
+}
+
+/// Checks the input, adds what is known of its files, and moves long text into artifacts, which are there before the item
+/// that names them.
 pub(crate) async fn admit(
     world: &World,
     head: &Head,
@@ -27,102 +43,253 @@ pub(crate) async fn admit(
     input: Content,
 ) -> Result<Content, Refusal> {
     let shelf = Shelf { key: head.key(), incarnation: head.incarnation.clone() };
-    let faults = faults(world, &shelf, &input).await?;
+    let place = Place { world, shelf, input_id, can_read: can_read(world, head) };
+    let is_empty = match &input {
+        Content::Text(text) => text.is_empty(),
+        Content::Blocks(blocks) => blocks.is_empty(),
+    };
+    if is_empty {
+        return Err(Refusal::invalid(
+            "/input",
+            "the input is empty (half characters do not count): leave it out to begin without one",
+        ));
+    }
+    let faults = content_faults(&input, "/input");
     if !faults.is_empty() {
         return Err(Refusal::Invalid(faults));
     }
     let input = match input {
         Content::Text(text) if text.len() <= TEXT_BYTES_MAX => Content::Text(text),
-        Content::Text(text) => {
-            Content::Blocks(spilled(world, &shelf, input_id, vec![Block::text(text)]).await?)
+        Content::Text(text) => Content::Blocks(place.spilled(vec![Block::text(text)]).await?),
+        Content::Blocks(blocks) => {
+            let blocks = place.with_files(blocks).await?;
+            Content::Blocks(place.spilled(blocks).await?)
         }
-        Content::Blocks(blocks) => Content::Blocks(spilled(world, &shelf, input_id, blocks).await?),
     };
     if RawJson::of(&input).text().len() > INPUT_BYTES_MAX {
-        return Err(Refusal::TooLarge(
-            "the blocks of one input may be 1 MB together: add larger files as artifacts and name them in file blocks"
-                .to_owned(),
-        ));
+        return Err(Refusal::TooLarge(format!(
+            "the blocks of one input may be 1 MB together; {SMALLER_PICTURES}, and other files as artifacts that file blocks name"
+        )));
     }
     Ok(input)
 }
 
-async fn faults(world: &World, shelf: &Shelf, input: &Content) -> Result<Vec<Fault>, Refusal> {
-    let blocks = match input {
-        Content::Text(text) if text.is_empty() => {
-            return Ok(vec![Fault::at(
-                "/input",
-                "the input is empty: leave it out to begin without one",
-            )]);
-        }
-        Content::Text(_) => return Ok(Vec::new()),
-        Content::Blocks(blocks) if blocks.is_empty() => {
-            return Ok(vec![Fault::at(
-                "/input",
-                "the input is empty: leave it out to begin without one",
-            )]);
-        }
-        Content::Blocks(blocks) => blocks,
-    };
+/// Whether the agent is offered the tool `read`. An agent that is gone fails the prompt with its own reason.
+fn can_read(world: &World, head: &Head) -> bool {
+    let Ok(agent) = world.agents.find(Some(&head.agent)) else { return true };
+    let active = head.settings.active_tools.as_ref().or(agent.settings.active_tools.as_ref());
+    agent.tool("read").is_some()
+        && active.is_none_or(|active| active.iter().any(|tool| tool == "read"))
+}
+
+/// What is wrong with content that a person sends, as far as the content alone shows it.
+fn content_faults(content: &Content, pointer: &str) -> Vec<Fault> {
+    let Content::Blocks(blocks) = content else { return Vec::new() };
     let mut faults = Vec::new();
     for (position, block) in blocks.iter().enumerate() {
-        let at = |member: &str| format!("/input/{position}{member}");
+        let at = format!("{pointer}/{position}");
         match block {
-            Block::Text(_) => {}
+            Block::Text(text) => faults.extend(unknown_members(&text.extra, &at)),
+            Block::File(file) => faults.extend(unknown_members(&file.extra, &at)),
             Block::Image(image) => {
-                if !PICTURES.contains(&image.mime_type.as_str()) {
-                    faults.push(Fault::at(
-                        at("/mimeType"),
-                        "an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp",
-                    ));
-                }
-                let bytes = base64::engine::general_purpose::STANDARD.decode(&image.data);
-                let fault = match bytes.as_deref().map(image_type) {
-                    Err(_) => Some("an image's `data` is base64 without a data: prefix"),
-                    Ok(None) => Some("the bytes of `data` are no PNG, JPEG, GIF or WebP picture"),
-                    Ok(Some(_)) => None,
-                };
-                faults.extend(fault.map(|told| Fault::at(at("/data"), told)));
-            }
-            Block::File(file) => {
-                if let Some(fault) = missing_file(world, shelf, file, at("/artifactId")).await? {
-                    faults.push(fault);
-                }
+                faults.extend(unknown_members(&image.extra, &at));
+                faults.extend(picture_faults(image, &at));
             }
             Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_) => {
                 faults.push(Fault::at(
-                    at("/type"),
+                    format!("{at}/type"),
                     "a block of an input is `text`, `image` or `file`",
                 ));
             }
         }
     }
-    Ok(faults)
+    faults
 }
 
-async fn missing_file(
-    world: &World,
-    shelf: &Shelf,
-    file: &FileBlock,
-    pointer: String,
-) -> Result<Option<Fault>, Refusal> {
-    match world.artifacts.facts(shelf, &file.artifact_id).await {
-        Ok(_) => Ok(None),
-        Err(ArtifactError::NotFound) => Ok(Some(Fault::at(
-            pointer,
-            format!("the conversation has no artifact `{}`: add it first", file.artifact_id),
-        ))),
-        Err(error) => Err(error.into()),
+/// What is wrong with a message that a conversation is to begin with. What people write is checked as an input is; answers
+/// and tool results come from other systems too, whose members are kept.
+pub(super) fn message_faults(message: &Message, pointer: &str) -> Vec<Fault> {
+    let content_pointer = format!("{pointer}/content");
+    let of_content = |content: &Content, extra: &Extra| {
+        let mut faults = unknown_members(extra, pointer);
+        faults.extend(content_faults(content, &content_pointer));
+        if let Content::Blocks(blocks) = content {
+            for (position, block) in blocks.iter().enumerate() {
+                if matches!(block, Block::File(_)) {
+                    faults.push(Fault::at(
+                        format!("{content_pointer}/{position}/artifactId"),
+                        "a new conversation has no artifacts: leave the block out, and add the file to the conversation",
+                    ));
+                }
+            }
+        }
+        faults
+    };
+    match message {
+        Message::User(user) => of_content(&user.content, &user.extra),
+        Message::Custom(custom) => of_content(&custom.content, &custom.extra),
+        Message::ToolResult(result) => pictures_faults(&result.content, &content_pointer),
+        Message::Assistant(answer) => pictures_faults(&answer.content, &content_pointer),
+        Message::BashExecution(bash) => unknown_members(&bash.extra, pointer),
+        Message::BranchSummary(branch) => unknown_members(&branch.extra, pointer),
+        Message::CompactionSummary(summary) => unknown_members(&summary.extra, pointer),
+        Message::Other(_) => Vec::new(),
     }
 }
 
-/// The largest texts become files until what is left is short enough.
-async fn spilled(
-    world: &World,
-    shelf: &Shelf,
-    input_id: &InputId,
-    blocks: Vec<Block>,
-) -> Result<Vec<Block>, Refusal> {
+fn pictures_faults(blocks: &[Block], pointer: &str) -> Vec<Fault> {
+    let pictures = blocks.iter().enumerate().filter_map(|(position, block)| match block {
+        Block::Image(image) => Some(picture_faults(image, &format!("{pointer}/{position}"))),
+        Block::Text(_)
+        | Block::Thinking(_)
+        | Block::ToolCall(_)
+        | Block::File(_)
+        | Block::Other(_) => None,
+    });
+    pictures.flatten().collect()
+}
+
+/// Members that a client's object may not have.
+fn unknown_members(extra: &Extra, pointer: &str) -> Vec<Fault> {
+    let fault = |name: &String| {
+        Fault::at(format!("{pointer}/{}", pointer_token(name)), format!("unknown field `{name}`"))
+    };
+    extra.keys().map(fault).collect()
+}
+
+fn picture_faults(image: &Image, pointer: &str) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if !PICTURES.contains(&image.mime_type.as_str()) {
+        faults.push(Fault::at(
+            format!("{pointer}/mimeType"),
+            "an image's `mimeType` is image/png, image/jpeg, image/gif or image/webp",
+        ));
+    }
+    let detail = match STANDARD.decode(&image.data).as_deref().map(image_type) {
+        Err(_) => "an image's `data` is base64 without a data: prefix",
+        Ok(None) => "the bytes of `data` are no PNG, JPEG, GIF or WebP picture",
+        Ok(Some(_)) => return faults,
+    };
+    faults.push(Fault::at(format!("{pointer}/data"), detail));
+    faults
+}
+
+impl Place<'_> {
+    /// Each file block with its name, type and size; pictures are followed by what they show.
+    async fn with_files(&self, blocks: Vec<Block>) -> Result<Vec<Block>, Refusal> {
+        let mut known = Vec::with_capacity(blocks.len());
+        let mut faults = Vec::new();
+        let mut picture_bytes = 0;
+        for (position, block) in blocks.into_iter().enumerate() {
+            let Block::File(file) = block else {
+                known.push(block);
+                continue;
+            };
+            let facts = match self.world.artifacts.facts(&self.shelf, &file.artifact_id).await {
+                Ok(facts) => facts,
+                Err(ArtifactError::NotFound) => {
+                    faults.push(Fault::at(
+                        format!("/input/{position}/artifactId"),
+                        format!(
+                            "the conversation has no artifact `{}`: add it first",
+                            file.artifact_id
+                        ),
+                    ));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let mime_type = facts.mime_type.split(';').next().unwrap_or_default().trim();
+            let is_picture = PICTURES.contains(&mime_type);
+            let file = FileBlock {
+                path: file.path.or(facts.name.clone()),
+                mime_type: Some(facts.mime_type.clone()),
+                size: Some(facts.size),
+                ..file
+            };
+            known.push(Block::File(file));
+            if is_picture {
+                picture_bytes += usize::try_from(facts.size).unwrap_or(usize::MAX);
+                if picture_bytes > PICTURE_BYTES_MAX {
+                    return Err(Refusal::TooLarge(format!(
+                        "the picture of block {position} has {} bytes, and {SMALLER_PICTURES}",
+                        facts.size
+                    )));
+                }
+                match self.picture(&facts).await? {
+                    Some(picture) => known.push(Block::Image(picture)),
+                    None => faults.push(Fault::at(
+                        format!("/input/{position}/artifactId"),
+                        format!("the artifact's type is {mime_type}, but its bytes are no PNG, JPEG, GIF or WebP picture: add it again with its real type"),
+                    )),
+                }
+            }
+        }
+        if faults.is_empty() { Ok(known) } else { Err(Refusal::Invalid(faults)) }
+    }
+
+    /// `None`: its bytes are no picture that models take.
+    async fn picture(&self, facts: &ArtifactFacts) -> Result<Option<Image>, Refusal> {
+        let bytes = self.world.artifacts.get(&self.shelf, &facts.id, None).await?;
+        Ok(image_type(&bytes).map(|mime_type| Image {
+            data: STANDARD.encode(&bytes),
+            mime_type: mime_type.to_owned(),
+            extra: Extra::new(),
+        }))
+    }
+
+    /// The largest texts become files until what is left is short enough.
+    async fn spilled(&self, blocks: Vec<Block>) -> Result<Vec<Block>, Refusal> {
+        let long = too_long(&blocks);
+        if !long.is_empty() && !self.can_read {
+            return Err(Refusal::TooLarge(format!(
+                "the text of one input may have {TEXT_BYTES_MAX} bytes for an agent without the tool `read`: send less, or add `read` to the agent's tools"
+            )));
+        }
+        let mut kept = Vec::with_capacity(blocks.len() + long.len());
+        for (position, block) in blocks.into_iter().enumerate() {
+            let Some(text) = text_of(&block).filter(|_| long.contains(&position)) else {
+                kept.push(block);
+                continue;
+            };
+            let name = if long.len() == 1 {
+                "input.txt".to_owned()
+            } else {
+                format!("input-{}.txt", position + 1)
+            };
+            let file = self.put_text(name, text).await?;
+            kept.push(Block::text(format!(
+                "The user's text has {} bytes and is in this file:",
+                text.len()
+            )));
+            kept.push(Block::File(file));
+        }
+        Ok(kept)
+    }
+
+    async fn put_text(&self, name: String, text: &str) -> Result<FileBlock, Refusal> {
+        let facts = ArtifactFacts {
+            id: ArtifactId::of(&upload_effect(self.input_id), &sha256_hex(text.as_bytes())),
+            name: Some(name),
+            mime_type: "text/plain; charset=utf-8".to_owned(),
+            size: text.len() as u64,
+            created_at: self.world.clock.now(),
+        };
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        self.world.artifacts.put(&self.shelf, &facts, bytes).await?;
+        self.world.probe.reached("admission.input-kept").await;
+        Ok(FileBlock {
+            artifact_id: facts.id,
+            path: facts.name,
+            mime_type: Some(facts.mime_type),
+            size: Some(facts.size),
+            extra: Extra::new(),
+        })
+    }
+}
+
+/// Where the largest texts are, which have to go for the rest to be short enough.
+fn too_long(blocks: &[Block]) -> Vec<usize> {
     let mut sizes: Vec<(usize, usize)> = blocks
         .iter()
         .enumerate()
@@ -138,25 +305,7 @@ async fn spilled(
         total -= size;
         long.push(position);
     }
-    let mut kept = Vec::with_capacity(blocks.len() + long.len());
-    for (position, block) in blocks.into_iter().enumerate() {
-        let Some(text) = text_of(&block).filter(|_| long.contains(&position)) else {
-            kept.push(block);
-            continue;
-        };
-        let name = if long.len() == 1 {
-            "input.txt".to_owned()
-        } else {
-            format!("input-{}.txt", position + 1)
-        };
-        let file = put_text(world, shelf, input_id, &name, text).await?;
-        kept.push(Block::text(format!(
-            "The person's text is {} bytes long and was put into the file {name}.",
-            text.len()
-        )));
-        kept.push(Block::File(file));
-    }
-    Ok(kept)
+    long
 }
 
 fn text_of(block: &Block) -> Option<&str> {
@@ -168,31 +317,6 @@ fn text_of(block: &Block) -> Option<&str> {
         | Block::File(_)
         | Block::Other(_) => None,
     }
-}
-
-async fn put_text(
-    world: &World,
-    shelf: &Shelf,
-    input_id: &InputId,
-    name: &str,
-    text: &str,
-) -> Result<FileBlock, Refusal> {
-    let facts = ArtifactFacts {
-        id: ArtifactId::of(&upload_effect(input_id), &sha256_hex(text.as_bytes())),
-        name: Some(name.to_owned()),
-        mime_type: "text/plain; charset=utf-8".to_owned(),
-        size: text.len() as u64,
-        created_at: world.clock.now(),
-    };
-    world.artifacts.put(shelf, &facts, Bytes::copy_from_slice(text.as_bytes())).await?;
-    world.probe.reached("admission.input-kept").await;
-    Ok(FileBlock {
-        artifact_id: facts.id,
-        path: facts.name,
-        mime_type: Some(facts.mime_type),
-        size: Some(facts.size),
-        extra: Extra::new(),
-    })
 }
 
 /// What stands in place of an effect id for bytes that a person sent: the same for every repetition.

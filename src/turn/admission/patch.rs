@@ -8,6 +8,8 @@ use crate::agent::entry::{EntryBody, ModelChange, SessionInfo, ThinkingLevelChan
 use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{MODEL, Settings};
+use crate::agent::strict::{self, Mistake};
+use crate::agent::workspace::is_deceptive;
 use crate::ids::{CommitId, ConversationKey};
 use crate::store::{ETag, Write};
 use crate::turn::admission::conversation::{
@@ -130,28 +132,34 @@ fn apply(
         head.metadata = merged_metadata(&head.metadata, metadata)?;
     }
     if let Some(name) = patch.get("name") {
-        let name = match name {
-            Value::Null => None,
-            Value::String(name) if name.len() <= NAME_BYTES_MAX => {
-                Some(name.clone()).filter(|name| !name.is_empty())
-            }
-            Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_) => {
-                return Err(Refusal::invalid(
-                    "/name",
-                    "a name is a text of at most 512 bytes, or null",
-                ));
-            }
-        };
+        let name = new_name(name)?;
         if name != head.name {
             head.name.clone_from(&name);
             bodies.push(EntryBody::SessionInfo(SessionInfo { name }));
         }
     }
     Ok(bodies)
+}
+
+/// Without blanks around it; `None` takes the name away.
+fn new_name(given: &Value) -> Result<Option<String>, Refusal> {
+    let name = match given {
+        Value::Null => return Ok(None),
+        Value::String(name) => name.trim(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            return Err(Refusal::invalid("/name", "`name` is a text, or null to remove it"));
+        }
+    };
+    if name.len() > NAME_BYTES_MAX {
+        let detail =
+            format!("`name` has {} bytes: at most {NAME_BYTES_MAX} are allowed", name.len());
+        return Err(Refusal::invalid("/name", detail));
+    }
+    if name.chars().any(|letter| letter.is_control() || is_deceptive(letter)) {
+        let detail = "`name` is one line without control characters and marks that change the writing direction";
+        return Err(Refusal::invalid("/name", detail));
+    }
+    Ok(Some(name.to_owned()).filter(|name| !name.is_empty()))
 }
 
 fn apply_settings(
@@ -167,11 +175,9 @@ fn apply_settings(
     let settings: Settings = if merged.is_null() {
         Settings::default()
     } else {
-        serde_path_to_error::deserialize(merged).map_err(|error| {
-            Refusal::invalid(
-                format!("/settings{}", crate::turn::views::pointer_of(error.path())),
-                error.inner().to_string(),
-            )
+        strict::from(merged).map_err(|mistake: Mistake| {
+            let mistake = mistake.below("/settings");
+            Refusal::invalid(mistake.pointer, mistake.detail)
         })?
     };
     let agent = agent_named(world, Some(&head.agent))?;
@@ -223,7 +229,7 @@ fn merged_metadata(
                 merged.insert(name.clone(), text.clone());
             }
             Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-                let pointer = format!("/metadata/{}", crate::turn::views::pointer_token(name));
+                let pointer = format!("/metadata/{}", strict::pointer_token(name));
                 return Err(Refusal::invalid(
                     pointer,
                     "a member of `metadata` is a text, or null to remove it",

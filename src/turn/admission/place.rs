@@ -4,6 +4,7 @@ use crate::agent::head::Head;
 use crate::agent::inbox::WhenIdle;
 use crate::ids::PromptId;
 use crate::turn::World;
+use crate::turn::admission::conversation::model_fault;
 use crate::turn::admission::prompt::{Disposition, Mode, PromptRequest, Sender, WhenBusy};
 use crate::turn::admission::{Intent, Refusal, SAYS_NOTHING};
 use crate::turn::views::load;
@@ -78,7 +79,8 @@ fn check(world: &World, request: &PromptRequest) -> Result<(), Refusal> {
         return Err(Refusal::invalid("/input", SAYS_NOTHING));
     }
     if let Some(model) = &request.model {
-        world.model.record(model).map_err(|why| Refusal::invalid("/model", why))?;
+        let fault = model_fault(world, model);
+        fault.map_or(Ok(()), |why| Err(Refusal::invalid("/model", why)))?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::agent::content::Content;
 use crate::agent::entry::Source;
 use crate::agent::raw::RawJson;
 use crate::agent::settings::Settings;
+use crate::agent::strict;
 use crate::agent::text::repair_surrogates;
 use crate::ids::{TenantId, UserId, is_plain};
 use crate::queue::{MESSAGE_BYTES_MAX, PROMPTS, poison_of};
@@ -177,13 +178,26 @@ fn accepted_json(text: &str) -> Result<String, Refusal> {
         .ok_or_else(|| Refusal::invalid("", "the message is neither JSON nor base64 of JSON"))
 }
 
-/// Why, without a word of the message: for the log. Members of a message have names of ours, what is below them may not.
+/// Members of a message; other names are the sender's.
+const MEMBERS: [&str; 9] = [
+    "tenantId",
+    "userId",
+    "conversationId",
+    "agent",
+    "input",
+    "mode",
+    "idempotencyKey",
+    "settings",
+    "metadata",
+];
+
+/// Why, without a word of the message: for the log.
 fn told(refusal: &Refusal) -> String {
     let Refusal::Invalid(faults) = refusal else { return refusal.to_string() };
     let members: BTreeSet<&str> = faults
         .iter()
         .filter_map(|fault| fault.pointer.split('/').nth(1))
-        .filter(|member| !member.is_empty())
+        .filter(|member| MEMBERS.contains(member))
         .collect();
     if members.is_empty() {
         return "it is not what a message is".to_owned();
@@ -193,8 +207,12 @@ fn told(refusal: &Refusal) -> String {
 }
 
 fn parse(json: &str) -> Result<Message, Refusal> {
-    serde_json::from_str(json)
-        .map_err(|error| Refusal::invalid("", format!("the message is not understood: {error}")))
+    strict::read(json).map_err(|mistake| {
+        Refusal::invalid(
+            mistake.pointer.clone(),
+            format!("the message is not understood: {mistake}"),
+        )
+    })
 }
 
 fn plain(given: Option<String>, member: &str) -> Result<String, Refusal> {

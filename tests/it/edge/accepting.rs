@@ -301,7 +301,7 @@ async fn an_import_that_stopped_long_ago_gives_its_id_away() {
 
 #[tokio::test]
 async fn long_text_becomes_a_file_before_the_prompt_is_kept() {
-    let rig = Rig::new();
+    let rig = Rig::new().with_file_tools();
     let long = "x".repeat(300 * 1024);
     rig.post("/api/prompts", &json!({"conversationId": "c", "input": long})).send().await.is(202);
     rig.work().await;

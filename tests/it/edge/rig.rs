@@ -28,6 +28,7 @@ use turnwheel::queue::{self, Faults, Queue as _};
 use turnwheel::settings::links::Auth;
 use turnwheel::store::memory::MemoryStore;
 use turnwheel::telemetry::Telemetry;
+use turnwheel::tools::workspace::builtins;
 use turnwheel::tools::{
     Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult,
 };
@@ -94,6 +95,19 @@ impl RunTool for Pay {
         }
         self.made.lock().unwrap().push(arguments.value.clone());
         ToolOutcome::Returned(ToolResult::json(&json!({"receipt": "R-1"})))
+    }
+}
+
+pub(super) fn clerk(tools: Vec<Arc<dyn RunTool>>) -> Agent {
+    Agent {
+        name: "clerk".to_owned(),
+        description: "Pays.".to_owned(),
+        settings: Settings::default(),
+        instructions: "Pay what you are asked to.".to_owned(),
+        tools,
+        response_schema: None,
+        session_id: None,
+        revision: "r1".to_owned(),
     }
 }
 
@@ -200,16 +214,7 @@ impl Rig {
 
     pub(super) fn behind(store: Arc<MemoryStore>, probe: Arc<dyn Probe>, access: Access) -> Self {
         let pay = Arc::new(Pay::new());
-        let agent = Agent {
-            name: "clerk".to_owned(),
-            description: "Pays.".to_owned(),
-            settings: Settings::default(),
-            instructions: "Pay what you are asked to.".to_owned(),
-            tools: vec![Arc::clone(&pay) as Arc<dyn RunTool>],
-            response_schema: None,
-            session_id: None,
-            revision: "r1".to_owned(),
-        };
+        let agent = clerk(vec![Arc::clone(&pay) as Arc<dyn RunTool>]);
         let clock = Arc::new(ManualClock::new(Timestamp(1_700_000_000_000)));
         let ids = Arc::new(SeededIds::new(7));
         let queue = Arc::new(MemoryQueue::new(Arc::clone(&clock) as _, 7, Faults::default()));
@@ -263,6 +268,19 @@ impl Rig {
         self.router = turnwheel::http::router(Arc::new(api));
         self.world = Arc::new(world);
         self
+    }
+
+    /// The same agent, with the built-in tools over files.
+    pub(super) fn with_file_tools(self) -> Self {
+        let pay = Arc::clone(&self.pay) as Arc<dyn RunTool>;
+        let agent = clerk(std::iter::once(pay).chain(builtins()).collect());
+        self.with_world(|world| {
+            world.agents = Catalog {
+                agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
+                ..Catalog::default()
+            }
+            .into();
+        })
     }
 
     pub(super) fn ask(&self, method: Method, path: &str) -> Asking<'_> {

@@ -253,7 +253,10 @@ fn files_are_named_and_not_sent() {
     let items = plan(
         json!([{ "role": "user", "content": [{ "type": "file", "artifactId": "x.1", "path": "a.csv", "mimeType": "text/csv", "size": 12 }] }]),
     );
-    assert_eq!(items[0]["content"][0]["text"], "[file: a.csv, text/csv, 12 bytes]");
+    assert_eq!(
+        items[0]["content"][0]["text"],
+        "[File \"a.csv\" (text/csv, 12 bytes). Its content is not visible to you: this agent has no tool `read`. Say so where it matters.]"
+    );
 }
 
 #[test]

@@ -1,0 +1,368 @@
+//! Reading JSON that clients wrote: an object is never taken from a list, and each mistake has its place and plain words.
+
+use std::fmt;
+
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess,
+    Visitor,
+};
+
+/// Bytes of a pointer or a sentence: names and texts in them are the sender's, and as long as it likes.
+const MISTAKE_BYTES_MAX: usize = 400;
+/// Before the place of a mistake inside a value that is read on its own.
+const PLACE: &str = " (at ";
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// RFC 6901; empty: the whole.
+    pub pointer: String,
+    pub detail: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pointer.is_empty() {
+            return f.write_str(&self.detail);
+        }
+        write!(f, "{}{PLACE}{})", self.detail, self.pointer)
+    }
+}
+
+impl Mistake {
+    /// The same, seen from the value that it is in.
+    #[must_use]
+    pub fn below(mut self, pointer: &str) -> Self {
+        self.pointer.insert_str(0, pointer);
+        self
+    }
+}
+
+/// Reads JSON text into a type whose objects must be objects.
+///
+/// # Errors
+/// The first mistake.
+pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Mistake> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = from(&mut deserializer)?;
+    deserializer
+        .end()
+        .map_err(|error| Mistake { pointer: String::new(), detail: plain(&error.to_string()) })?;
+    Ok(value)
+}
+
+/// The same from a tree or any other source.
+///
+/// # Errors
+/// The first mistake.
+pub fn from<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result<T, Mistake> {
+    serde_path_to_error::deserialize(Strict(source)).map_err(|error| {
+        let pointer = pointer_of(error.path());
+        mistake(pointer, &error.inner().to_string())
+    })
+}
+
+/// The text's last part may say where in a value the mistake is, or which member it is about.
+fn mistake(mut pointer: String, text: &str) -> Mistake {
+    let text = without_position(text);
+    let (text, inner) = match text.rsplit_once(PLACE) {
+        Some((before, place)) if place.starts_with('/') => {
+            (before, place.strip_suffix(')').unwrap_or(place))
+        }
+        _ => (text, ""),
+    };
+    pointer.push_str(inner);
+    let named = text
+        .strip_prefix("unknown field `")
+        .or_else(|| text.strip_prefix("missing field `"))
+        .and_then(|rest| rest.split('`').next());
+    if let Some(name) = named {
+        let step = format!("/{}", pointer_token(name));
+        if !pointer.ends_with(&step) {
+            pointer.push_str(&step);
+        }
+    }
+    Mistake { pointer: shortened(pointer), detail: shortened(plain(text)) }
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > MISTAKE_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(MISTAKE_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+fn without_position(text: &str) -> &str {
+    text.rsplit_once(" at line ").map_or(text, |(before, _)| before)
+}
+
+/// serde's sentence in words that a user of the API knows; what is none of its own passes.
+pub fn plain(text: &str) -> String {
+    for start in ["invalid type: ", "invalid value: ", "invalid length "] {
+        if let Some((found, expected)) =
+            text.strip_prefix(start).and_then(|rest| rest.rsplit_once(", expected "))
+        {
+            return format!(
+                "this must be {}, not {}",
+                plain_expected(expected),
+                plain_found(found)
+            );
+        }
+    }
+    if let Some(rest) = text.strip_prefix("unknown variant `") {
+        return format!("unknown value `{rest}");
+    }
+    for (theirs, ours) in [
+        (
+            "expected ident",
+            "a word that is none of `true`, `false`, `null`, or a text without quotes",
+        ),
+        ("expected value", "a value is missing or not written as JSON has it"),
+        ("EOF while parsing", "it ends too early, in"),
+        ("trailing characters", "something follows the end of the JSON"),
+        ("recursion limit exceeded", "it nests too deep"),
+    ] {
+        if let Some(rest) = text.strip_prefix(theirs) {
+            return format!("{ours}{rest}");
+        }
+    }
+    text.to_owned()
+}
+
+fn plain_expected(expected: &str) -> String {
+    let words = match expected {
+        "a map" => "an object",
+        "a sequence" => "a list",
+        "a string" | "str" | "string" => "a text",
+        "a boolean" => "true or false",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "string or map" | "variant identifier" => "a text that names a value",
+        _ if expected.starts_with("struct ") || expected.starts_with("internally tagged") => {
+            "an object"
+        }
+        _ if expected.starts_with("enum ") => "a text that names a value",
+        _ => return expected.to_owned(),
+    };
+    words.to_owned()
+}
+
+fn plain_found(found: &str) -> String {
+    for (theirs, ours) in [
+        ("sequence", "a list"),
+        ("map", "an object"),
+        ("string", "a text"),
+        ("unit", "null"),
+        ("floating point", "a number with a fraction"),
+    ] {
+        if found.starts_with(theirs) {
+            return ours.to_owned();
+        }
+    }
+    match found.strip_prefix("integer `").or_else(|| found.strip_prefix("boolean `")) {
+        Some(value) => value.trim_end_matches('`').to_owned(),
+        None => found.to_owned(),
+    }
+}
+
+/// RFC 6901: one step of a pointer.
+pub fn pointer_token(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Where a reader stood, as an RFC 6901 pointer.
+fn pointer_of(path: &serde_path_to_error::Path) -> String {
+    use std::fmt::Write as _;
+
+    use serde_path_to_error::Segment;
+    path.iter().fold(String::new(), |mut pointer, segment| {
+        match segment {
+            Segment::Seq { index } => {
+                let _ = write!(pointer, "/{index}");
+            }
+            Segment::Map { key } => {
+                let _ = write!(pointer, "/{}", pointer_token(key));
+            }
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+        pointer
+    })
+}
+
+/// Around a deserializer and all that it hands out. serde's derive takes a list for an object, member by member in the order
+/// of the source; asked for a map it does not.
+struct Strict<T>(T);
+
+macro_rules! deserialize {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        fn $name<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
+            self.0.$name($($argument,)* Strict(visitor))
+        }
+    )*};
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
+    type Error = D::Error;
+
+    deserialize! {
+        deserialize_any(); deserialize_bool(); deserialize_i8(); deserialize_i16(); deserialize_i32(); deserialize_i64();
+        deserialize_i128(); deserialize_u8(); deserialize_u16(); deserialize_u32(); deserialize_u64(); deserialize_u128();
+        deserialize_f32(); deserialize_f64(); deserialize_char(); deserialize_str(); deserialize_string();
+        deserialize_bytes(); deserialize_byte_buf(); deserialize_option(); deserialize_unit(); deserialize_seq();
+        deserialize_map(); deserialize_identifier(); deserialize_ignored_any();
+        deserialize_unit_struct(name: &'static str); deserialize_newtype_struct(name: &'static str);
+        deserialize_tuple(len: usize); deserialize_tuple_struct(name: &'static str, len: usize);
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]);
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        self.0.deserialize_map(Strict(visitor))
+    }
+
+    fn is_human_readable(&self) -> bool {
+        self.0.is_human_readable()
+    }
+}
+
+macro_rules! visit {
+    ($($name:ident($kind:ty);)*) => {$(
+        fn $name<E: serde::de::Error>(self, value: $kind) -> Result<V::Value, E> {
+            self.0.$name(value)
+        }
+    )*};
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Strict<V> {
+    type Value = V::Value;
+
+    visit! {
+        visit_bool(bool); visit_i8(i8); visit_i16(i16); visit_i32(i32); visit_i64(i64); visit_i128(i128); visit_u8(u8);
+        visit_u16(u16); visit_u32(u32); visit_u64(u64); visit_u128(u128); visit_f32(f32); visit_f64(f64); visit_char(char);
+        visit_str(&str); visit_borrowed_str(&'de str); visit_string(String); visit_bytes(&[u8]);
+        visit_borrowed_bytes(&'de [u8]); visit_byte_buf(Vec<u8>);
+    }
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_none()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
+        self.0.visit_some(Strict(source))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, source: D) -> Result<V::Value, D::Error> {
+        self.0.visit_newtype_struct(Strict(source))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
+        self.0.visit_seq(Strict(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(Strict(members))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
+        self.0.visit_enum(Strict(variant))
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<S::Value, D::Error> {
+        self.0.deserialize(Strict(source))
+    }
+}
+
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
+    type Error = A::Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
+        self.0.next_element_seed(Strict(seed))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.0.size_hint()
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
+        self.0.next_key_seed(Strict(seed))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        self.0.next_value_seed(Strict(seed))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        self.0.size_hint()
+    }
+}
+
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Strict<A> {
+    type Error = A::Error;
+    type Variant = Strict<A::Variant>;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<(S::Value, Self::Variant), A::Error> {
+        let (value, variant) = self.0.variant_seed(Strict(seed))?;
+        Ok((value, Strict(variant)))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
+    type Error = A::Error;
+
+    fn unit_variant(self) -> Result<(), A::Error> {
+        self.0.unit_variant()
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
+        self.0.newtype_variant_seed(Strict(seed))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
+        self.0.tuple_variant(len, Strict(visitor))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        self.0.struct_variant(fields, Strict(visitor))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! Mistakes have a place and plain words; what is right is read as ever.
+
+use super::*;
+use crate::agent::content::Content;
+use crate::agent::raw::RawJson;
+use crate::agent::settings::Settings;
+
+fn mistake_of<'de, T: Deserialize<'de> + fmt::Debug>(text: &'de str) -> (String, String) {
+    let Mistake { pointer, detail } = read::<T>(text).unwrap_err();
+    (pointer, detail)
+}
+
+#[test]
+fn list_is_no_object_at_any_depth() {
+    for (text, pointer) in [
+        (r#"["agent","gpt-evil"]"#, ""),
+        ("[]", ""),
+        (r#"{"retry":[false,7]}"#, "/retry"),
+        (r#"{"compaction":[false]}"#, "/compaction"),
+    ] {
+        let expected = (pointer.to_owned(), "this must be an object, not a list".to_owned());
+        assert_eq!(mistake_of::<Settings>(text), expected, "{text}");
+    }
+    let nested = mistake_of::<Vec<Option<Settings>>>(r#"[null,{"retry":[1]}]"#);
+    assert_eq!(nested.0, "/1/retry");
+}
+
+#[test]
+fn mistakes_are_in_plain_words() {
+    for (text, pointer, detail) in [
+        ("5", "", "this must be an object, not 5"),
+        (
+            r#"{"maxRounds":-1}"#,
+            "/maxRounds",
+            "this must be a whole number from 0 to 4294967295, not -1",
+        ),
+        (
+            r#"{"maxRounds":"x"}"#,
+            "/maxRounds",
+            "this must be a whole number from 0 to 4294967295, not a text",
+        ),
+        (r#"{"model":{}}"#, "/model", "this must be a text, not an object"),
+        (r#"{"activeTools":"x"}"#, "/activeTools", "this must be a list, not a text"),
+        (r#"{"retry":{"enabled":null}}"#, "/retry/enabled", "this must be true or false, not null"),
+    ] {
+        assert_eq!(mistake_of::<Settings>(text), (pointer.to_owned(), detail.to_owned()), "{text}");
+    }
+    let (pointer, detail) = mistake_of::<Settings>(r#"{"loop":"x"}"#);
+    assert_eq!(pointer, "/loop");
+    assert!(detail.starts_with("unknown value `x`, expected one of `prompt`"), "{detail}");
+}
+
+#[test]
+fn mistakes_in_blocks_have_their_index() {
+    for (text, pointer) in [
+        (r#"[{"type":"text","text":"a"},{"type":"text"}]"#, "/1/text"),
+        (r#"[{"type":"text","text":5}]"#, "/0/text"),
+        (r#"[{"type":"image","data":"x"}]"#, "/0/mimeType"),
+    ] {
+        assert_eq!(mistake_of::<Content>(text).0, pointer, "{text}");
+    }
+    let expected = (String::new(), "this must be a text or a list of blocks".to_owned());
+    assert_eq!(mistake_of::<Content>("5"), expected);
+}
+
+#[test]
+fn carried_json_stays_as_it_was_written() {
+    let carried: RawJson = read(r#"{"n": 12345678901234567890123.4500}"#).unwrap();
+    assert_eq!(carried.text(), r#"{"n": 12345678901234567890123.4500}"#);
+    let settings: Settings = read(r#"{"budget": {"prompt": {"usd": 1.50}}}"#).unwrap();
+    assert_eq!(settings.budget.unwrap().text(), r#"{"prompt": {"usd": 1.50}}"#);
+}

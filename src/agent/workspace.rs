@@ -1,0 +1,119 @@
+//! The files of a path: what tools wrote, and what people and tools sent, each under one path that the file tools read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::agent::content::{Block, Content, FileBlock};
+use crate::agent::entry::{Entry, EntryBody, FileOutput, Output};
+use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
+use crate::ids::ArtifactId;
+
+/// Files that people sent; read-only.
+const INPUTS: &str = ".turnwheel/inputs";
+/// Files that tools sent to the user; read-only.
+const OUTPUTS: &str = ".turnwheel/outputs";
+/// Digits of the content's hash that tell files of one name apart.
+const HASH_DIGITS: usize = 8;
+const NAME_BYTES_MAX: usize = 200;
+
+/// Every file that a tool call at the end of the path can read. Derived from the entries alone, so a repeated delivery,
+/// a compaction and another branch each find the files of their own path.
+pub fn files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
+    let mut files = BTreeMap::new();
+    for entry in path {
+        if let EntryBody::Output(output) = &entry.body {
+            if let Output::File(file) = &output.output {
+                let content =
+                    WorkspaceFile { artifact_id: file.artifact_id.clone(), size: file.size };
+                files.insert(output_path(file), content);
+            }
+        } else if let EntryBody::CustomMessage(custom) = &entry.body {
+            add_inputs(&mut files, &custom.content);
+        } else if let Some(Message::ToolResult(result)) = entry.body.message() {
+            apply(&mut files, result);
+        } else if let Some(Message::User(user)) = entry.body.message() {
+            add_inputs(&mut files, &user.content);
+        }
+    }
+    files
+}
+
+/// Applies the changes of one tool result.
+pub fn apply(files: &mut BTreeMap<String, WorkspaceFile>, result: &ToolResultMessage) {
+    for (path, file) in &result.workspace {
+        match file {
+            Some(file) => files.insert(path.clone(), file.clone()),
+            None => files.remove(path),
+        };
+    }
+}
+
+fn add_inputs(files: &mut BTreeMap<String, WorkspaceFile>, content: &Content) {
+    let Content::Blocks(blocks) = content else { return };
+    for block in blocks {
+        if let Block::File(file) = block {
+            // A block of an older version has no size; the tools then learn it by reading.
+            let size = file.size.unwrap_or_default();
+            let content = WorkspaceFile { artifact_id: file.artifact_id.clone(), size };
+            files.insert(input_path(file), content);
+        }
+    }
+}
+
+/// Where the file tools find a file that a person sent: `.turnwheel/inputs/3f9a1c02/report.pdf`.
+pub fn input_path(file: &FileBlock) -> String {
+    path_in(INPUTS, &file.artifact_id, file.path.as_deref().unwrap_or_default())
+}
+
+/// Where the file tools find a file that a tool sent to the user.
+pub fn output_path(file: &FileOutput) -> String {
+    path_in(OUTPUTS, &file.artifact_id, &file.path)
+}
+
+/// Equal content under one name has one path; everything else has a path of its own.
+fn path_in(folder: &str, artifact: &ArtifactId, name: &str) -> String {
+    let hash = artifact.parts().and_then(|(_, sha256)| sha256.get(..HASH_DIGITS));
+    format!("{folder}/{}/{}", hash.unwrap_or("unknown"), file_name(name))
+}
+
+/// The last part of a name, as tools accept it in a path; `file` when nothing is left.
+fn file_name(name: &str) -> String {
+    let last = name.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or_default();
+    let mut usable: String =
+        last.chars().filter(|letter| !letter.is_control() && !is_deceptive(*letter)).collect();
+    usable.truncate(usable.floor_char_boundary(NAME_BYTES_MAX));
+    match usable.trim() {
+        "" | "." | ".." => "file".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Marks that make a name look like another one.
+pub fn is_deceptive(letter: char) -> bool {
+    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::raw::Extra;
+    use crate::ids::EffectId;
+
+    fn block(hash: &str, name: Option<&str>) -> FileBlock {
+        FileBlock {
+            artifact_id: ArtifactId::of(&EffectId::new("up_1"), &hash.repeat(8)),
+            path: name.map(ToOwned::to_owned),
+            mime_type: None,
+            size: None,
+            extra: Extra::new(),
+        }
+    }
+
+    #[test]
+    fn input_path_keeps_the_name_and_separates_contents() {
+        let path = |hash, name| input_path(&block(hash, name));
+        assert_eq!(path("0123abcd", Some("a b.txt")), ".turnwheel/inputs/0123abcd/a b.txt");
+        assert_eq!(path("ffff0000", Some("a b.txt")), ".turnwheel/inputs/ffff0000/a b.txt");
+        assert_eq!(path("0123abcd", None), ".turnwheel/inputs/0123abcd/file");
+    }
+}
