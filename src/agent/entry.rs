@@ -290,12 +290,24 @@ pub struct PromptEnd {
     pub stop_reason: PromptStop,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
+    /// Set where the last response is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<Incomplete>,
+}
+
+/// Why the last response of a prompt is cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Incomplete {
+    /// `max_output_tokens` or `content_filter`: for programs.
+    pub reason: String,
+    pub message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptError {
-    /// `model`, `poisoned`, `outcome`, …: for programs.
+    /// `model`, `schema`, `poisoned`, `nothing_to_continue`: for programs.
     #[serde(rename = "type")]
     pub kind: String,
     pub message: String,

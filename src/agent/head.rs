@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::agent::brake::{Brake, PutOff};
 use crate::agent::budget::{Books, Held, Raise};
+use crate::agent::entry::Incomplete;
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
 use crate::agent::raw::{Extra, RawJson};
@@ -175,6 +176,12 @@ pub struct Run {
     /// Whether a steer has been taken in since the last answer or result: one at a time means no other until then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_steered: bool,
+    /// Whether a response that did not fit the response schema has been shown to the model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_repaired: bool,
+    /// Why the last response is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<Incomplete>,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]

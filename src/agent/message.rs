@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::content::{Block, Content};
+use crate::agent::entry::Incomplete;
 use crate::agent::raw::{Extra, RawJson, tagged};
 use crate::agent::usage::{self, Usage};
 use crate::clock::Timestamp;
@@ -124,6 +125,25 @@ impl AssistantMessage {
             | Block::File(_)
             | Block::Other(_) => None,
         })
+    }
+
+    /// Why it is cut; `None`: it is whole, or failed.
+    pub fn incomplete(&self) -> Option<Incomplete> {
+        let (reason, message) = match (self.stop_reason, &self.error_message) {
+            // The model's client says so only of the content filter.
+            (StopReason::Length, Some(message)) => ("content_filter", message.as_str()),
+            (StopReason::Length, None) => (
+                "max_output_tokens",
+                "The response reached the limit of output tokens: raise `maxOutputTokens`, or ask for less.",
+            ),
+            (
+                StopReason::Stop | StopReason::ToolUse | StopReason::Error | StopReason::Aborted,
+                _,
+            ) => {
+                return None;
+            }
+        };
+        Some(Incomplete { reason: reason.to_owned(), message: message.to_owned() })
     }
 
     /// Left out of what the model is sent, and its calls are not run.

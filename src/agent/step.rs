@@ -7,6 +7,7 @@ mod ending;
 mod going_on;
 mod landing;
 mod paying;
+mod response_schema;
 mod results;
 mod retrying;
 mod stopping;
@@ -72,6 +73,8 @@ pub struct Answered {
     pub started_at: Timestamp,
     /// What a failure means; of no meaning to an answer that has not failed.
     pub setback: Setback,
+    /// Why a last response does not fit the agent's response schema, as the driver has found it.
+    pub misfit: Option<String>,
 }
 
 /// What stands between a call and its start.

@@ -152,6 +152,7 @@ pub(super) fn answer_with(blocks: &[serde_json::Value], stop: &str) -> Input {
         revision: "r1".to_owned(),
         started_at: NOW,
         setback,
+        misfit: None,
     }))
 }
 
@@ -208,7 +209,8 @@ fn line(draft: &Draft, event: &Event) -> String {
     let name = event.body.name();
     let of = |seq: u64| {
         let entry = draft.entries.iter().find(|entry| entry.base.seq == seq).unwrap();
-        let message = serde_json::to_value(entry.body.message().unwrap()).unwrap();
+        let Some(message) = entry.body.message() else { return "custom".to_owned() };
+        let message = serde_json::to_value(message).unwrap();
         let content = &message["content"];
         let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or("");
         format!("{}:{text}", message["role"].as_str().unwrap())

@@ -2,6 +2,14 @@
 
 use std::borrow::Cow;
 
+/// The text without one code fence around all of it: models like to wrap their JSON.
+pub fn without_fence(text: &str) -> &str {
+    let text = text.trim();
+    let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
+    let body = inside.and_then(|inside| inside.split_once('\n')).map(|(_language, body)| body);
+    body.map_or(text, str::trim)
+}
+
 /// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text; a Rust string can hold
 /// none, so escapes are the only way in. Text without any is borrowed.
 pub fn repair_surrogates(json: &str) -> Cow<'_, str> {

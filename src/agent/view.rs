@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
-    CallRef, Entry, EntryBody, MessageEntry, Output, OutputEntry, PromptError, PromptState,
-    PromptStop, Source,
+    CallRef, Entry, EntryBody, Incomplete, MessageEntry, Output, OutputEntry, PromptError,
+    PromptState, PromptStop, Source,
 };
 use crate::agent::head::{Head, State};
 use crate::agent::message::{AssistantMessage, Message, Rejection, ToolResultMessage};
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
+use crate::agent::text::without_fence;
 use crate::agent::usage::Usage;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ArtifactId, ConversationId, PromptId, RequestId, UserId};
@@ -47,6 +48,9 @@ pub struct PromptView {
     pub result: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
+    /// Why the last response is cut; absent: it is whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<Incomplete>,
     /// While a call of the model that failed waits to be made once more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryView>,
@@ -146,8 +150,8 @@ pub enum Origin {
 
 impl PromptView {
     /// The last text as JSON: what an agent with a response schema answers with. Stays absent while the prompt runs, when it
-    /// did not come to a proper end, and when the text is no JSON.
-    pub fn read_result(&mut self) {
+    /// did not come to a proper end, and when the text does not fit.
+    pub fn read_result(&mut self, fits: impl Fn(&str) -> bool) {
         let is_answered =
             self.state == PromptState::Completed && self.stop_reason == Some(PromptStop::End);
         let last = self.output.iter().rev().find_map(|output| match output {
@@ -157,7 +161,9 @@ impl PromptView {
             | PromptOutput::Widget { .. }
             | PromptOutput::Other(_) => None,
         });
-        self.result = last.filter(|_| is_answered).and_then(|text| RawJson::from_text(text).ok());
+        self.result = last
+            .filter(|text| is_answered && fits(text))
+            .and_then(|text| RawJson::from_text(without_fence(text)).ok());
     }
 }
 
@@ -186,6 +192,7 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
                     usage: Usage::default(),
                     result: None,
                     error: None,
+                    incomplete: None,
                     retry: None,
                 });
             }
@@ -193,6 +200,7 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
                 view.state = end.state;
                 view.stop_reason = Some(end.stop_reason);
                 view.error.clone_from(&end.error);
+                view.incomplete.clone_from(&end.incomplete);
             }
             (EntryBody::Message(MessageEntry { message: Message::User(user), .. }), Some(view))
                 if !is_wordless =>

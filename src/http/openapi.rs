@@ -134,6 +134,8 @@ described_only! {
         /// The last answer as JSON, when the agent has a response schema.
         result: Option<Value>,
         error: Option<Value>,
+        /// Why the last response is cut, `reason` and `message`; absent: it is whole.
+        incomplete: Option<Value>,
         /// While a failed call of the model waits to be made once more: `attempt`, and `at`, the time of it.
         retry: Option<Value>,
     }

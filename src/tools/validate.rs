@@ -1,6 +1,7 @@
 //! Arguments against a tool's parameters: every problem at once, in AJV's words, after AJV's coercions.
 
 mod coerce;
+pub mod response;
 mod wording;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The files of a conversation, and the built-in tools over them. A file changes only by a tool's result, so a repeated call is
 //! harmless and branches do not see each other's files.
 
+mod document;
 mod edit;
 mod files;
 mod find;

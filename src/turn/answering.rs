@@ -19,6 +19,7 @@ use crate::live::{Author, LiveAnswer};
 use crate::model::catalogue::tariff;
 use crate::model::tokens::count;
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
+use crate::tools::validate::response::misfit_of_message;
 use crate::turn::delivery::TurnError;
 use crate::turn::faults::{self, NO_MODEL};
 use crate::turn::hold::Hold;
@@ -44,7 +45,8 @@ impl Hold<'_> {
         self.answers_taken += 1;
         self.is_admitted = false;
         let setback = self.setback(answer.failure.as_ref());
-        let answered = Answered { message: answer.message, revision, started_at, setback };
+        let misfit = self.misfit(&answer.message);
+        let answered = Answered { message: answer.message, revision, started_at, setback, misfit };
         self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await?;
         self.unbooked = None;
         if self.attempt() > attempt {
@@ -131,6 +133,12 @@ impl Hold<'_> {
             }
         }
         Ok(Ok(messages))
+    }
+
+    /// Why a last response does not fit the agent's response schema.
+    fn misfit(&self, message: &AssistantMessage) -> Option<String> {
+        let agent = self.world.agents.find(Some(&self.head.agent)).ok()?;
+        misfit_of_message(agent.response_schema.as_ref()?, message)
     }
 
     /// What groups calls for the provider's prompt cache.

@@ -80,6 +80,7 @@ fn failed(answered: &Answered, what: &str) -> Answered {
     failed.message.error_message =
         Some(format!("The answer is larger than one commit can hold: {what}."));
     failed.setback = Setback::Final;
+    failed.misfit = None;
     failed
 }
 
@@ -106,6 +107,7 @@ mod tests {
             revision: String::new(),
             started_at: crate::clock::Timestamp(0),
             setback: Setback::Final,
+            misfit: None,
         }))
     }
 

@@ -14,6 +14,7 @@ mod owners;
 mod problems;
 mod queued;
 mod queueing;
+mod results;
 mod rig;
 mod saying;
 mod stopping;

@@ -9,7 +9,8 @@ use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::step::{
-    Answered, CallResult, Setback, calls, compacting, ending, paying, retrying, taking_in,
+    Answered, CallResult, Setback, calls, compacting, ending, paying, response_schema, retrying,
+    taking_in,
 };
 use crate::ids::EntryId;
 
@@ -52,12 +53,19 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     }
     if let Some(run) = &mut draft.head.prompt {
         run.has_overflowed = false;
+        run.incomplete = message.incomplete();
     }
     retrying::succeed(draft);
     tell_texts(draft, &entry, message);
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
-        taking_in::stop(draft);
+        match &answered.misfit {
+            // A steer goes on with the prompt: this response was not its last.
+            Some(misfit) if !taking_in::waits(draft, taking_in::is_steer) => {
+                response_schema::accept_misfit(draft, misfit);
+            }
+            Some(_) | None => taking_in::stop(draft),
+        }
         return;
     }
     draft.head.phase = Phase::Calls {

@@ -118,14 +118,20 @@ pub(super) fn end_prompt(
     error: Option<&PromptError>,
 ) {
     let Some(id) = draft.prompt_id() else { return };
-    let entry =
-        draft.append(EntryBody::PromptEnd(PromptEnd { state, stop_reason, error: error.cloned() }));
+    let is_answered = state == PromptState::Completed && stop_reason == PromptStop::End;
+    let run = draft.head.prompt.as_ref().filter(|_| is_answered);
+    let incomplete = run.and_then(|run| run.incomplete.clone());
+    let end = PromptEnd { state, stop_reason, error: error.cloned(), incomplete };
+    let mut data = json!({"promptId": id, "state": state, "stopReason": stop_reason, "error": error.map(|error| &error.kind)});
+    if let (Some(incomplete), Some(data)) = (&end.incomplete, data.as_object_mut()) {
+        data.insert("incomplete".to_owned(), json!(incomplete));
+    }
+    let entry = draft.append(EntryBody::PromptEnd(end));
     if let Some(span) = draft.head.prompts.iter_mut().rev().find(|span| span.id == id) {
         span.state = state;
         span.stop_reason = Some(stop_reason);
         span.to_seq = Some(entry.base.seq);
     }
-    let data = json!({"promptId": id, "state": state, "stopReason": stop_reason, "error": error.map(|error| &error.kind)});
     match state {
         PromptState::Failed => {
             draft.tell(EventBody::PromptError(Empty {}));

@@ -66,6 +66,8 @@ pub(super) fn begin(
         has_overflowed: false,
         is_between_tries: false,
         is_steered: false,
+        is_repaired: false,
+        incomplete: None,
         usage: crate::agent::usage::Usage::default(),
         traceparent: prompt.traceparent.clone(),
         last_turn: None,

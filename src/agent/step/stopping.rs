@@ -221,5 +221,6 @@ fn end_turn(draft: &mut Draft) {
     message.stop_reason = StopReason::Aborted;
     message.error_message = Some(NOT_ASKED.to_owned());
     let (revision, started_at) = (String::new(), draft.now);
-    answer::accept(draft, &Answered { message, revision, started_at, setback: Setback::Final });
+    let (setback, misfit) = (Setback::Final, None);
+    answer::accept(draft, &Answered { message, revision, started_at, setback, misfit });
 }

@@ -132,7 +132,7 @@ fn the_last_text_of_a_finished_prompt_is_its_result_when_it_is_json() {
         play(&mut draft, &[prompt("go"), answer(texts)]);
         let id = crate::ids::PromptId::new("pr_1");
         let mut view = prompt_view(&id, &draft.head, &draft.entries).unwrap();
-        view.read_result();
+        view.read_result(|_| true);
         view.result.map(|result| result.text().to_owned())
     };
     assert_eq!(read(&["thinking aloud", r#"{"a":1.50}"#]), Some(r#"{"a":1.50}"#.to_owned()));
@@ -141,7 +141,7 @@ fn the_last_text_of_a_finished_prompt_is_its_result_when_it_is_json() {
     play(&mut running, &[prompt("go"), answer(&["{}", "look {}"])]);
     let id = crate::ids::PromptId::new("pr_1");
     let mut view = prompt_view(&id, &running.head, &running.entries).unwrap();
-    view.read_result();
+    view.read_result(|_| true);
     assert!(view.result.is_none(), "it has not ended");
 }
 
@@ -190,4 +190,33 @@ fn imported_result_with_an_odd_usage_still_loads() {
     let message: Message = serde_json::from_str(&odd.to_string()).unwrap();
     let Message::ToolResult(result) = message else { panic!("{message:?}") };
     assert_eq!(result.usage, None);
+}
+
+#[test]
+fn cut_response_is_in_the_notification() {
+    let mut draft = draft();
+    draft.rules.writes_notices = true;
+    let text = [json!({"type": "text", "text": "half"})];
+    play(&mut draft, &[prompt("go"), answer_with(&text, "length")]);
+    let data = draft.notices.last().unwrap().data.value();
+    assert_eq!(
+        (&data["state"], &data["incomplete"]["reason"]),
+        (&json!("completed"), &json!("max_output_tokens"))
+    );
+}
+
+#[test]
+fn second_misfit_ends_the_prompt() {
+    let misfit = |mut input: Input| {
+        let Input::Answered(answered) = &mut input else { panic!("it is a response") };
+        answered.misfit = Some("it is not JSON".to_owned());
+        input
+    };
+    let mut draft = draft();
+    play(&mut draft, &[prompt("go"), misfit(answer(&["no JSON"]))]);
+    assert_eq!(draft.head.phase, Phase::Model { attempt: 1, not_before: None });
+    assert!(draft.head.prompt.as_ref().unwrap().is_repaired);
+    play(&mut draft, &[misfit(answer(&["again no JSON"]))]);
+    assert_eq!(view(&draft)["error"]["type"], "schema");
+    assert_eq!(draft.head.phase, Phase::Idle);
 }

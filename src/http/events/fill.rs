@@ -304,6 +304,9 @@ impl Filler {
             if let (Some(error), Some(members)) = (&end.error, members.as_object_mut()) {
                 members.insert("error".to_owned(), as_value(error));
             }
+            if let (Some(incomplete), Some(members)) = (&end.incomplete, members.as_object_mut()) {
+                members.insert("incomplete".to_owned(), as_value(incomplete));
+            }
             members
         })
     }

@@ -2,9 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::document::{self, Kind};
 use super::text::{LINES_MAX, TEXT_BYTES_MAX, head, is_binary, shown_size};
 use crate::agent::content::{Block, Image, image_type};
 use crate::agent::raw::Extra;
@@ -69,12 +71,8 @@ impl Tool for Read {
                 ..ToolResult::default()
             });
         }
-        if let Some(kind) = document_type(&bytes) {
-            return Err(ToolError::failed(format!(
-                "{} is a {kind} of {}: its text cannot be read here. Ask for the content as text, Markdown or CSV.",
-                args.path,
-                shown_size(bytes.len() as u64)
-            )));
+        if let Some(kind) = Kind::of(&bytes) {
+            return document_excerpt(kind, bytes, &args).await;
         }
         if is_binary(&bytes) {
             let mime_type = mime_guess::from_path(&args.path).first_or_octet_stream();
@@ -98,17 +96,22 @@ impl Tool for Read {
     }
 }
 
-/// A document whose text is not plain, by its first bytes.
-fn document_type(bytes: &[u8]) -> Option<&'static str> {
-    let names = |part: &[u8]| bytes.windows(part.len()).take(64 * 1024).any(|seen| seen == part);
-    match bytes {
-        [b'%', b'P', b'D', b'F', b'-', ..] => Some("PDF document"),
-        [0xd0, 0xcf, 0x11, 0xe0, ..] => Some("document of an old Office format"),
-        [b'P', b'K', 3, 4, ..] if names(b"word/") => Some("Word document"),
-        [b'P', b'K', 3, 4, ..] if names(b"xl/") => Some("Excel workbook"),
-        [b'P', b'K', 3, 4, ..] if names(b"ppt/") => Some("PowerPoint presentation"),
-        _ => None,
+/// The text of a document by lines. It is extracted on a thread of its own, where a panic is only that thread's.
+async fn document_excerpt(
+    kind: Kind,
+    bytes: Bytes,
+    args: &ReadArgs,
+) -> Result<ToolResult, ToolError> {
+    let size = shown_size(bytes.len() as u64);
+    let extracted = tokio::task::spawn_blocking(move || document::text(kind, bytes)).await;
+    let text = extracted.unwrap_or_else(|_| Err("it is damaged".to_owned())).map_err(|why| {
+        ToolError::failed(format!("{} is a {} of {size}: {why}.", args.path, kind.name()))
+    })?;
+    if text.trim().is_empty() {
+        return Ok(ToolResult::text(format!("[The {} {} has no text.]", kind.name(), args.path)));
     }
+    let shown = excerpt(&text, args).map_err(ToolError::Failed)?;
+    Ok(ToolResult::text(format!("{shown}\n\n[This is the text of a {}.]", kind.name())))
 }
 
 /// The part of a text that was asked for, and how to go on.

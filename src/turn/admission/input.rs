@@ -25,6 +25,8 @@ const INPUT_BYTES_MAX: usize = 1_000_000;
 const PICTURE_BYTES_MAX: usize = 700 * 1024;
 const SMALLER_PICTURES: &str = "the pictures of one input may have 700 KB together: send them as JPEG, or with at most 1,500 pixels a side";
 
+const FILE_NAME_BYTES_MAX: usize = 512;
+
 /// Where an input goes.
 struct Place<'a> {
     world: &'a World,
@@ -90,7 +92,15 @@ fn content_faults(content: &Content, pointer: &str) -> Vec<Fault> {
         let at = format!("{pointer}/{position}");
         match block {
             Block::Text(text) => faults.extend(unknown_members(&text.extra, &at)),
-            Block::File(file) => faults.extend(unknown_members(&file.extra, &at)),
+            Block::File(file) => {
+                faults.extend(unknown_members(&file.extra, &at));
+                if file.path.as_ref().is_some_and(|path| path.len() > FILE_NAME_BYTES_MAX) {
+                    let detail = format!(
+                        "a file's `path` is its name, of at most {FILE_NAME_BYTES_MAX} bytes"
+                    );
+                    faults.push(Fault::at(format!("{at}/path"), detail));
+                }
+            }
             Block::Image(image) => {
                 faults.extend(unknown_members(&image.extra, &at));
                 faults.extend(picture_faults(image, &at));

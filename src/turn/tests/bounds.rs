@@ -155,7 +155,13 @@ async fn a_model_has_its_time_after_tools_that_took_long() {
 
 #[tokio::test(start_paused = true)]
 async fn the_result_of_an_agent_with_a_schema_is_its_last_text_as_json() {
-    let bench = runs(|_, _| vec![text("thinking aloud"), text(r#"{"total": 12.50}"#)]).await;
+    let script: super::bench::Script =
+        |_, _| vec![text("thinking aloud"), text(r#"{"total": 12.50}"#)];
+    let mut bench = Bench::with(1, script);
+    bench.set_response_schema(&json!({"type": "object"}));
+    let world = bench.worker(Arc::new(NoProbe));
+    bench.ask(&world).await;
+    bench.run().await;
     let head = bench.head().await.unwrap();
     let world = { bench }.worker(Arc::new(NoProbe));
     let view = views::prompts::prompt(&world, &head, &head.prompts[0].id).await.unwrap();

@@ -8,7 +8,9 @@ use crate::agent::inbox::{Outcome, Receipt};
 use crate::agent::receipt::{PromptReceipt, receipt as receipt_of};
 use crate::agent::usage::Usage;
 use crate::agent::view::{PromptView, prompt_view};
+use crate::agents::Agent;
 use crate::ids::{PromptId, RequestId};
+use crate::tools::validate::response::misfit;
 use crate::turn::World;
 use crate::turn::admission::Refusal;
 use crate::turn::admission::idempotency::{Earlier, earlier};
@@ -64,8 +66,8 @@ async fn taken_in(
 ) -> Result<Option<PromptView>, Refusal> {
     let Some(entries) = span(world, head, id).await? else { return Ok(None) };
     let Some(mut view) = prompt_view(id, head, &entries) else { return Ok(None) };
-    if has_schema(world, head) {
-        view.read_result();
+    if let Some(agent) = agent_with_schema(world, head) {
+        read_result(&mut view, &agent);
     }
     show_pending(&mut view, head, &pending(world, head).await?);
     Ok(Some(view))
@@ -110,8 +112,14 @@ pub async fn receipt(world: &World, head: &Head, id: &PromptId) -> Result<Prompt
     receipt_of(id, &entries).ok_or(Refusal::NotFound("receipt: a prompt has one once it has begun"))
 }
 
-fn has_schema(world: &World, head: &Head) -> bool {
-    world.agents.find(Some(&head.agent)).is_ok_and(|agent| agent.response_schema.is_some())
+fn agent_with_schema(world: &World, head: &Head) -> Option<Arc<Agent>> {
+    let agent = world.agents.find(Some(&head.agent)).ok()?;
+    agent.response_schema.is_some().then_some(agent)
+}
+
+fn read_result(view: &mut PromptView, agent: &Agent) {
+    let Some(schema) = &agent.response_schema else { return };
+    view.read_result(|text| misfit(schema, text).is_none());
 }
 
 /// What is known of a prompt before a worker has seen it.
@@ -137,6 +145,7 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
         usage: Usage::default(),
         result: None,
         error: None,
+        incomplete: None,
         retry: None,
     }
 }
@@ -179,7 +188,7 @@ pub async fn prompts(
     let waiting: Vec<Coming<'_>> =
         load::to_come(head, &inbox).filter(|coming| !begun.contains(&coming.prompt_id)).collect();
     let pending = pending(world, head).await?;
-    let has_schema = has_schema(world, head);
+    let agent = agent_with_schema(world, head);
     let mut views = Vec::new();
     for id in begun.iter().skip(after).take(limit) {
         let span: Vec<_> = entries
@@ -188,8 +197,8 @@ pub async fn prompts(
             .cloned()
             .collect();
         if let Some(mut view) = prompt_view(id, head, &span) {
-            if has_schema {
-                view.read_result();
+            if let Some(agent) = &agent {
+                read_result(&mut view, agent);
             }
             show_pending(&mut view, head, &pending);
             views.push(view);

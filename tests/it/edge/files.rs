@@ -82,7 +82,8 @@ async fn document_that_holds_no_plain_text_is_named() {
     let rig = Rig::new().with_file_tools();
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
     for (name, bytes, kind) in [
-        ("old.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".as_slice(), "old Office format"),
+        ("old.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".as_slice(), "Office format before 2007"),
+        ("report.pdf", b"%PDF-1.7 \xff\0".as_slice(), "PDF document"),
         ("data.bin", b"\0\x01\x02".as_slice(), "Binary file"),
     ] {
         let id = upload(&rig, name, "application/octet-stream", bytes).await;

@@ -98,7 +98,7 @@ impl RunTool for Pay {
     }
 }
 
-pub(super) fn clerk(tools: Vec<Arc<dyn RunTool>>) -> Agent {
+fn clerk(tools: Vec<Arc<dyn RunTool>>) -> Agent {
     Agent {
         name: "clerk".to_owned(),
         description: "Pays.".to_owned(),
@@ -272,14 +272,16 @@ impl Rig {
 
     /// The same agent, with the built-in tools over files.
     pub(super) fn with_file_tools(self) -> Self {
-        let pay = Arc::clone(&self.pay) as Arc<dyn RunTool>;
-        let agent = clerk(std::iter::once(pay).chain(builtins()).collect());
+        self.with_agent(|agent| agent.tools.extend(builtins()))
+    }
+
+    /// The same service with another agent.
+    pub(super) fn with_agent(self, change: impl FnOnce(&mut Agent)) -> Self {
+        let mut agent = clerk(vec![Arc::clone(&self.pay) as Arc<dyn RunTool>]);
+        change(&mut agent);
         self.with_world(|world| {
-            world.agents = Catalog {
-                agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
-                ..Catalog::default()
-            }
-            .into();
+            let agents = BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]);
+            world.agents = Catalog { agents, ..Catalog::default() }.into();
         })
     }
 

@@ -177,13 +177,24 @@ pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
         settings: crate::agent::settings::Settings::default(),
         instructions: "Be good.".to_owned(),
         tools,
-        response_schema: Some(json!({"type": "object"})),
+        response_schema: None,
         session_id: None,
         revision: "r".to_owned(),
     };
     Catalog {
         agents: BTreeMap::from([("clerk".to_owned(), Arc::new(agent))]),
         ..Catalog::default()
+    }
+}
+
+impl super::Bench {
+    /// From now on the agent's responses must fit.
+    pub(in crate::turn::tests) fn set_response_schema(&mut self, schema: &Value) {
+        let mut catalog = catalog(&self.done, None);
+        for agent in catalog.agents.values_mut() {
+            Arc::get_mut(agent).unwrap().response_schema = Some(schema.clone());
+        }
+        self.agents = catalog.into();
     }
 }
 

@@ -1,0 +1,40 @@
+//! A last response that does not fit the response schema: the model corrects it once, else the prompt fails.
+
+use crate::agent::content::Content;
+use crate::agent::draft::Draft;
+use crate::agent::entry::{CustomMessageEntry, EntryBody, PromptError, PromptState, PromptStop};
+use crate::agent::phase::Phase;
+use crate::agent::step::{ending, stopping, taking_in};
+
+/// The entry that shows the model its mistake.
+const CUSTOM_TYPE: &str = "response_schema";
+
+/// The mistake stands in the record before the model is asked again: a worker that takes over repeats no correction.
+pub(super) fn accept_misfit(draft: &mut Draft, misfit: &str) {
+    if stopping::is_coming(draft) {
+        draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+        stopping::stop(draft);
+        return;
+    }
+    let is_used_up = ending::is_used_up(draft);
+    let Some(run) = &mut draft.head.prompt else { return };
+    if run.is_repaired || is_used_up {
+        let message = format!("The response does not fit the agent's response schema: {misfit}");
+        let error = PromptError { kind: "schema".to_owned(), message };
+        ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+        return;
+    }
+    run.is_repaired = true;
+    draft.head.phase = Phase::Model { attempt: 1, not_before: None };
+    taking_in::open_turn(draft);
+    let text = format!(
+        "Your response does not fit the required JSON schema: {misfit}. Respond again with JSON that fits it and with nothing else."
+    );
+    let entry = draft.append(EntryBody::CustomMessage(CustomMessageEntry {
+        custom_type: CUSTOM_TYPE.to_owned(),
+        content: Content::Text(text),
+        display: false,
+        details: None,
+    }));
+    draft.tell_message(&entry);
+}

@@ -1,0 +1,85 @@
+//! Whether a model response fits the response schema of its agent.
+
+use serde_json::Value;
+
+use crate::agent::content::Block;
+use crate::agent::message::AssistantMessage;
+use crate::agent::text::without_fence;
+
+/// Mistakes that are named.
+const MISTAKES_MAX: usize = 5;
+/// Bytes of one mistake: it may quote the value.
+const MISTAKE_BYTES_MAX: usize = 300;
+
+/// Why the response is not the result that the schema describes; `None` while it calls tools, or when it fits.
+pub fn misfit_of_message(schema: &Value, message: &AssistantMessage) -> Option<String> {
+    if message.is_failed() || message.tool_calls().next().is_some() {
+        return None;
+    }
+    let last = message.content.iter().rev().find_map(|block| match block {
+        Block::Text(text) if !text.text.trim().is_empty() => Some(text.text.as_str()),
+        Block::Text(_)
+        | Block::Thinking(_)
+        | Block::Image(_)
+        | Block::ToolCall(_)
+        | Block::File(_)
+        | Block::Other(_) => None,
+    });
+    match last {
+        Some(text) => misfit(schema, text),
+        None => Some("it has no text".to_owned()),
+    }
+}
+
+/// Why the text is not JSON that fits; one code fence around it is allowed.
+pub fn misfit(schema: &Value, text: &str) -> Option<String> {
+    let value: Value = match serde_json::from_str(without_fence(text)) {
+        Ok(value) => value,
+        Err(error) => return Some(format!("it is not JSON: {error}")),
+    };
+    // An agent file with a schema that is none is refused when it is loaded.
+    let validator = jsonschema::validator_for(schema).ok()?;
+    let mistakes: Vec<String> = validator
+        .iter_errors(&value)
+        .take(MISTAKES_MAX)
+        .map(|error| {
+            let place = error.instance_path().to_string();
+            let mut text = error.to_string();
+            if text.len() > MISTAKE_BYTES_MAX {
+                text.truncate(text.floor_char_boundary(MISTAKE_BYTES_MAX));
+                text.push('…');
+            }
+            if place.is_empty() { text } else { format!("at {place}: {text}") }
+        })
+        .collect();
+    (!mistakes.is_empty()).then(|| mistakes.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn response_fits_with_and_without_fence() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"], "additionalProperties": false});
+        for fit in [r#"{"a":1}"#, " {\"a\": 1.5}\n", "```json\n{\"a\":1}\n```", "```\n{\"a\":1}```"]
+        {
+            assert_eq!(misfit(&schema, fit), None, "{fit}");
+        }
+        for (text, why) in [
+            ("not json", "it is not JSON"),
+            (r#"{"a":"#, "it is not JSON"),
+            ("5", "5 is not of type \"object\""),
+            (r#"{"a":"x"}"#, "at /a: \"x\" is not of type \"number\""),
+            (r#"{"a":5,"b":1}"#, "Additional properties"),
+            ("Here it is: ```json\n{\"a\":1}\n```", "it is not JSON"),
+        ] {
+            let found = misfit(&schema, text).unwrap();
+            assert!(found.contains(why), "{text}: {found}");
+        }
+        let long = json!({"a": "x".repeat(10_000)}).to_string();
+        assert!(misfit(&schema, &long).unwrap().len() < 400);
+    }
+}

@@ -1,0 +1,411 @@
+//! Text of Office documents (docx, xlsx, pptx), within bounds of memory: each is a zip of XML parts.
+
+use std::collections::HashMap;
+use std::io::{BufReader, Cursor, Read as _};
+
+use bytes::Bytes;
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+use zip::ZipArchive;
+
+/// Unpacked bytes of all parts that are read: a small file can unpack to a very large one.
+const UNPACKED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const TEXT_BYTES_MAX: usize = 10 * 1024 * 1024;
+/// Empty cells that are shown between two others.
+const GAP_MAX: usize = 100;
+
+/// A document whose text is not plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Word,
+    Excel,
+    PowerPoint,
+    Pdf,
+    OldOffice,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Word => "Word document",
+            Self::Excel => "Excel workbook",
+            Self::PowerPoint => "PowerPoint presentation",
+            Self::Pdf => "PDF document",
+            Self::OldOffice => "document of an Office format before 2007",
+        }
+    }
+
+    /// By the first bytes, and for a zip by the names of its parts.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [b'%', b'P', b'D', b'F', b'-', ..] => Some(Self::Pdf),
+            [0xd0, 0xcf, 0x11, 0xe0, 0xa1, 0xb1, 0x1a, 0xe1, ..] => Some(Self::OldOffice),
+            [b'P', b'K', 3, 4, ..] => {
+                let archive = ZipArchive::new(Cursor::new(bytes)).ok()?;
+                let has = |part: &str| archive.index_for_name(part).is_some();
+                [
+                    ("word/document.xml", Self::Word),
+                    ("xl/workbook.xml", Self::Excel),
+                    ("ppt/presentation.xml", Self::PowerPoint),
+                ]
+                .into_iter()
+                .find_map(|(part, kind)| has(part).then_some(kind))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The text, one paragraph or row a line; cells are separated by tabs. Blocks the thread for as long as it takes.
+///
+/// # Errors
+/// Why there is none: for the model.
+pub(super) fn text(kind: Kind, bytes: Bytes) -> Result<String, String> {
+    let archive = match kind {
+        Kind::Pdf | Kind::OldOffice => {
+            return Err(
+                "its text cannot be extracted here. Ask for it as text, Markdown, CSV or docx"
+                    .to_owned(),
+            );
+        }
+        Kind::Word | Kind::Excel | Kind::PowerPoint => ZipArchive::new(Cursor::new(bytes)),
+    };
+    let archive = archive.map_err(|_| DAMAGED.to_owned())?;
+    let mut parts = Parts { archive, left: UNPACKED_BYTES_MAX };
+    match kind {
+        Kind::Word => word(&mut parts),
+        Kind::Excel => excel(&mut parts),
+        Kind::PowerPoint => power_point(&mut parts),
+        Kind::Pdf | Kind::OldOffice => Ok(String::new()),
+    }
+}
+
+const DAMAGED: &str = "it is damaged or encrypted";
+
+struct Parts {
+    archive: ZipArchive<Cursor<Bytes>>,
+    /// Bytes that may still be unpacked.
+    left: u64,
+}
+
+impl Parts {
+    /// Unpacks one part; empty when it is not there.
+    fn read(&mut self, name: &str) -> Result<Vec<u8>, String> {
+        let mut unpacked = Vec::new();
+        let Ok(part) = self.archive.by_name(name) else { return Ok(unpacked) };
+        part.take(self.left + 1).read_to_end(&mut unpacked).map_err(|_| DAMAGED.to_owned())?;
+        self.left = self.left.checked_sub(unpacked.len() as u64).ok_or_else(too_large)?;
+        Ok(unpacked)
+    }
+
+    /// Names of parts `{folder}/{stem}{number}.xml`, in the order of their numbers.
+    fn numbered(&self, stem: &str) -> Vec<(u32, String)> {
+        let number = |name: &str| name.strip_prefix(stem)?.strip_suffix(".xml")?.parse().ok();
+        let mut found: Vec<(u32, String)> = self
+            .archive
+            .file_names()
+            .filter_map(|name| {
+                let name = name.ok()?;
+                Some((number(&name)?, name.into_owned()))
+            })
+            .collect();
+        found.sort_unstable();
+        found
+    }
+}
+
+fn too_large() -> String {
+    "it unpacks to more than 64 MB, or has more than 10 MB of text: ask for a part of it".to_owned()
+}
+
+/// Passes the part's elements and texts on, by local names.
+fn visit(part: &[u8], mut see: impl FnMut(Seen<'_>) -> Result<(), String>) -> Result<(), String> {
+    let mut reader = Reader::from_reader(BufReader::new(part));
+    let mut buffer = Vec::new();
+    loop {
+        match reader.read_event_into(&mut buffer).map_err(|_| DAMAGED.to_owned())? {
+            Event::Start(element) => see(Seen::Start(&element))?,
+            Event::Empty(element) => {
+                see(Seen::Start(&element))?;
+                see(Seen::End(element.local_name().as_ref()))?;
+            }
+            Event::End(element) => see(Seen::End(element.local_name().as_ref()))?,
+            Event::Text(text) => see(Seen::Text(&String::from_utf8_lossy(&text)))?,
+            Event::CData(text) => see(Seen::Text(&String::from_utf8_lossy(&text)))?,
+            Event::GeneralRef(reference) => {
+                let name: &[u8] = &reference;
+                let letter = match name {
+                    b"amp" => Some('&'),
+                    b"lt" => Some('<'),
+                    b"gt" => Some('>'),
+                    b"quot" => Some('"'),
+                    b"apos" => Some('\''),
+                    _ => reference.resolve_char_ref().ok().flatten(),
+                };
+                see(Seen::Text(letter.unwrap_or('\u{fffd}').encode_utf8(&mut [0; 4])))?;
+            }
+            Event::Eof => return Ok(()),
+            Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
+        }
+        buffer.clear();
+    }
+}
+
+enum Seen<'a> {
+    Start(&'a BytesStart<'a>),
+    End(&'a [u8]),
+    Text(&'a str),
+}
+
+fn attribute(element: &BytesStart<'_>, name: &[u8]) -> Option<String> {
+    let mut all = element.attributes().flatten();
+    let found = all.find(|attribute| attribute.key.local_name().as_ref() == name)?;
+    String::from_utf8(found.value.into_owned()).ok()
+}
+
+/// Paragraphs of Word and PowerPoint: text stands in `t`, paragraphs are `p`, table rows `tr` of cells `tc`.
+fn paragraphs(part: &[u8], text: &mut String) -> Result<(), String> {
+    let (mut is_text, mut cells) = (false, 0_u32);
+    visit(part, |seen| {
+        match seen {
+            Seen::Start(element) => match element.local_name().as_ref() {
+                b"t" => is_text = true,
+                b"tab" if !is_text => text.push('\t'),
+                b"br" | b"cr" => text.push(if cells > 0 { ' ' } else { '\n' }),
+                b"tc" => cells += 1,
+                _ => {}
+            },
+            Seen::End(name) => match name {
+                b"t" => is_text = false,
+                b"p" => text.push(if cells > 0 { ' ' } else { '\n' }),
+                b"tc" => {
+                    cells = cells.saturating_sub(1);
+                    text.push('\t');
+                }
+                b"tr" => text.push('\n'),
+                _ => {}
+            },
+            Seen::Text(words) if is_text => text.push_str(words),
+            Seen::Text(_) => {}
+        }
+        if text.len() > TEXT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+    })
+}
+
+fn word(parts: &mut Parts) -> Result<String, String> {
+    let mut text = String::new();
+    for name in ["word/document.xml", "word/footnotes.xml", "word/endnotes.xml"] {
+        paragraphs(&parts.read(name)?, &mut text)?;
+    }
+    Ok(text)
+}
+
+fn power_point(parts: &mut Parts) -> Result<String, String> {
+    let mut text = String::new();
+    for (number, name) in parts.numbered("ppt/slides/slide") {
+        text.push_str(&format!("# Slide {number}\n"));
+        paragraphs(&parts.read(&name)?, &mut text)?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn excel(parts: &mut Parts) -> Result<String, String> {
+    let shared = shared_strings(&parts.read("xl/sharedStrings.xml")?)?;
+    let targets = targets(&parts.read("xl/_rels/workbook.xml.rels")?)?;
+    let mut sheets = Vec::new();
+    visit(&parts.read("xl/workbook.xml")?, |seen| {
+        if let Seen::Start(element) = seen
+            && element.local_name().as_ref() == b"sheet"
+            && let (Some(name), Some(id)) = (attribute(element, b"name"), attribute(element, b"id"))
+        {
+            sheets.push((name, id));
+        }
+        Ok(())
+    })?;
+    let mut text = String::new();
+    for (name, id) in sheets {
+        let Some(target) = targets.get(&id) else { continue };
+        let part = match target.strip_prefix('/') {
+            Some(rooted) => rooted.to_owned(),
+            None => format!("xl/{target}"),
+        };
+        text.push_str(&format!("# Sheet {name}\n"));
+        sheet(&parts.read(&part)?, &shared, &mut text)?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+fn shared_strings(part: &[u8]) -> Result<Vec<String>, String> {
+    let mut strings: Vec<String> = Vec::new();
+    let mut is_text = false;
+    visit(part, |seen| {
+        match seen {
+            Seen::Start(element) => match element.local_name().as_ref() {
+                b"si" => strings.push(String::new()),
+                b"t" => is_text = true,
+                _ => {}
+            },
+            Seen::End(b"t") => is_text = false,
+            Seen::Text(words) if is_text => {
+                if let Some(last) = strings.last_mut() {
+                    last.push_str(words);
+                }
+            }
+            Seen::End(_) | Seen::Text(_) => {}
+        }
+        Ok(())
+    })?;
+    Ok(strings)
+}
+
+/// Parts by the ids of relationships.
+fn targets(part: &[u8]) -> Result<HashMap<String, String>, String> {
+    let mut targets = HashMap::new();
+    visit(part, |seen| {
+        if let Seen::Start(element) = seen
+            && let (Some(id), Some(target)) =
+                (attribute(element, b"Id"), attribute(element, b"Target"))
+        {
+            targets.insert(id, target);
+        }
+        Ok(())
+    })?;
+    Ok(targets)
+}
+
+fn sheet(part: &[u8], shared: &[String], text: &mut String) -> Result<(), String> {
+    let (mut is_value, mut is_shared) = (false, false);
+    let mut value = String::new();
+    let mut column = 0;
+    visit(part, |seen| {
+        match seen {
+            Seen::Start(element) => match element.local_name().as_ref() {
+                b"row" => column = 0,
+                b"c" => {
+                    is_shared = attribute(element, b"t").as_deref() == Some("s");
+                    let at = attribute(element, b"r").and_then(|place| column_of(&place));
+                    let at = at.unwrap_or(column + 1);
+                    let tabs = at.saturating_sub(column.max(1)).min(GAP_MAX);
+                    text.extend(std::iter::repeat_n('\t', tabs));
+                    column = at;
+                    value.clear();
+                }
+                b"v" | b"t" => is_value = true,
+                _ => {}
+            },
+            Seen::End(b"v" | b"t") => is_value = false,
+            Seen::End(b"c") => {
+                let looked_up = value.parse::<usize>().ok().and_then(|index| shared.get(index));
+                let shown = looked_up.filter(|_| is_shared).unwrap_or(&value);
+                text.push_str(&shown.replace(['\n', '\t'], " "));
+            }
+            Seen::End(b"row") => text.push('\n'),
+            Seen::Text(words) if is_value => value.push_str(words),
+            Seen::End(_) | Seen::Text(_) => {}
+        }
+        if text.len() > TEXT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+    })
+}
+
+/// `B12` is column 2.
+fn column_of(place: &str) -> Option<usize> {
+    let letters = place.bytes().take_while(u8::is_ascii_uppercase).take(4);
+    let column = letters.fold(0, |sum, letter| sum * 26 + usize::from(letter - b'A') + 1);
+    (column > 0).then_some(column)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use zip::write::{SimpleFileOptions, ZipWriter};
+
+    use super::*;
+
+    fn packed(parts: &[(&str, &str)]) -> Bytes {
+        let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, text) in parts {
+            archive.start_file(*name, SimpleFileOptions::default()).unwrap();
+            archive.write_all(text.as_bytes()).unwrap();
+        }
+        archive.finish().unwrap().into_inner().into()
+    }
+
+    fn read(parts: &[(&str, &str)]) -> (Kind, Result<String, String>) {
+        let bytes = packed(parts);
+        let kind = Kind::of(&bytes).unwrap();
+        (kind, text(kind, bytes))
+    }
+
+    #[test]
+    fn word_text_has_paragraphs_and_rows() {
+        let document = "<w:document xmlns:w='x'><w:body><w:p><w:r><w:t>Tom &amp; J&#228;ck</w:t></w:r><w:r><w:tab/><w:t>here</w:t></w:r></w:p>\
+            <w:tbl><w:tr><w:tc><w:p><w:t>a</w:t></w:p></w:tc><w:tc><w:p><w:t>b</w:t></w:p></w:tc></w:tr></w:tbl></w:body></w:document>";
+        let (kind, text) = read(&[("word/document.xml", document)]);
+        assert_eq!((kind, text.as_deref()), (Kind::Word, Ok("Tom & Jäck\there\na \tb \t\n")));
+    }
+
+    #[test]
+    fn excel_text_has_sheets_and_columns() {
+        let (kind, text) = read(&[
+            (
+                "xl/workbook.xml",
+                "<workbook><sheets><sheet name='Costs' r:id='rId7'/></sheets></workbook>",
+            ),
+            (
+                "xl/_rels/workbook.xml.rels",
+                "<Relationships><Relationship Id='rId7' Target='worksheets/sheet1.xml'/></Relationships>",
+            ),
+            (
+                "xl/sharedStrings.xml",
+                "<sst><si><t>item</t></si><si><r><t>pri</t></r><r><t>ce</t></r></si></sst>",
+            ),
+            (
+                "xl/worksheets/sheet1.xml",
+                "<worksheet><sheetData><row r='1'><c r='A1' t='s'><v>0</v></c><c r='C1' t='s'><v>1</v></c></row>\
+                 <row r='2'><c r='A2' t='inlineStr'><is><t>pen</t></is></c><c r='C2'><f>1+1</f><v>2.5</v></c></row></sheetData></worksheet>",
+            ),
+        ]);
+        assert_eq!(
+            (kind, text.as_deref()),
+            (Kind::Excel, Ok("# Sheet Costs\nitem\t\tprice\npen\t\t2.5\n\n"))
+        );
+    }
+
+    #[test]
+    fn power_point_text_is_in_the_order_of_slides() {
+        let slide =
+            |words: &str| format!("<p:sld><a:p><a:r><a:t>{words}</a:t></a:r></a:p></p:sld>");
+        let (kind, text) = read(&[
+            ("ppt/presentation.xml", "<p/>"),
+            ("ppt/slides/slide10.xml", &slide("last")),
+            ("ppt/slides/slide2.xml", &slide("first")),
+        ]);
+        assert_eq!(
+            (kind, text.as_deref()),
+            (Kind::PowerPoint, Ok("# Slide 2\nfirst\n\n# Slide 10\nlast\n\n"))
+        );
+    }
+
+    #[test]
+    fn document_that_unpacks_to_too_much_is_refused() {
+        let bomb = format!("<w:document>{}</w:document>", " ".repeat(65 * 1024 * 1024));
+        let bytes = packed(&[("word/document.xml", &bomb)]);
+        assert!(bytes.len() < 1024 * 1024, "it is small while it is packed");
+        assert!(text(Kind::Word, bytes).unwrap_err().contains("64 MB"));
+    }
+
+    #[test]
+    fn damaged_document_is_an_error() {
+        let bytes = packed(&[("word/document.xml", "<w:document><w:p>")]);
+        for end in [bytes.len() - 1, bytes.len() / 2, 30, 4] {
+            let _ = text(Kind::Word, bytes.slice(..end));
+        }
+        assert_eq!(text(Kind::Word, Bytes::from_static(b"PK\x03\x04")).unwrap_err(), DAMAGED);
+        let (_, broken) = read(&[("word/document.xml", "<w:p></w:q>")]);
+        assert_eq!(broken.unwrap_err(), DAMAGED);
+        assert_eq!(Kind::of(&packed(&[("a.txt", "x")])), None, "a zip of other files is none");
+    }
+}
