@@ -36,7 +36,7 @@ impl Hold<'_> {
     pub(super) async fn answer(&mut self) -> Result<(), TurnError> {
         let started_at = self.world.clock.now();
         self.world.probe.reached("model.before").await;
-        let (answer, revision) = self.ask_model().await?;
+        let (answer, revision) = Box::pin(self.ask_model()).await?;
         self.unbooked = Some((answer.message.usage, 1));
         self.world.probe.reached("model.after").await;
         log_answer(&answer, &self.key);

@@ -1,6 +1,7 @@
 //! Text of Office documents (docx, xlsx, pptx), within bounds of memory: each is a zip of XML parts.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::io::{BufReader, Cursor, Read as _};
 
 use bytes::Bytes;
@@ -163,7 +164,7 @@ fn attribute(element: &BytesStart<'_>, name: &[u8]) -> Option<String> {
     String::from_utf8(found.value.into_owned()).ok()
 }
 
-/// Paragraphs of Word and PowerPoint: text stands in `t`, paragraphs are `p`, table rows `tr` of cells `tc`.
+/// Paragraphs of Word and `PowerPoint`: text stands in `t`, paragraphs are `p`, table rows `tr` of cells `tc`.
 fn paragraphs(part: &[u8], text: &mut String) -> Result<(), String> {
     let (mut is_text, mut cells) = (false, 0_u32);
     visit(part, |seen| {
@@ -203,7 +204,7 @@ fn word(parts: &mut Parts) -> Result<String, String> {
 fn power_point(parts: &mut Parts) -> Result<String, String> {
     let mut text = String::new();
     for (number, name) in parts.numbered("ppt/slides/slide") {
-        text.push_str(&format!("# Slide {number}\n"));
+        let _ = writeln!(text, "# Slide {number}");
         paragraphs(&parts.read(&name)?, &mut text)?;
         text.push('\n');
     }
@@ -230,7 +231,7 @@ fn excel(parts: &mut Parts) -> Result<String, String> {
             Some(rooted) => rooted.to_owned(),
             None => format!("xl/{target}"),
         };
-        text.push_str(&format!("# Sheet {name}\n"));
+        let _ = writeln!(text, "# Sheet {name}");
         sheet(&parts.read(&part)?, &shared, &mut text)?;
         text.push('\n');
     }
@@ -318,7 +319,7 @@ fn column_of(place: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::Write;
 
     use zip::write::{SimpleFileOptions, ZipWriter};
 
@@ -328,7 +329,7 @@ mod tests {
         let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
         for (name, text) in parts {
             archive.start_file(*name, SimpleFileOptions::default()).unwrap();
-            archive.write_all(text.as_bytes()).unwrap();
+            Write::write_all(&mut archive, text.as_bytes()).unwrap();
         }
         archive.finish().unwrap().into_inner().into()
     }

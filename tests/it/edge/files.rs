@@ -29,7 +29,7 @@ async fn upload(rig: &Rig, name: &str, mime_type: &str, bytes: &[u8]) -> String 
 }
 
 fn hash_of(id: &str) -> &str {
-    &id.rsplit_once('.').unwrap().1[..8]
+    id.rsplit_once('.').unwrap().1.get(..8).unwrap()
 }
 
 fn with_file(id: &str) -> Value {
