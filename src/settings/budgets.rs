@@ -2,12 +2,14 @@
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::mistake::Mistake;
 use super::reader::Reader;
-use crate::agent::budget::{TOKENS_MAX, USD_MAX};
-use crate::agent::strict;
 
+/// A higher limit is a slip of the pen.
+const USD_MAX: f64 = 1e9;
+const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 const NAME: &str = "TURNWHEEL_BUDGETS";
 const EXPECTED: &str = r#"JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}"#;
 /// Who is asked when nobody else is named.
@@ -126,9 +128,28 @@ fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
     }
 }
 
+/// serde takes a list for an object, member by member.
+fn refuse_lists(text: &str) -> Result<(), String> {
+    let Ok(Value::Object(budgets)) = serde_json::from_str(text) else { return Ok(()) };
+    for (name, bounds) in budgets.iter().filter(|(name, _)| *name != "approvers") {
+        let periods = bounds.as_object().into_iter().flatten();
+        let has_list = bounds.is_array() || periods.into_iter().any(|(_, bound)| bound.is_array());
+        if has_list {
+            return Err(format!("`{name}` and its members are objects, not lists"));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn read(reader: &mut Reader<'_>) -> Budgets {
     let Some(text) = reader.text(NAME) else { return Budgets::default() };
-    match strict::read::<Budgets>(&text) {
+    let read = refuse_lists(&text).and_then(|()| {
+        serde_json::from_str::<Budgets>(&text).map_err(|error| {
+            let text = error.to_string();
+            text.split(" at line ").next().unwrap_or_default().to_owned()
+        })
+    });
+    match read {
         Ok(budgets) => budgets,
         Err(error) => {
             reader.note(Mistake::of(NAME, format!("cannot be read: {error}; expected {EXPECTED}")));
