@@ -1,12 +1,14 @@
 //! One conversation that kills its processes takes no neighbour down: its step alone is blamed, exactly.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use super::bench::{Bench, PauseProbe, Steady, call, idempotency, owner, text};
+use super::bench::{Bench, HookProbe, PauseProbe, Steady, call, idempotency, owner, text};
 use crate::agent::entry::{EntryBody, PromptEnd, PromptState};
 use crate::agent::head::Head;
 use crate::agent::suspicion::Suspicion;
@@ -294,6 +296,24 @@ async fn suspect_step_waits_for_the_other_turns_of_its_process() {
     assert_eq!(waited.as_secs(), 20, "the wait is bounded");
     drop(other_turn);
     assert_eq!(handle(&worker, &nudge).await.unwrap(), Handled::Worked);
+    assert_eq!(end_of(&bench, &Bench::key()).await.state, PromptState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn panics_of_a_turn_count_against_its_step() {
+    let mut bench = Bench::with(1, says_hello);
+    let client = bench.worker(Arc::new(NoProbe));
+    bench.ask(&client).await;
+    for panics in 1..=2 {
+        let worker = bench.worker(Arc::new(HookProbe("model.before", || panic!("the step's"))));
+        let nudge = Bench::nudge();
+        let turn = AssertUnwindSafe(handle(&worker, &nudge)).catch_unwind().await;
+        assert!(turn.is_err(), "the invocation fails");
+        let head = bench.head().await.unwrap();
+        assert_eq!((head.claims, head.claim), (panics, None), "the lease is given back at once");
+        assert_eq!(head.suspicion.retry_at.is_some(), panics == 2);
+    }
+    bench.run().await;
     assert_eq!(end_of(&bench, &Bench::key()).await.state, PromptState::Completed);
 }
 
