@@ -21,13 +21,14 @@ const DROPPED: [&str; 12] = [
 ];
 
 /// Members whose values are ids.
-const IDS: [&str; 14] = [
+const IDS: [&str; 15] = [
     "id",
     "entryId",
     "parentId",
     "promptId",
     "inputId",
     "requestId",
+    "approvalId",
     "messageId",
     "effectId",
     "conversationId",
