@@ -23,7 +23,7 @@ mod strays;
 mod tests;
 mod yaml;
 
-pub use load::{Loaded, load};
+pub use load::{Loaded, file_names, load};
 pub use mistakes::Mistake;
 pub use strays::strays;
 
@@ -62,7 +62,7 @@ impl Agent {
     }
 }
 
-/// An agent file that cannot be used, and why: at run time it alone is unavailable.
+/// An agent file that cannot be used, and why. Its agent is unavailable, or works by an earlier revision of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenAgent {
     pub name: String,
@@ -74,6 +74,7 @@ pub struct BrokenAgent {
 #[derive(Debug, Default)]
 pub struct Catalog {
     pub agents: BTreeMap<String, Arc<Agent>>,
+    /// Also of agents of which an earlier revision is in force.
     pub broken: BTreeMap<String, BrokenAgent>,
     /// `TURNWHEEL_DEFAULT_AGENT`.
     pub default_agent: Option<String>,
@@ -165,6 +166,17 @@ impl Catalog {
             Some(broken) => Err(NoAgent::Broken(broken.clone())),
             None => Err(NoAgent::Unknown { name: name.to_owned(), names: self.names() }),
         }
+    }
+
+    /// This catalog, with the revisions that `earlier` has in force of agents whose files are broken now.
+    #[must_use]
+    pub fn or_in_force(mut self, earlier: &Self) -> Self {
+        for name in self.broken.keys() {
+            if let Some(agent) = earlier.agents.get(name) {
+                self.agents.insert(name.clone(), Arc::clone(agent));
+            }
+        }
+        self
     }
 
     fn names(&self) -> Vec<String> {

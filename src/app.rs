@@ -1,7 +1,9 @@
 //! The front door of the library: the product, with your tools and extensions in it.
 
 mod agent;
+mod agent_files;
 mod arguments;
+mod banner;
 mod bench;
 mod certify;
 mod checks;

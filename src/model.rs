@@ -125,6 +125,8 @@ pub struct Reply {
     pub id: Option<String>,
     /// The model that answered, as the provider names it.
     pub model: Option<String>,
+    /// Of a failure that was an HTTP response.
+    pub status: Option<u16>,
     /// Of a failure: the provider's code, the HTTP status, or `connection`.
     pub error: Option<String>,
 }

@@ -8,6 +8,7 @@ mod calling;
 mod claiming;
 mod commit;
 pub mod delivery;
+mod event_log;
 pub mod expiry;
 pub mod faults;
 mod gate;

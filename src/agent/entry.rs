@@ -247,6 +247,18 @@ pub enum Source {
     Plugin,
 }
 
+impl Source {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Queue => "queue",
+            Self::Schedule => "schedule",
+            Self::Plugin => "plugin",
+        }
+    }
+}
+
 /// The beginning of a prompt; its input, if any, is the message that follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -281,6 +293,19 @@ pub enum PromptStop {
     Budget,
     Aborted,
     Error,
+}
+
+impl PromptStop {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::End => "end",
+            Self::MaxRounds => "max_rounds",
+            Self::Budget => "budget",
+            Self::Aborted => "aborted",
+            Self::Error => "error",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -56,7 +56,7 @@ pub struct PromptView {
     pub retry: Option<RetryView>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryView {
     /// From 1: the first is the second try.
@@ -64,13 +64,16 @@ pub struct RetryView {
     /// Not before that time.
     #[serde(with = "iso")]
     pub at: Timestamp,
+    /// Why the call before it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 impl RetryView {
     pub fn of(head: &Head) -> Option<Self> {
         match head.phase {
             Phase::Model { attempt, not_before: Some(at) } if attempt > 1 => {
-                Some(Self { attempt: attempt - 1, at })
+                Some(Self { attempt: attempt - 1, at, error: None })
             }
             Phase::Model { .. }
             | Phase::Idle
@@ -234,6 +237,9 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
     if view.state == PromptState::Running {
         let of_this = head.prompt.as_ref().filter(|run| run.id == *id);
         view.retry = of_this.and_then(|_| RetryView::of(head));
+        if let Some(retry) = &mut view.retry {
+            retry.error = last_failure(id, entries);
+        }
     }
     view.output = outputs(id, entries).into_iter().map(|(_, output)| output).collect();
     Some(view)
@@ -242,6 +248,14 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
 fn pending_of(head: &Head, id: &PromptId) -> Vec<RequestId> {
     let open = head.requests.iter().filter(|request| &request.prompt_id == id);
     open.map(|request| request.id.clone()).collect()
+}
+
+/// Of the prompt's newest model call that failed.
+fn last_failure(id: &PromptId, entries: &[Arc<Entry>]) -> Option<String> {
+    let of_prompt = entries.iter().rev().filter(|entry| entry.base.prompt_id.as_ref() == Some(id));
+    let mut responses =
+        of_prompt.filter_map(|entry| entry.body.message().and_then(Message::as_assistant));
+    responses.find_map(|response| response.error_message.clone())
 }
 
 /// The prompt's outputs alone, each with where it came from.

@@ -36,6 +36,13 @@ pub(super) fn read(
         return None;
     }
     let (matter, instructions) = split(unmarked, findings)?;
+    if instructions.trim().is_empty() {
+        let line = u64::try_from(matter.lines().count()).unwrap_or_default() + 1;
+        findings.add(
+            At { line, column: 1 },
+            "there are no instructions: write below the front matter what the agent does",
+        );
+    }
     let node = match yaml::parse(matter) {
         Ok(node) => node,
         Err((at, reason)) => {

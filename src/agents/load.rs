@@ -19,26 +19,27 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub struct Loaded {
     /// Files with mistakes are among `broken`.
     pub catalog: Catalog,
-    /// By file and line. `dev`, `package` and `doctor` stop at any.
+    /// By file and line. `package`, `certify` and `doctor` stop at any; a service starts without the agent.
     pub mistakes: Vec<Mistake>,
     /// Why there is no agent although nothing is wrong: for people.
     pub note: Option<String>,
 }
 
-/// Reads every `<name>.agent.md` of the folder. `catalog.default_agent` is left to the caller.
+/// Reads every `<name>.agent.md` of the folder. `shown` names the folder in messages; `catalog.default_agent` is left to
+/// the caller.
 pub fn load(
     folder: &Path,
+    shown: &str,
     tools: &ToolSet,
     app_settings: &dyn Fn(&str) -> Option<String>,
     client: &HttpClient,
 ) -> Loaded {
     let mut loaded = Loaded::default();
-    let shown = folder.file_name().map_or_else(|| "agents".into(), |name| name.to_string_lossy());
-    let names = match names(folder) {
+    let names = match file_names(folder) {
         Ok(names) => names,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             loaded.note = Some(format!(
-                "There is no folder `{shown}`, so there are no agents: make {shown}/assistant{ENDING}, or set TURNWHEEL_AGENTS_DIR."
+                "There is no folder `{shown}`, so there are no agents: write {shown}/assistant{ENDING}, or name another folder with `--agents` or TURNWHEEL_AGENTS_DIR."
             ));
             return loaded;
         }
@@ -50,12 +51,13 @@ pub fn load(
         }
     };
     if names.is_empty() {
-        loaded.note =
-            Some(format!("No file in `{shown}` ends in {ENDING}, so there are no agents."));
+        loaded.note = Some(format!(
+            "No file in `{shown}` ends in {ENDING}, so there are no agents: write {shown}/assistant{ENDING}."
+        ));
     }
     let sources = Sources { tools, app_settings, client };
-    for name in names {
-        let file_name = format!("{name}{ENDING}");
+    for file_name in names {
+        let name = file_name.strip_suffix(ENDING).unwrap_or(&file_name).to_owned();
         let mut findings = Findings::of(format!("{shown}/{file_name}"));
         let agent = text_of(folder, &file_name)
             .map_err(|reason| findings.add(At::START, reason))
@@ -73,16 +75,17 @@ pub fn load(
     loaded
 }
 
-/// Sorted; hidden files (editors' locks) are passed over.
-fn names(folder: &Path) -> std::io::Result<Vec<String>> {
+/// Of agent files, sorted; hidden files (editors' locks) are left out.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let file_name = entry?.file_name();
         let file_name = file_name.to_string_lossy();
-        if let Some(name) = file_name.strip_suffix(ENDING)
-            && !file_name.starts_with('.')
-        {
-            names.push(name.to_owned());
+        if file_name.ends_with(ENDING) && !file_name.starts_with('.') {
+            names.push(file_name.into_owned());
         }
     }
     names.sort();

@@ -7,7 +7,7 @@ use crate::agents::yaml::At;
 /// Something in an agent file that a person must change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
-    /// As people call it: `agents/clerk.agent.md`, whatever the folder's whole path.
+    /// Below the folder as the settings or `--agents` name it: `agents/clerk.agent.md`.
     pub file: String,
     /// From 1.
     pub line: u64,

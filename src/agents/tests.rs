@@ -74,7 +74,7 @@ fn load_files(files: &[(&str, &str)]) -> Loaded {
         std::fs::write(agents.join(name), text).unwrap();
     }
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    load(&agents, &built_ins(), &app_settings, &client)
+    load(&agents, "agents", &built_ins(), &app_settings, &client)
 }
 
 fn arguments(value: Value) -> Arguments {
@@ -248,7 +248,7 @@ fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
     let linked = place.path().join("agents");
     symlink(&agents, &linked).unwrap();
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    let loaded = load(&linked, &built_ins(), &app_settings, &client);
+    let loaded = load(&linked, "agents", &built_ins(), &app_settings, &client);
     assert_eq!(loaded.catalog.agents["clerk"].instructions, "Be kind.");
     assert_eq!(loaded.catalog.agents.len(), 1);
     for (name, why) in [
@@ -269,7 +269,7 @@ fn a_missing_or_empty_folder_is_no_mistake_and_says_what_to_do() {
     assert!(loaded.note.unwrap().contains(".agent.md"));
     let client = HttpClient::new(AddressRules::default()).unwrap();
     let nowhere = tempfile::tempdir().unwrap().path().join("agents");
-    let loaded = load(&nowhere, &built_ins(), &app_settings, &client);
+    let loaded = load(&nowhere, "agents", &built_ins(), &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     assert!(loaded.note.unwrap().contains("no folder `agents`"));
 }
@@ -278,7 +278,7 @@ fn a_missing_or_empty_folder_is_no_mistake_and_says_what_to_do() {
 fn the_agents_that_come_along_are_good() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
     let client = HttpClient::new(AddressRules::default()).unwrap();
-    let loaded = load(&folder, &built_ins(), &app_settings, &client);
+    let loaded = load(&folder, "agents", &built_ins(), &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
     let names: Vec<&str> = clerk.tools.iter().map(|tool| tool.definition().name.as_str()).collect();

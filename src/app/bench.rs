@@ -68,6 +68,7 @@ pub(super) async fn work(
         handler_port: 0,
         storage,
         is_hosted: false,
+        is_dev: false,
         telemetry,
     };
     let running = Box::pin(app.start(settings, options)).await?;

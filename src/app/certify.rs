@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::agents::Agent;
 use crate::app::App;
+use crate::app::agent_files::AgentFiles;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError, io};
 use crate::azure::credential::Credentials;
@@ -68,9 +69,11 @@ pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Repo
         handler_port: 0,
         storage: Storage::Embedded,
         is_hosted: false,
+        is_dev: false,
         telemetry: Telemetry::default(),
     };
-    let loaded = service::load_agents(&app, &settings, &options, &Credentials::default())?;
+    let mut files = AgentFiles::new(&app, &settings, &options, &Credentials::default())?;
+    let loaded = files.load_all()?;
     let folder = wish.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
     let folder = options.root.join(folder);
     let agents: Vec<&Arc<Agent>> = if wish.names.is_empty() {

@@ -10,21 +10,23 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::Loaded;
+use crate::app::agent_files::AgentFiles;
 use crate::app::arguments::{Arguments, Command, StorageArguments};
+use crate::app::banner::{Banner, ModelSource};
 use crate::app::certify::Wish;
 #[cfg(unix)]
 use crate::app::isolation;
 use crate::app::looking::Named;
 use crate::app::ports::Storage;
-use crate::app::service::{self, ServiceOptions, StartError};
+use crate::app::service::{ServiceOptions, StartError};
 use crate::app::usage::Question;
 use crate::app::{App, bench, certify, functions, voice};
 use crate::azure::credential::Credentials;
 use crate::ids::TenantId;
 use crate::package::{self, Order, Script};
+use crate::settings::Settings;
 use crate::settings::links::Auth;
 use crate::settings::mistake::Mistake;
-use crate::settings::{self, Settings};
 use crate::telemetry::{Style, Telemetry};
 use crate::turn::views::work::WorkQuery;
 
@@ -131,6 +133,7 @@ fn dev(
         handler_port: 0,
         storage,
         is_hosted: false,
+        is_dev: true,
         telemetry: Telemetry::default(),
     };
     block_on(work(app.with_children(true), settings, options, true))
@@ -168,6 +171,7 @@ fn serve(app: App) -> u8 {
         handler_port: port,
         storage,
         is_hosted,
+        is_dev: false,
         telemetry: Telemetry::default(),
     };
     block_on(work(app.with_children(false), settings, options, false))
@@ -231,17 +235,22 @@ async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: boo
 }
 
 async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
-    let is_scripted = matches!(
-        settings.model.provider,
-        settings::model::Provider::Unset | settings::model::Provider::Scripted
-    );
+    let source = ModelSource::of(&settings);
+    let agents_dir = options.agents.as_ref().unwrap_or(&settings.agents_dir).display().to_string();
     let running = match Box::pin(app.start(settings, options)).await {
         Ok(running) => running,
         Err(error) => return complain(&error),
     };
     if is_dev {
         match running.address() {
-            Ok(address) => greet(&running, address, is_scripted),
+            Ok(address) => {
+                let world = running.world();
+                let (catalog, model) = (world.agents.now(), &*world.model);
+                let agents_dir = &agents_dir;
+                let banner =
+                    Banner { address, catalog: &catalog, model, source: &source, agents_dir };
+                say(&banner.text());
+            }
             Err(error) => return complain(&error),
         }
     }
@@ -284,22 +293,6 @@ async fn stop_signal() {
         }
     }
     let _ = interrupt.await;
-}
-
-/// What a person sees first.
-fn greet(running: &service::Running, address: std::net::SocketAddr, is_scripted: bool) {
-    let agents = running.agents();
-    let agent = if agents.iter().any(|name| name == "payments-clerk") {
-        "payments-clerk"
-    } else {
-        agents.first().map_or("", String::as_str)
-    };
-    let model =
-        if is_scripted { "the scripted demo model: no key, no network" } else { "Azure OpenAI" };
-    say(&format!(
-        "\n  Turnwheel is at http://{address}\n  agents: {}\n  model:  {model}\n\n  Try it:\n\n    curl -s 'http://{address}/api/prompts?wait=20' -H 'content-type: application/json' \\\n      -d '{{\"agent\":\"{agent}\",\"input\":\"Pay 40 to Ada\"}}'\n\n  What it can do: http://{address}/api/openapi.json · Ctrl-C stops it; nothing is lost.\n",
-        if agents.is_empty() { "none".to_owned() } else { agents.join(", ") },
-    ));
 }
 
 fn block_on(work: impl Future<Output = u8>) -> u8 {
@@ -364,12 +357,14 @@ pub(super) fn agents(
         handler_port: 0,
         storage: Storage::Embedded,
         is_hosted: false,
+        is_dev: false,
         telemetry: Telemetry::default(),
     };
     // What `dev` brings along is set in Azure; here only its absence would be told.
     let settings =
         settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
-    match service::load_agents(app, &settings, &options, &Credentials::default()) {
+    let files = AgentFiles::new(app, &settings, &options, &Credentials::default());
+    match files.and_then(|mut files| files.load_all()) {
         Ok(loaded) => Ok(loaded),
         Err(StartError::Agents(mistakes) | StartError::Settings(mistakes)) => Err(mistakes),
         Err(error) => Err(vec![error.to_string()]),

@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::store::ConversationStore;
 use crate::turn::admission::Owner;
 use crate::turn::views::load;
-use crate::turn::views::why::{WhyView, why};
+use crate::turn::views::why::{Service, WhyView, why};
 use crate::turn::views::work::{WORK_MAX, WorkQuery, WorkReport, work};
 
 /// A running `dev` answers at once.
@@ -38,20 +38,41 @@ pub(super) struct Named {
 /// Who can be asked.
 enum Source {
     Dev(String),
-    Store(Arc<dyn ConversationStore>),
+    Store(Arc<dyn ConversationStore>, Service<'static>),
 }
+
+/// Where `dev` is when nobody gives it another port.
+const DEV: &str = "http://127.0.0.1:7071";
 
 /// # Errors
 /// There is nobody: it says what to do.
 async fn source(settings: &Settings, data: &Path) -> Result<Source, StartError> {
     if let Some(cosmos) = &settings.cosmos {
         let store = ports::cosmos_store(cosmos, &Credentials::default()).await?;
-        return Ok(Source::Store(Arc::new(store)));
+        return Ok(Source::Store(Arc::new(store), Service::Elsewhere));
+    }
+    if !data.exists() {
+        return if is_dev_at(DEV).await {
+            Ok(Source::Dev(DEV.to_owned()))
+        } else {
+            Err(io("find the conversation's store")(format!(
+                "there is no folder {} here, and no `turnwheel dev` at {DEV}: name the data folder with `--data`, or an Azure account in the settings",
+                data.display()
+            )))
+        };
     }
     Ok(match running_dev(data)? {
         RunningDev::At(address) => Source::Dev(address),
-        RunningDev::None(store) => Source::Store(store),
+        RunningDev::None(store) => Source::Store(store, Service::Stopped),
     })
+}
+
+async fn is_dev_at(address: &str) -> bool {
+    let Ok(client) = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build() else {
+        return false;
+    };
+    let host = client.get(format!("{address}/admin/host/status")).send().await;
+    host.is_ok_and(|response| response.status().is_success())
 }
 
 /// What a conversation waits for.
@@ -69,8 +90,8 @@ pub(super) async fn ask_why(
         let wrong = format!("`{given}` is no id: it is made of A-Z a-z 0-9 _ . -");
         return Err(StartError::Arguments(wrong));
     }
-    let store = match source(settings, data).await? {
-        Source::Store(store) => store,
+    let (store, service) = match source(settings, data).await? {
+        Source::Store(store, service) => (store, service),
         Source::Dev(address) => {
             let of = named.user.as_ref().map(|user| format!("?userId={user}")).unwrap_or_default();
             let path = format!("/api/conversations/{}/why{of}", named.id);
@@ -79,7 +100,7 @@ pub(super) async fn ask_why(
     };
     let key = key(&*store, named, &TenantId::new(tenant)).await?;
     let now = SystemClock::default().now();
-    why(&*store, &key, now).await.map_err(io(LOOKING))
+    why(&*store, &key, service, now).await.map_err(io(LOOKING))
 }
 
 async fn key(
@@ -117,8 +138,8 @@ pub(super) async fn ask_work(
     data: &Path,
     query: WorkQuery,
 ) -> Result<WorkReport, StartError> {
-    let store = match source(settings, data).await? {
-        Source::Store(store) => store,
+    let (store, service) = match source(settings, data).await? {
+        Source::Store(store, service) => (store, service),
         Source::Dev(address) => {
             let mut path = format!("/api/work?waiting={}", query.is_waiting);
             if let Some(stuck) = query.stuck {
@@ -129,7 +150,7 @@ pub(super) async fn ask_work(
         }
     };
     let now = SystemClock::default().now();
-    work(&*store, &query, now).await.map_err(io("list what is owed"))
+    work(&*store, &query, service, now).await.map_err(io("list what is owed"))
 }
 
 async fn ask_dev<T: DeserializeOwned>(

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::agent::settings::MODEL;
+use crate::agents::{Agent, Catalog};
+use crate::app::service::StartError;
 use crate::azure::credential::Credentials;
 use crate::azure::vault::VaultSecret;
 use crate::model::Model;
@@ -32,6 +35,33 @@ pub(super) fn model_of(
         (None, None) => AzureResponses::new(&config, Some(credential()?)),
     };
     model.map(|model| Arc::new(model) as Arc<dyn Model>)
+}
+
+/// Logs agents whose model is not configured: all their prompts fail.
+///
+/// # Errors
+/// In `dev`, when that holds for every agent: a start would only delay the message.
+pub(super) fn require_model(
+    model: &dyn Model,
+    catalog: &Catalog,
+    is_dev: bool,
+) -> Result<(), StartError> {
+    let missing =
+        |agent: &Agent| model.record(agent.settings.model.as_deref().unwrap_or(MODEL)).err();
+    let none_works = !catalog.agents.values().any(|agent| missing(agent).is_none());
+    if is_dev
+        && none_works
+        && let Err(reason) = model.record(MODEL)
+    {
+        let choice = "Or choose the fake model: TURNWHEEL_MODEL=scripted.";
+        return Err(StartError::Settings(vec![format!("{reason} {choice}")]));
+    }
+    for agent in catalog.agents.values() {
+        if let Some(error) = missing(agent) {
+            tracing::error!(agent = %agent.name, error, "agent unavailable");
+        }
+    }
+    Ok(())
 }
 
 /// Of the Entra tokens that the model is asked with; `None` when it is asked with a key, or not at all.

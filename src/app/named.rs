@@ -7,7 +7,11 @@ use crate::settings::Settings;
 pub(super) fn names_of_nothing(settings: &Settings, catalog: &Catalog) -> Vec<String> {
     let is_agent =
         |name: &str| catalog.agents.contains_key(name) || catalog.broken.contains_key(name);
-    let is_tool = |name: &str| catalog.agents.values().any(|agent| agent.tool(name).is_some());
+    // The tools of a broken file are unknown.
+    let is_tool = |name: &str| {
+        !catalog.broken.is_empty()
+            || catalog.agents.values().any(|agent| agent.tool(name).is_some())
+    };
     let mut names: Vec<&str> =
         catalog.agents.keys().chain(catalog.broken.keys()).map(String::as_str).collect();
     names.sort_unstable();
@@ -67,10 +71,11 @@ mod tests {
                 "TURNWHEEL_DEFAULT_AGENT is `nope`: there is no agent `nope`; there are: clerk",
                 "TURNWHEEL_BUDGETS names `agent:clark`: there is no agent `clark`; there are: clerk",
                 "TURNWHEEL_PAUSED names `agent:gone`: there is no agent `gone`; there are: clerk",
-                "TURNWHEEL_PAUSED names `tool:pay`: no agent has a tool `pay`",
             ]
         );
         let none = names_of_nothing(&settings, &Catalog::default());
+        let tool = "TURNWHEEL_PAUSED names `tool:pay`: no agent has a tool `pay`";
+        assert_eq!(none.last().map(String::as_str), Some(tool));
         assert!(none[0].ends_with("there is no agent `nope`; there are none"), "{none:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! The service on one machine: embedded ports, the handler, and the local host that drives it.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +10,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::{self, Loaded};
+use crate::agents::Loaded;
 use crate::app::App;
+use crate::app::agent_files::AgentFiles;
 use crate::app::functions::Handlers;
 use crate::app::halt::HaltProbe;
 #[cfg(unix)]
 use crate::app::isolation::ChildProcesses;
-use crate::app::model::model_of;
-use crate::app::named::names_of_nothing;
+use crate::app::model::{model_of, require_model};
 use crate::app::ports::{self, Opening, Storage};
 use crate::app::prices;
 use crate::app::signing::{link_maker, signing_keys};
@@ -41,10 +40,6 @@ use crate::settings::mistake::Mistake;
 use crate::settings::origins::AllowedOrigins;
 use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
-use crate::tools::http::addresses::AddressRules;
-use crate::tools::http::client::HttpClient;
-use crate::tools::workspace::builtins;
-use crate::tools::{name_conflicts, schedule};
 use crate::turn::money::Money;
 use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
@@ -65,6 +60,8 @@ pub struct ServiceOptions {
     pub storage: Storage,
     /// Whether the Functions host runs beside us: then no local one is started.
     pub is_hosted: bool,
+    /// Whether a developer runs it: changed agent files take effect at once, and a missing model stops the start.
+    pub is_dev: bool,
     /// The default tells nobody.
     pub telemetry: Telemetry,
 }
@@ -111,7 +108,8 @@ pub struct Running {
     world: Arc<World>,
     /// Whether the store's claims died with the process before this one.
     is_alone: bool,
-    agents: Vec<String>,
+    /// Set in `dev`: read again when they change.
+    agent_files: Option<AgentFiles>,
     embedded: Option<Arc<EmbeddedStore>>,
     /// They end with the service.
     payments: Option<PaymentsServer>,
@@ -168,7 +166,8 @@ impl App {
             return Err(StartError::Settings(self.mistakes));
         }
         let credentials = Credentials::default();
-        let (loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
+        let (files, loaded, model) = agents_and_model(&self, settings, &options, &credentials)?;
+        require_model(&*model, &loaded.catalog, options.is_dev)?;
         tell_brakes(&settings.brakes);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids: Arc<dyn Ids> = Arc::new(SystemIds);
@@ -181,6 +180,7 @@ impl App {
             ids: &ids,
             worker: &worker,
         };
+        let is_dev = options.is_dev;
         let ports = ports::open(&options.storage, &opening).await?;
         let (listener, authority) = listen(options.handler_port).await?;
         let host = if options.is_hosted {
@@ -195,8 +195,7 @@ impl App {
         }
         let keys = signing_keys(settings, &options.data)?;
         let public_url = settings.public_url.clone().or(address).unwrap_or_default();
-        let links = link_maker(keys.clone(), public_url);
-        let names = loaded.catalog.agents.keys().cloned().collect();
+        let links = (link_maker(keys.clone(), public_url.clone()), public_url);
         let world = Arc::new(World {
             store: ports.store,
             queue: Doorbell::over(ports.queue),
@@ -225,7 +224,7 @@ impl App {
             handler: Handler { listener, router },
             world,
             is_alone: ports.embedded.is_some(),
-            agents: names,
+            agent_files: Some(files).filter(|_| is_dev),
             embedded: ports.embedded,
             payments: prepared.payments,
             emulator: ports.emulator,
@@ -250,8 +249,12 @@ impl Running {
     }
 
     /// Names of the agents that are ready.
-    pub fn agents(&self) -> &[String] {
-        &self.agents
+    pub fn agents(&self) -> Vec<String> {
+        self.world.agents.now().agents.keys().cloned().collect()
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.world
     }
 
     /// Works until `stop`, then lets what runs come to its end, within bounds.
@@ -259,8 +262,14 @@ impl Running {
     /// # Errors
     /// A part of the service failed: show it and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
-        let Self { host, handler, world, is_alone, agents: _, embedded, payments, emulator } = self;
+        let Self { host, handler, world, is_alone, agent_files, embedded, payments, emulator } =
+            self;
         let handler_stop = CancellationToken::new();
+        // Ends with this function.
+        let mut watching = JoinSet::new();
+        if let Some(files) = agent_files {
+            watching.spawn(files.watch(world.agents.clone(), handler_stop.clone()));
+        }
         let mut tasks = JoinSet::new();
         let Handler { listener, router } = handler;
         tasks.spawn(server::serve(listener, router, Bounds::HANDLER, handler_stop.clone()));
@@ -352,64 +361,27 @@ pub(super) fn agents_and_model(
     settings: &Settings,
     options: &ServiceOptions,
     credentials: &Credentials,
-) -> Result<(Loaded, Arc<dyn Model>), StartError> {
+) -> Result<(AgentFiles, Loaded, Arc<dyn Model>), StartError> {
     let (loaded, model) = std::thread::scope(|scope| {
         let model = scope.spawn(|| model_of(settings, credentials));
-        let loaded = load_agents(app, settings, options, credentials);
+        let files = AgentFiles::new(app, settings, options, credentials);
+        let loaded = files.and_then(|mut files| files.load().map(|loaded| (files, loaded)));
         (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
-    let (loaded, model) = (loaded?, model.map_err(StartError::Settings)?);
+    let ((files, loaded), model) = (loaded?, model.map_err(StartError::Settings)?);
     prices::warn(&settings.budgets, &*model, &loaded.catalog);
-    Ok((loaded, model))
-}
-
-/// Reads the agent files with the app's tools; a mistake in any stops the start.
-pub(super) fn load_agents(
-    app: &App,
-    settings: &Settings,
-    options: &ServiceOptions,
-    credentials: &Credentials,
-) -> Result<Loaded, StartError> {
-    let folder = options.agents.clone().unwrap_or_else(|| settings.agents_dir.clone());
-    let rules =
-        AddressRules::parse(&settings.http_tools_allow.join(",")).map_err(StartError::Settings)?;
-    let rules = if settings.is_in_azure { rules } else { rules.with_loopback() };
-    let client = HttpClient::new(rules).map_err(io("set up TLS"))?;
-    let client = client.with_identity(credentials.tokens(&settings.identity));
-    let conflicts = name_conflicts(&app.tools);
-    if !conflicts.is_empty() {
-        return Err(StartError::Settings(conflicts));
-    }
-    let mut tools: agents::ToolSet = BTreeMap::new();
-    let own = builtins().into_iter().chain(schedule::builtin());
-    for tool in own.chain(app.tools.iter().cloned()) {
-        tools.insert(tool.definition().name.clone(), tool);
-    }
-    let lookup = settings.app_settings();
-    let mut loaded = agents::load(&options.root.join(folder), &tools, &*lookup, &client);
-    if !loaded.mistakes.is_empty() {
-        return Err(StartError::Agents(loaded.mistakes.iter().map(ToString::to_string).collect()));
-    }
-    if let Some(note) = &loaded.note {
-        tracing::warn!("{note}");
-    }
-    let unknown = names_of_nothing(settings, &loaded.catalog);
-    if !unknown.is_empty() {
-        return Err(StartError::Settings(unknown));
-    }
-    loaded.catalog.default_agent.clone_from(&settings.default_agent);
-    Ok(loaded)
+    Ok((files, loaded, model))
 }
 
 /// The webhook; on a developer's machine without one, the console, where the links are needed.
 fn herald(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
-    links: LinkMaker,
+    (links, base_url): (LinkMaker, String),
 ) -> Result<Option<Arc<dyn Herald>>, StartError> {
     let Some(webhook) = &settings.webhook else {
         let console: Arc<dyn Herald> =
-            Arc::new(Console::new(links, Arc::new(super::commands::say)));
+            Arc::new(Console::new(links, base_url, Arc::new(super::commands::say)));
         return Ok(Some(console).filter(|_| !settings.is_in_azure));
     };
     let secrets = webhook.secrets.iter().map(|secret| secret.reveal().clone()).collect();

@@ -54,24 +54,14 @@ fn missing_in_azure(settings: &Settings) -> Vec<Check> {
 fn model(settings: &Settings) -> Check {
     let name = "model";
     match &settings.model.provider {
-        Provider::Scripted => Check::ok(AREA, name, "the scripted demo model"),
-        Provider::Azure(azure) => {
-            let place = [&azure.base_url, &azure.endpoint, &azure.resource_name]
-                .into_iter()
-                .find_map(Option::as_deref)
-                .unwrap_or_default();
-            let place = place.split_once('?').map_or(place, |(place, _)| place);
-            let key = match (&azure.api_key, &azure.api_key_place) {
-                (Some(_), _) => "with a key".to_owned(),
-                (None, Some(secret)) => format!("with the key in {secret}"),
-                (None, None) => "with an Entra token".to_owned(),
-            };
-            Check::ok(AREA, name, format!("{place}, {key}"))
+        Provider::Scripted => {
+            Check::ok(AREA, name, "the fake model (scripted), which TURNWHEEL_MODEL chooses")
         }
+        Provider::Azure(azure) => Check::ok(AREA, name, azure.to_string()),
         Provider::Unset => Check::ok(
             AREA,
             name,
-            "none: `dev` takes the scripted demo model; to serve, set AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME",
+            "none: `dev` answers with the fake model (scripted); for a real one set TURNWHEEL_MODEL and AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME",
         ),
     }
 }

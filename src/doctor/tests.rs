@@ -17,7 +17,7 @@ fn a_fresh_clone_has_nothing_to_fix() {
     assert_eq!(report.exit_status(), 0);
     insta::assert_snapshot!(report.render(Format::Text), @r"
     configuration  ok       settings: every setting is understood
-    configuration  ok       model: none: `dev` takes the scripted demo model; to serve, set AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME
+    configuration  ok       model: none: `dev` answers with the fake model (scripted); for a real one set TURNWHEEL_MODEL and AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME
     configuration  ok       auth: keys (`dev`: header)
     configuration  skipped  public address: neither TURNWHEEL_PUBLIC_URL nor WEBSITE_HOSTNAME is set; `dev` uses its own address
     configuration  skipped  signing keys: none: `dev` makes one; to serve, set TURNWHEEL_SIGNING_KEYS (`head -c 32 /dev/urandom | base64`)

@@ -1,5 +1,6 @@
 //! The host's own routes: its state, runs by hand, and messages put on its queues. Loopback only, no keys.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +52,19 @@ pub(super) fn router() -> Router<Arc<Shared>> {
 }
 
 async fn home(State(host): State<Arc<Shared>>) -> String {
-    format!("The local Functions host. Routes begin with /{}/.\n", host.config.route_prefix)
+    let prefix = &host.config.route_prefix;
+    let pages = [
+        (format!("/{prefix}/openapi.json"), "the API as OpenAPI"),
+        (format!("/{prefix}/agents"), "the agents, and why one is unavailable"),
+        (format!("/{prefix}/approvals"), "what waits for an approval"),
+        (format!("/{prefix}/health"), "whether store and queues answer"),
+        ("/admin/functions".to_owned(), "the functions and their routes"),
+    ];
+    let mut text = "Turnwheel's local Functions host.\n\n".to_owned();
+    for (path, shows) in pages {
+        let _ = writeln!(text, "  {path:<20}  {shows}");
+    }
+    text + "\nThe terminal of `turnwheel dev` shows a request to try.\n"
 }
 
 async fn functions(State(host): State<Arc<Shared>>) -> Json<Value> {

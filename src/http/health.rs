@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
-use crate::agents::Agent;
+use crate::agent::settings::MODEL;
+use crate::agents::{Agent, Catalog};
 use crate::http::owner::Caller;
 use crate::http::problem::{Problem, chain};
 use crate::http::{Api, Shared};
@@ -126,7 +127,7 @@ pub(crate) struct AgentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
     available: bool,
-    /// Why it is not available.
+    /// Why it is not available; of an available agent: why its changed file is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -139,8 +140,10 @@ pub(crate) struct AgentView {
 pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Response, Problem> {
     let catalog = api.world.agents.now();
     let mut items: Vec<AgentView> =
-        catalog.agents.values().map(|agent| agent_view(&api, agent)).collect();
-    items.extend(catalog.broken.values().map(|broken| AgentView {
+        catalog.agents.values().map(|agent| agent_view(&api, &catalog, agent)).collect();
+    let unavailable =
+        catalog.broken.values().filter(|broken| !catalog.agents.contains_key(&broken.name));
+    items.extend(unavailable.map(|broken| AgentView {
         name: broken.name.clone(),
         description: String::new(),
         model: None,
@@ -153,19 +156,21 @@ pub(crate) async fn agents(State(api): State<Shared>, _: Caller) -> Result<Respo
     Ok(axum::Json(json!({"items": items})).into_response())
 }
 
-fn agent_view(api: &Api, agent: &Agent) -> AgentView {
-    let model = agent.settings.model.as_deref().unwrap_or(crate::agent::settings::MODEL);
+fn agent_view(api: &Api, catalog: &Catalog, agent: &Agent) -> AgentView {
+    let model = agent.settings.model.as_deref().unwrap_or(MODEL);
     let pause = api.world.brakes.of_agent(&agent.name);
     let paused = pause
         .map(|on| format!("Paused by TURNWHEEL_PAUSED (`{on}`): prompts are accepted and wait."));
-    let problem = api.world.model.record(model).err().or(paused);
+    let no_use = api.world.model.record(model).err().or(paused);
+    let available = no_use.is_none();
+    let broken = catalog.broken.get(&agent.name).map(|broken| broken.problem.clone());
     AgentView {
         name: agent.name.clone(),
         description: agent.description.clone(),
         model: Some(model.to_owned()),
         tools: agent.tools.iter().map(|tool| tool.definition().name.clone()).collect(),
         revision: Some(agent.revision.clone()),
-        available: problem.is_none(),
-        problem,
+        available,
+        problem: no_use.or(broken),
     }
 }

@@ -8,7 +8,7 @@ use crate::http::lists::Params;
 use crate::http::owner::Caller;
 use crate::http::problem::{self, Problem};
 use crate::http::{Shared, json, reach};
-use crate::turn::views::why::{WhyView, why};
+use crate::turn::views::why::{Service, WhyView, why};
 use crate::turn::views::work::{WorkQuery, WorkReport, work};
 
 type Answered = Result<Response, Problem>;
@@ -29,7 +29,8 @@ pub(crate) async fn read(
     OriginalUri(uri): OriginalUri,
 ) -> Answered {
     let (key, _) = reach::to_read(&api, &caller, (&id, &uri)).await?;
-    let view = why(&*api.world.store, &key, api.world.clock.now()).await?;
+    let world = &api.world;
+    let view = why(&*world.store, &key, Service::Here(&world.agents), world.clock.now()).await?;
     Ok(json(StatusCode::OK, &view))
 }
 
@@ -50,7 +51,7 @@ pub(crate) async fn list(
     if !caller.is_operator() {
         return Err(Problem::new(
             problem::FORBIDDEN,
-            "This route requires the role Turnwheel.Operator.",
+            "This route requires the role Turnwheel.Operator. `dev` takes it from the header `turnwheel-roles`.",
         ));
     }
     let params = Params::of(&uri);
@@ -60,6 +61,7 @@ pub(crate) async fn list(
         stuck: stuck.map(std::time::Duration::from_secs),
         is_waiting: params.flag("waiting")?.unwrap_or(false),
     };
-    let report = work(&*api.world.store, &query, api.world.clock.now()).await?;
+    let (world, now) = (&api.world, api.world.clock.now());
+    let report = work(&*world.store, &query, Service::Here(&world.agents), now).await?;
     Ok(json(StatusCode::OK, &report))
 }

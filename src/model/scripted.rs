@@ -176,13 +176,8 @@ impl<'a> Scene<'a> {
         }
         if let Some(first) = self.request.tools.first() {
             let names: Vec<&str> = self.request.tools.iter().map(|tool| tool.name).collect();
-            let arguments = sample::of(first.parameters, "…");
-            let _ = write!(
-                text,
-                " I can use {}. Try: use {} with {arguments} then say done",
-                names.join(", "),
-                first.name
-            );
+            let example = example_input(first.name, first.parameters);
+            let _ = write!(text, " I can use {}. Try: {example}", names.join(", "));
         }
         text
     }
@@ -201,6 +196,11 @@ impl<'a> Scene<'a> {
             .collect();
         lines.join("\n")
     }
+}
+
+/// An input that makes this model use the tool.
+pub(crate) fn example_input(tool: &str, parameters: &serde_json::Value) -> String {
+    format!("use {tool} with {} then say done", sample::of(parameters, "…"))
 }
 
 /// At most [`QUOTE_MAX`] characters.
@@ -307,7 +307,7 @@ fn failed(fault: &Fault) -> Answer {
     Answer {
         message: AssistantMessage { error_message, ..message(Vec::new(), StopReason::Error) },
         failure: Some(failure),
-        reply: Reply { error: fault.name(), ..Reply::default() },
+        reply: Reply { status: fault.status, error: fault.name(), ..Reply::default() },
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which model answers, and where.
 
+use std::fmt;
+
 use super::azure::SecretPlace;
 use super::mistake::Mistake;
 use super::reader::{Reader, listed};
@@ -50,6 +52,20 @@ pub struct AzureOpenAi {
 impl AzureOpenAi {
     fn names_resource(&self) -> bool {
         self.base_url.is_some() || self.endpoint.is_some() || self.resource_name.is_some()
+    }
+}
+
+impl fmt::Display for AzureOpenAi {
+    /// The address and how calls sign in; never a key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = [&self.base_url, &self.endpoint, &self.resource_name];
+        let place = places.into_iter().find_map(Option::as_deref).unwrap_or_default();
+        let place = place.split_once('?').map_or(place, |(place, _)| place);
+        match (&self.api_key, &self.api_key_place) {
+            (Some(_), _) => write!(f, "{place}, with a key"),
+            (None, Some(secret)) => write!(f, "{place}, with the key in {secret}"),
+            (None, None) => write!(f, "{place}, with an Entra token"),
+        }
     }
 }
 

@@ -127,7 +127,7 @@ pub const ROWS: &[Row] = &[
     Row::yours("APPLICATIONINSIGHTS_AUTHENTICATION_STRING", "Sends to Application Insights as the app's identity; with `;ClientId=…` as a user-assigned one.")
         .or("the key in the connection string"),
     Row::yours("TURNWHEEL_MODEL", "The model of agents that name none: `scripted` (the demo model, no network), a model id, or a model id per tier.")
-        .or("`dev` without Azure settings: `scripted`").sample("scripted").like("normal=gpt-5-mini,high=gpt-5.1"),
+        .or("`dev` without an address of a model: `scripted`").like("normal=gpt-5-mini,high=gpt-5.1"),
     Row::yours("TURNWHEEL_PRICES", "Prices in US dollars per million tokens, by model id, as JSON; they win over the built-in ones.")
         .like(r#"{"gpt-5.1":{"input":1.25,"output":10,"cacheRead":0.125}}"#),
     Row::yours("AZURE_OPENAI_BASE_URL", "Where the model answers; wins over the next two.")

@@ -269,7 +269,7 @@ fn links_to_artifacts_need_an_identity() {
 fn samples_and_examples_are_settings_that_work() {
     let sample = |name: &str| table::row(name).map(|row| row.sample.to_owned());
     let settings = Settings::read(sample).unwrap();
-    assert_eq!(settings.model.provider, Provider::Scripted);
+    assert_eq!(settings.model.provider, Provider::Unset);
     for row in table::ROWS {
         let is_usable = !row.example.is_empty() && row.set_by != SetBy::Later;
         if is_usable {

@@ -14,13 +14,14 @@ use crate::agent::step::{Answered, Input, Setback};
 use crate::agent::usage::Usage;
 use crate::agents::Agent;
 use crate::extensions::Hook;
-use crate::ids::{ConversationKey, EntryId, PromptId};
+use crate::ids::{EntryId, PromptId};
 use crate::live::{Author, LiveAnswer};
 use crate::model::catalogue::tariff;
 use crate::model::tokens::count;
 use crate::model::{Answer, Failure, Listener, ModelRecord, ModelRequest, Reply, ToolOffer};
 use crate::tools::validate::response::misfit_of_message;
 use crate::turn::delivery::TurnError;
+use crate::turn::event_log::ModelCall;
 use crate::turn::faults::{self, NO_MODEL};
 use crate::turn::hold::Hold;
 use crate::turn::hooks::{Cause, HookFailure};
@@ -39,7 +40,10 @@ impl Hold<'_> {
         let (answer, revision) = Box::pin(self.ask_model()).await?;
         self.unbooked = Some((answer.message.usage, 1));
         self.world.probe.reached("model.after").await;
-        log_answer(&answer, &self.key);
+        let retry = self.settings().retry.unwrap_or_default();
+        let attempts_max = if retry.enabled { retry.max_retries.saturating_add(1) } else { 1 };
+        let attempts = (self.attempt(), attempts_max);
+        self.model_call = Some(Box::new(ModelCall::new(&self.head.agent, &answer, attempts)));
         let fault = faults::of_answer(&answer);
         let (asked, attempt) = (self.prompt_id(), self.attempt());
         self.answers_taken += 1;
@@ -47,7 +51,12 @@ impl Hold<'_> {
         let setback = self.setback(answer.failure.as_ref());
         let misfit = self.misfit(&answer.message);
         let answered = Answered { message: answer.message, revision, started_at, setback, misfit };
-        self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await?;
+        let committed = self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await;
+        // A commit that was made has logged it.
+        if let Some(call) = self.model_call.take() {
+            call.log(&self.key, None, self.world.clock.now());
+        }
+        committed?;
         self.unbooked = None;
         if self.attempt() > attempt {
             if let Some(metrics) = self.world.telemetry.metrics() {
@@ -294,27 +303,4 @@ pub(super) fn cut(record: &ModelRecord, content: Vec<Block>, input: u64) -> Answ
         ..unmade.message
     };
     Answer { message, failure: None, reply: Reply::default() }
-}
-
-fn log_answer(answer: &Answer, key: &ConversationKey) {
-    let usage = answer.message.usage;
-    tracing::info!(
-        conversation.id = %key.conversation_id,
-        gen_ai.request.model = %answer.message.model,
-        gen_ai.usage.input_tokens = usage.input,
-        gen_ai.usage.output_tokens = usage.output,
-        "the model answered {}: {}",
-        key.conversation_id,
-        stop_name(answer.message.stop_reason),
-    );
-}
-
-fn stop_name(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::Stop => "done",
-        StopReason::Length => "cut by the output limit",
-        StopReason::ToolUse => "it calls tools",
-        StopReason::Error => "an error",
-        StopReason::Aborted => "stopped",
-    }
 }

@@ -15,6 +15,7 @@ use crate::store::{
 };
 use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
+use crate::turn::event_log::log_commit;
 use crate::turn::hold::Hold;
 use crate::turn::inbox::{Waiting, hand_over};
 use crate::turn::record::{self, EventsBody};
@@ -275,6 +276,10 @@ impl Hold<'_> {
         }
         self.death = None;
         self.etag = etag;
+        if let Some(call) = self.model_call.take() {
+            call.log(&self.key, Some(&draft.head), draft.now);
+        }
+        log_commit(&self.key, &draft);
         self.answer = draft.answer;
         self.kept = draft.kept;
         self.head = draft.head;

@@ -21,6 +21,7 @@ use crate::turn::admission::delete::{self, LostCall};
 use crate::turn::claiming::CLAIM;
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::delivery::{TurnError, store_error};
+use crate::turn::event_log::ModelCall;
 use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
 use crate::turn::{Isolation, World, record};
 
@@ -66,6 +67,8 @@ pub(super) struct Hold<'w> {
     pub(super) told: Option<Paying>,
     /// Why the prompt cannot go on, once that is known.
     pub(super) fault: Option<Fault>,
+    /// Has ended; logged with the commit that follows.
+    pub(super) model_call: Option<Box<ModelCall>>,
     /// When what the newest commit left owed falls due; absent: nothing is owed, or this delivery goes on with it.
     pub(super) nudge_at: Option<Timestamp>,
     /// What model calls cost that are made and not committed.
@@ -143,6 +146,7 @@ pub(super) async fn take_as<'w>(
         is_admitted: false,
         told: None,
         fault: None,
+        model_call: None,
         nudge_at: None,
         unbooked: None,
     };

@@ -44,6 +44,7 @@ fn settings(folder: &Path, storage: &str, port: u16) -> BTreeMap<String, String>
         values.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
     let added = [
         ("AzureWebJobsStorage", storage),
+        ("TURNWHEEL_MODEL", "scripted"),
         ("TURNWHEEL_SIGNING_KEYS", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="),
         ("WEBSITE_HOSTNAME", "localhost:7071"),
         ("FUNCTIONS_CUSTOMHANDLER_PORT", &port.to_string()),

@@ -106,7 +106,7 @@ async fn a_brake_holds_over_starts_and_lets_go_when_it_is_taken_out() {
     let since = view["since"].as_str().unwrap().to_owned();
     dev.kill();
     let dev = Dev::start(data, &[]);
-    let view = stands(&dev, "c", "Nothing is owed: the last prompt was completed").await;
+    let view = stands(&dev, "c", "No work is pending: the last prompt was completed").await;
     assert!(view["since"].as_str().unwrap() > since.as_str(), "{view}");
     let prompts = get(&dev, "/api/conversations/c/prompts").await;
     assert_eq!(prompts["items"][0]["state"], "completed", "{prompts}");

@@ -15,6 +15,7 @@ mod commands;
 mod compacting;
 mod conformance;
 mod edge;
+mod first_hour;
 mod fsyncs;
 mod host_contract;
 mod hosted;

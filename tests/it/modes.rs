@@ -53,7 +53,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// The agents `helper`, with these keys, and `mute`, which has no instructions.
+    /// The agents `helper`, with these keys, and `mute`, whose file has no instructions and is refused.
     async fn set(plays: Vec<Play>, keys: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let agents = folder.path().join("agents");
@@ -243,16 +243,24 @@ async fn a_prompt_without_input_adds_no_message_of_a_person() {
 }
 
 #[tokio::test]
-async fn what_the_service_would_refuse_costs_nothing_and_says_why() {
-    let stage = Stage::set(vec![says("never")], "").await;
-    let prompt = stage.ask("/api/prompts", &json!({"agent": "mute"})).await;
-    assert_eq!(prompt["state"], "failed");
-    assert_eq!(
-        prompt["error"]["message"],
-        "The request was not sent, because the service would refuse it: there is nothing to answer: the conversation has no \
-         message, and the agent no instructions."
-    );
-    assert_eq!(stage.model.requests(), Vec::<Value>::new());
+async fn broken_agent_file_makes_only_its_agent_unavailable() {
+    let stage = Stage::set(vec![says("Hello.")], "").await;
+    let problem = "agents/mute.agent.md:3: there are no instructions";
+    let agents = stage.service.get("/api/agents").await;
+    let named = |name: &str| {
+        let mut items = agents["items"].as_array().unwrap().iter();
+        items.find(|agent| agent["name"] == name).unwrap().clone()
+    };
+    assert_eq!(named("helper")["available"], true);
+    assert_eq!(named("mute")["available"], false);
+    assert!(named("mute")["problem"].as_str().unwrap().starts_with(problem), "{agents}");
+    let (status, refused) =
+        stage.service.post("/api/prompts", &json!({"agent": "mute", "input": "Hi"})).await;
+    assert_eq!(status, 503, "{refused}");
+    assert!(refused["detail"].as_str().unwrap().contains(problem), "{refused}");
+    let prompt = stage.ask("/api/prompts", &json!({"agent": "helper", "input": "Hi"})).await;
+    assert_eq!(prompt["state"], "completed", "{prompt}");
+    assert_eq!(stage.model.requests().len(), 1);
     stage.service.stop().await;
 }
 

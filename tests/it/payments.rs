@@ -98,7 +98,7 @@ async fn the_clerk_pays_once_however_often_a_call_is_delivered() {
         .map(|name| (name.to_owned(), tool(name)))
         .collect();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
-    let loaded = load(&folder, &tools, &app_settings, &client);
+    let loaded = load(&folder, "agents", &tools, &app_settings, &client);
     assert_eq!(loaded.mistakes, []);
     let clerk = loaded.catalog.find(Some("payments-clerk")).unwrap();
     let (send, list) = (clerk.tool("send_payment").unwrap(), clerk.tool("list_payments").unwrap());

@@ -110,7 +110,7 @@ async fn a_prompt_is_one_trace_at_every_collector_though_its_process_was_killed(
     }
     assert!(told.metrics.contains("gen_ai.client.operation.duration"), "{:?}", told.metrics);
     assert!(told.metrics.contains("turnwheel.turn.duration"), "{:?}", told.metrics);
-    let line = told.logs.iter().find(|(text, _)| text.starts_with("the model answered"));
+    let line = told.logs.iter().find(|(text, _)| text.starts_with("model call completed"));
     assert_eq!(line.unwrap().1, request.trace, "lines belong to the trace");
     check_insights(&told, &request.trace);
     check_silence(&told);

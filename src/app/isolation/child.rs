@@ -133,10 +133,11 @@ fn world(
         handler_port: 0,
         storage: Storage::Embedded,
         is_hosted: true,
+        is_dev: false,
         telemetry: telemetry.clone(),
     };
     let credentials = Credentials::default();
-    let (loaded, model) = service::agents_and_model(&app, settings, &options, &credentials)?;
+    let (_, loaded, model) = service::agents_and_model(&app, settings, &options, &credentials)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
     let herald = beginning.writes_notices.then(|| Arc::new(SentByParent) as Arc<dyn Herald>);

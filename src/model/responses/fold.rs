@@ -185,7 +185,8 @@ impl Fold {
             extra: Extra::new(),
         };
         let error = fault.as_ref().and_then(Fault::name);
-        Folded { message, fault, reply: Reply { error, ..self.reply } }
+        let status = fault.as_ref().and_then(|fault| fault.status);
+        Folded { message, fault, reply: Reply { status, error, ..self.reply } }
     }
 
     /// By `output_index`, for ids may change under way; without one, the item that was opened last.

@@ -18,6 +18,7 @@ use crate::turn::admission::idempotency::{Earlier, Idempotency, earlier};
 use crate::turn::admission::place::{Place, first_place, place};
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Answer, Owner, Refusal, held_key, import, input, nudge};
+use crate::turn::event_log::log_accepted;
 use crate::turn::views::load;
 use crate::turn::{World, record};
 
@@ -221,6 +222,7 @@ pub(super) async fn keep(
         let is_mine = matches!(&found, Earlier::Waiting(found) if **found == item);
         return Ok(Answer { is_replayed: !is_mine, ..replayed });
     }
+    log_accepted(key, &item, new_head.as_ref());
     world.probe.reached("admission.accepted").await;
     if item.starts_when_idle() {
         nudge(world, key, traceparent).await;

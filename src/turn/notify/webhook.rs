@@ -1,6 +1,6 @@
 //! Standard Webhooks 1.0: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,9 +128,11 @@ fn signatures(secrets: &[Vec<u8>], id: &str, timestamp: u64, body: &str) -> Stri
     each.collect::<Vec<_>>().join(" ")
 }
 
-/// Writes notices on the console: `dev` without a webhook shows its links this way.
+/// Prints approval requests: `dev` without a webhook shows them this way.
 pub struct Console {
     links: LinkMaker,
+    /// Of the API, without `/api`.
+    base_url: String,
     print: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -141,8 +143,8 @@ impl fmt::Debug for Console {
 }
 
 impl Console {
-    pub fn new(links: LinkMaker, print: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
-        Self { links, print }
+    pub fn new(links: LinkMaker, base_url: String, print: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
+        Self { links, base_url, print }
     }
 }
 
@@ -150,12 +152,45 @@ impl Console {
 impl Herald for Console {
     async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told {
         let body = body_of(key, notice, &self.links);
-        let approval = body.get("data").and_then(|data| data.get("approval"));
-        if let Some(url) = approval.and_then(|approval| approval.get("url")).and_then(Value::as_str)
-        {
-            (self.print)(&format!("\n  {}\n  Decide here: {url}\n", notice.text));
+        if let Some(approval) = body.get("data").and_then(|data| data.get("approval")) {
+            (self.print)(&self.approval(key, &notice.text, approval));
         }
         Told::Taken
+    }
+}
+
+impl Console {
+    /// What waits, the link if there is one, and the request that decides it.
+    fn approval(&self, key: &ConversationKey, title: &str, approval: &Value) -> String {
+        let member = |name: &str| approval.get(name).and_then(Value::as_str);
+        let list = |name: &str| -> Vec<&str> {
+            let items = approval.get(name).and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(Value::as_str).collect()
+        };
+        let mut text = format!("\n  {title}\n");
+        if let Some(url) = member("url") {
+            let _ = writeln!(text, "  Decide here: {url}");
+        }
+        let decisions = list("decisions");
+        let mut headers = "-H 'content-type: application/json'".to_owned();
+        for (name, value) in [("tenant", key.tenant.as_str()), ("user", key.user.as_str())] {
+            if value != "default" {
+                let _ = write!(headers, " -H 'turnwheel-{name}: {value}'");
+            }
+        }
+        if let Some(role) = list("approvers").iter().find_map(|one| one.strip_prefix("role:")) {
+            let _ = write!(headers, " -H 'turnwheel-roles: {role}'");
+        }
+        let _ = writeln!(
+            text,
+            "  Decide by request ({}):\n    curl -s '{}/api/conversations/{}/approvals/{}' {headers} -d '{{\"decision\":\"{}\"}}'",
+            decisions.join(", "),
+            self.base_url,
+            key.conversation_id,
+            member("id").unwrap_or_default(),
+            decisions.first().unwrap_or(&"approve"),
+        );
+        text
     }
 }
 
@@ -174,6 +209,32 @@ mod tests {
             r#"{"test": 2432232314}"#,
         );
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn console_shows_approval_that_only_the_owner_decides() {
+        let console = Console::new(
+            Arc::new(|_, _, _| Some("https://never".to_owned())),
+            "http://127.0.0.1:7071".to_owned(),
+            Arc::new(|_| {}),
+        );
+        let key = |user: &str| {
+            let id = crate::ids::ConversationId::new("c1");
+            crate::turn::admission::Owner {
+                tenant: crate::ids::TenantId::new("default"),
+                user: crate::ids::UserId::new(user),
+            }
+            .key(id.as_str())
+        };
+        let approval =
+            json!({"id": "rq_1", "decisions": ["approve", "reject"], "approvers": ["owner"]});
+        insta::assert_snapshot!(console.approval(&key("default"), "Restart web?", &approval), @r#"
+        Restart web?
+        Decide by request (approve, reject):
+          curl -s 'http://127.0.0.1:7071/api/conversations/c1/approvals/rq_1' -H 'content-type: application/json' -d '{"decision":"approve"}'
+        "#);
+        let text = console.approval(&key("ada"), "Restart web?", &approval);
+        assert!(text.contains("-H 'turnwheel-user: ada'"), "{text}");
     }
 
     #[test]

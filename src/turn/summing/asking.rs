@@ -19,6 +19,7 @@ use crate::model::tokens::count;
 use crate::model::{Answer, Failure, ModelRecord, ModelRequest};
 use crate::turn::answering::cut;
 use crate::turn::delivery::TurnError;
+use crate::turn::event_log::shortened;
 use crate::turn::hold::Hold;
 use crate::turn::spans::Asking;
 use crate::turn::summing::{Site, Unheard};
@@ -226,13 +227,27 @@ fn output_tokens(record: &ModelRecord, share: u64) -> u64 {
 }
 
 fn log(answer: &Answer, hold: &Hold<'_>) {
-    let usage = answer.message.usage;
+    let (id, message) = (&hold.key.conversation_id, &answer.message);
+    if message.stop_reason == StopReason::Error {
+        let error = message.error_message.as_deref().unwrap_or("no reason was given");
+        tracing::warn!(
+            conversation.id = %id,
+            agent = %hold.head.agent,
+            gen_ai.request.model = %message.model,
+            status = answer.reply.status,
+            error.type = answer.reply.error.as_deref(),
+            attempt = hold.attempt(),
+            error = shortened(error),
+            "compaction call failed"
+        );
+        return;
+    }
     tracing::info!(
-        conversation.id = %hold.key.conversation_id,
-        gen_ai.request.model = %answer.message.model,
-        gen_ai.usage.input_tokens = usage.input,
-        gen_ai.usage.output_tokens = usage.output,
-        "the model summed up {}",
-        hold.key.conversation_id,
+        conversation.id = %id,
+        agent = %hold.head.agent,
+        gen_ai.request.model = %message.model,
+        gen_ai.usage.input_tokens = message.usage.input,
+        gen_ai.usage.output_tokens = message.usage.output,
+        "compaction call completed"
     );
 }

@@ -12,7 +12,7 @@ use crate::clock::Clock as _;
 use crate::settings::brakes::{Brakes, parse};
 use crate::turn::admission::stop::{AbortRequest, abort};
 use crate::turn::delivery::{Handled, handle};
-use crate::turn::views::why::{WaitsFor, why};
+use crate::turn::views::why::{Service, WaitsFor, why};
 use crate::turn::{NoProbe, sweep};
 
 fn looks(results: usize, _said: &str) -> Vec<Value> {
@@ -56,7 +56,8 @@ async fn an_hour_of(on: &str, script: Script) -> Bench {
 }
 
 async fn waits_for(bench: &Bench) -> (WaitsFor, String) {
-    let view = why(&*bench.shared, &Bench::key(), bench.clock.now()).await.unwrap();
+    let view =
+        why(&*bench.shared, &Bench::key(), Service::Elsewhere, bench.clock.now()).await.unwrap();
     (view.waits_for, view.why)
 }
 

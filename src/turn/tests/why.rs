@@ -12,7 +12,7 @@ use crate::settings::rates::{Rate, RateLimits};
 use crate::turn::admission::decide::{Decider, Said, decide};
 use crate::turn::delivery::handle;
 use crate::turn::money::Money;
-use crate::turn::views::why::{WhyView, why};
+use crate::turn::views::why::{Service, WhyView, why};
 use crate::turn::{NoProbe, Probe, World};
 
 fn says_hello(_results: usize, _said: &str) -> Vec<Value> {
@@ -35,7 +35,7 @@ async fn stage(script: Script) -> (Bench, World) {
 }
 
 async fn seen(bench: &Bench) -> WhyView {
-    why(&*bench.shared, &Bench::key(), bench.clock.now()).await.unwrap()
+    why(&*bench.shared, &Bench::key(), Service::Elsewhere, bench.clock.now()).await.unwrap()
 }
 
 /// What it waits for, and whether somebody has it.

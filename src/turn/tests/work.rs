@@ -15,6 +15,7 @@ use crate::store::{ConversationStore as _, Document, HEAD_ID, Kind, Partition, W
 use crate::turn::NoProbe;
 use crate::turn::Nudge;
 use crate::turn::delivery::handle;
+use crate::turn::views::why::Service;
 use crate::turn::views::work::{WorkQuery, WorkReport, work};
 
 fn asks_or_answers(results: usize, said: &str) -> Vec<Value> {
@@ -25,7 +26,7 @@ fn asks_or_answers(results: usize, said: &str) -> Vec<Value> {
 }
 
 async fn listed(bench: &Bench, query: WorkQuery) -> WorkReport {
-    work(&*bench.shared, &query, bench.clock.now()).await.unwrap()
+    work(&*bench.shared, &query, Service::Elsewhere, bench.clock.now()).await.unwrap()
 }
 
 fn told(report: &WorkReport) -> Vec<String> {

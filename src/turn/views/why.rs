@@ -8,17 +8,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::agent::entry::Entry;
+use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::head::{Claim, Head, State};
 use crate::agent::inbox::InboxItem;
 use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::phase::Phase;
+use crate::agents::Agents;
 use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, WorkerId};
 use crate::store::{
     ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection, TAKE_OVER_AFTER, entry_id,
 };
 use crate::turn::admission::Refusal;
+use crate::turn::event_log::shortened;
 use crate::turn::record;
 use crate::turn::views::conversation::OwnerView;
 use crate::turn::views::load;
@@ -130,6 +132,12 @@ pub(crate) struct Facts {
     /// Where the store keeps claims apart from heads.
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
     pub(crate) now: Timestamp,
+    /// Why the last prompt failed, or the last try of the model call that is made once more.
+    pub(crate) last_error: Option<String>,
+    /// Why the agent can take no prompt.
+    pub(crate) agent_problem: Option<String>,
+    /// Whether no process works on this store, so that every lease is void.
+    pub(crate) is_unserved: bool,
 }
 
 impl Facts {
@@ -146,20 +154,41 @@ impl Facts {
 
     /// Whether its worker may still act: nobody else may.
     fn is_live(&self, claim: &ClaimView) -> bool {
-        self.now < claim.until.plus(TAKE_OVER_AFTER)
+        !self.is_unserved && self.now < claim.until.plus(TAKE_OVER_AFTER)
     }
 }
 
-/// Two reads and one query of one conversation.
+/// What is known beside the store.
+#[derive(Clone, Copy, Debug)]
+pub enum Service<'a> {
+    /// It runs somewhere.
+    Elsewhere,
+    /// It is this process, with these agents.
+    Here(&'a Agents),
+    /// It does not run.
+    Stopped,
+}
+
+/// Two reads and one query of one conversation; after a failure a few reads more.
 ///
 /// # Errors
 /// [`Refusal::NotFound`] and the store's.
 pub async fn why(
     store: &dyn ConversationStore,
     key: &ConversationKey,
+    service: Service<'_>,
     now: Timestamp,
 ) -> Result<WhyView, Refusal> {
-    Ok(told(&facts(store, key, now).await?))
+    let mut facts = facts(store, key, now).await?;
+    match service {
+        Service::Elsewhere => {}
+        Service::Here(agents) => {
+            let problem = agents.find(Some(&facts.head.agent)).err();
+            facts.agent_problem = problem.map(|problem| problem.to_string());
+        }
+        Service::Stopped => facts.is_unserved = true,
+    }
+    Ok(told(&facts))
 }
 
 async fn facts(
@@ -189,7 +218,51 @@ async fn facts(
         }
         Phase::Idle | Phase::Model { .. } | Phase::Summary { .. } | Phase::Deleted => Vec::new(),
     };
-    Ok(Facts { head, inbox, tools, holder, now })
+    let last_error = last_error(store, &partition, &head).await?;
+    Ok(Facts {
+        head,
+        inbox,
+        tools,
+        holder,
+        now,
+        last_error,
+        agent_problem: None,
+        is_unserved: false,
+    })
+}
+
+/// What a failed model call may be followed by before it is made once more.
+const ENTRIES_AFTER_FAILURE: u64 = 8;
+
+async fn last_error(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    head: &Head,
+) -> Result<Option<String>, Refusal> {
+    let newest = match &head.phase {
+        Phase::Idle => head.prompts.last().filter(|last| last.state == PromptState::Failed),
+        Phase::Model { attempt, .. } if *attempt > 1 => head.prompts.last(),
+        Phase::Model { .. } | Phase::Summary { .. } | Phase::Calls { .. } | Phase::Deleted => None,
+    };
+    let Some(span) = newest else { return Ok(None) };
+    let newest = span.to_seq.unwrap_or(head.seq);
+    for seq in (newest.saturating_sub(ENTRIES_AFTER_FAILURE)..=newest).rev() {
+        let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
+        let entry: Option<Entry> = stored.as_ref().map(load::read_body).transpose()?;
+        if let Some(error) = entry.as_ref().and_then(error_of) {
+            let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+            return Ok(Some(shortened(&error).trim_end_matches('.').to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+fn error_of(entry: &Entry) -> Option<&str> {
+    if let EntryBody::PromptEnd(end) = &entry.body {
+        return end.error.as_ref().map(|error| error.message.as_str());
+    }
+    let message = entry.body.message().and_then(Message::as_assistant)?;
+    message.error_message.as_deref()
 }
 
 /// Of an answer's calls.

@@ -12,7 +12,7 @@ use crate::ids::{ConversationKey, TenantId};
 use crate::store::{ConversationStore, Kind, Owed, Partition, StoreError};
 use crate::turn::admission::Refusal;
 use crate::turn::schedules;
-use crate::turn::views::why::{WaitsFor, WhyView, why};
+use crate::turn::views::why::{Service, WaitsFor, WhyView, why};
 
 /// Conversations that are listed at most.
 pub const WORK_MAX: usize = 1_000;
@@ -61,13 +61,14 @@ struct Found {
 pub async fn work(
     store: &dyn ConversationStore,
     query: &WorkQuery,
+    service: Service<'_>,
     now: Timestamp,
 ) -> Result<WorkReport, Refusal> {
     let found = found(store, query, now).await?;
     let mut owed: Vec<(ConversationKey, Timestamp)> = found.conversations.into_iter().collect();
     owed.sort_by(|(one, since), (other, later)| (since, one).cmp(&(later, other)));
     let looks = stream::iter(owed).map(|(key, _)| async move {
-        match why(store, &key, now).await {
+        match why(store, &key, service, now).await {
             Ok(view) => Ok(Seen::Told(Box::new(view))),
             // One that nobody can read must not hide the others.
             Err(Refusal::Corrupt(_)) => Ok(Seen::Unreadable(key.to_string())),

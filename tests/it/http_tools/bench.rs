@@ -39,7 +39,7 @@ pub(crate) fn tool_of(spec: &str, url: &str, client: &HttpClient) -> Arc<dyn Run
         "KEY" => Some("kee-p-this-secret".to_owned()),
         _ => None,
     };
-    let loaded = load(folder.path(), &ToolSet::new(), &app_settings, client);
+    let loaded = load(folder.path(), "agents", &ToolSet::new(), &app_settings, client);
     assert_eq!(loaded.mistakes, []);
     Arc::clone(&loaded.catalog.find(None).unwrap().tools[0])
 }

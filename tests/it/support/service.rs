@@ -51,6 +51,7 @@ impl Service {
             handler_port: 0,
             storage: Storage::Embedded,
             is_hosted: false,
+            is_dev: false,
             telemetry: Telemetry::default(),
         };
         Box::pin(app.start(settings, options)).await

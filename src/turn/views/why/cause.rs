@@ -286,6 +286,7 @@ impl Cause<'_> {
         match self {
             Self::Held { since, .. } => *since,
             Self::Nudge(step) => step.since(facts),
+            Self::TakeOver { .. } if facts.is_unserved => facts.head.updated_at,
             Self::TakeOver { stopped, .. } => *stopped,
             Self::Asked { request, .. } => request.requested_at,
             Self::Paused(brake) => brake.since,

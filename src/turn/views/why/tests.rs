@@ -28,7 +28,16 @@ fn head(members: Value) -> Head {
 /// A minute later.
 fn facts(members: Value) -> Facts {
     let tools = vec!["look".to_owned(), "pay".to_owned()];
-    Facts { head: head(members), inbox: Vec::new(), tools, holder: None, now: Timestamp(at(60)) }
+    Facts {
+        head: head(members),
+        inbox: Vec::new(),
+        tools,
+        holder: None,
+        now: Timestamp(at(60)),
+        last_error: None,
+        agent_problem: None,
+        is_unserved: false,
+    }
 }
 
 fn with(mut facts: Facts, accepted: u64, body: Value) -> Facts {
@@ -180,8 +189,8 @@ fn every_way_to_stand_still_has_a_sentence_of_its_own() {
         let _ = writeln!(text, "{}: {}", waits_for.as_str().unwrap(), view.why);
     }
     insta::assert_snapshot!(text, @r"
-    nothing: Nothing is owed: nothing was asked since it began at 2027-01-15T08:00:00.000Z.
-    nothing: Nothing is owed: the last prompt was completed at 2027-01-15T08:00:00.000Z.
+    nothing: No work is pending: it has had no prompt since it began at 2027-01-15T08:00:00.000Z.
+    nothing: No work is pending: the last prompt was completed at 2027-01-15T08:00:00.000Z.
     next_prompt: Nothing runs; 1 input has been held for the next prompt since 2027-01-15T08:00:30.000Z.
     nudge: 2 inputs have been accepted since 2027-01-15T08:00:30.000Z: no worker has come yet.
     nudge: 1 input has been accepted since 2027-01-15T08:00:30.000Z: no worker has come yet. That is overdue.
@@ -192,8 +201,8 @@ fn every_way_to_stand_still_has_a_sentence_of_its_own() {
     model: A worker has been asking the model since 2027-01-15T08:00:00.000Z.
     model: A worker has been asking the model since 2027-01-15T08:00:00.000Z.
     take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the model's answer is owed, another one has to take over. That is overdue.
-    retry: The model's answer failed at 2027-01-15T08:00:00.000Z; try 2 is made at 2027-01-15T08:01:04.000Z.
-    retry: The summary failed at 2027-01-15T08:00:00.000Z; try 3 is made at 2027-01-15T08:01:04.000Z.
+    retry: The model call failed at 2027-01-15T08:00:00.000Z; attempt 2 is due at 2027-01-15T08:01:04.000Z.
+    retry: The summary failed at 2027-01-15T08:00:00.000Z; attempt 3 is due at 2027-01-15T08:01:04.000Z.
     nudge: A summary of the conversation has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
     summary: A worker has been summing the conversation up since 2027-01-15T08:00:00.000Z.
     back_off: The worker process died 3 times while it ran this step: the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
@@ -247,6 +256,51 @@ fn what_unblocks_it_is_said_with_the_request_to_make() {
     for facts in all() {
         assert!(!told(&facts).unblock.is_empty(), "{facts:?}");
     }
+}
+
+#[test]
+fn why_names_the_cause_of_a_failure() {
+    let error = Some("HTTP 401: wrong key".to_owned());
+    let retried = json!({"owed": "model", "attempt": 2, "notBefore": at(64)});
+    let retried = Facts { last_error: error.clone(), ..running(retried, json!({})) };
+    assert_eq!(
+        told(&retried).why,
+        "The model call failed at 2027-01-15T08:00:00.000Z: HTTP 401: wrong key; attempt 2 is due at 2027-01-15T08:01:04.000Z."
+    );
+    let failed = json!({"prompts": [{"id": "pr_1", "state": "failed", "fromSeq": 1, "toSeq": 8}]});
+    let failed = Facts { last_error: error, ..facts(failed) };
+    assert_eq!(
+        told(&failed).why,
+        "No work is pending: the last prompt failed at 2027-01-15T08:00:00.000Z: HTTP 401: wrong key."
+    );
+}
+
+#[test]
+fn why_suggests_no_prompt_to_an_unavailable_agent() {
+    let problem = Some("there is no agent `clerk`; there are: none".to_owned());
+    let view = told(&Facts { agent_problem: problem, ..facts(json!({})) });
+    assert_eq!(
+        view.unblock,
+        [
+            "put right that there is no agent `clerk`; there are: none; until then every prompt fails"
+        ]
+    );
+}
+
+#[test]
+fn why_knows_that_a_worker_is_gone_when_no_service_runs() {
+    let busy = running(calls(started(), ready()), claim(100));
+    assert!(told(&busy).why.starts_with("A worker has been running `look` since"));
+    let view = told(&Facts { is_unserved: true, ..busy });
+    assert_eq!(view.waits_for, WaitsFor::TakeOver);
+    assert_eq!(
+        view.why,
+        "Its worker's process is gone, and no service runs on this data folder: the result of `look` is pending since 2027-01-15T08:00:00.000Z."
+    );
+    assert_eq!(
+        view.unblock[0],
+        "start `turnwheel dev` with this data folder: it continues by itself"
+    );
 }
 
 #[test]

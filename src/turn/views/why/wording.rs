@@ -16,10 +16,14 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
     let since = cause.since(facts);
     let text = match cause {
         Cause::Nothing { last: None } => {
-            format!("Nothing is owed: nothing was asked since it began at {since}.")
+            format!("No work is pending: it has had no prompt since it began at {since}.")
         }
         Cause::Nothing { last: Some(state) } => {
-            format!("Nothing is owed: the last prompt {} at {since}.", end(*state))
+            format!(
+                "No work is pending: the last prompt {} at {since}{}.",
+                end(*state),
+                because(facts)
+            )
         }
         Cause::Held { inputs, .. } => {
             format!(
@@ -34,13 +38,17 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             deaths(&facts.head)
         ),
         Cause::Busy { step, .. } => format!("A worker {} since {since}.", doing(step)),
+        Cause::TakeOver { step, .. } if facts.is_unserved => format!(
+            "Its worker's process is gone, and no service runs on this data folder: {} is pending since {since}.",
+            pending(step)
+        ),
         Cause::TakeOver { step, stopped } => format!(
             "The worker that had it stopped in the middle and held it until {stopped}: {}, another one has to take over.",
             undone(step)
         ),
         Cause::Retry { attempt, at, is_summary } => {
-            let what = if *is_summary { "The summary" } else { "The model's answer" };
-            format!("{what} failed at {since}; try {attempt} is made at {at}.")
+            let what = if *is_summary { "The summary" } else { "The model call" };
+            format!("{what} failed at {since}{}; attempt {attempt} is due at {at}.", because(facts))
         }
         Cause::Suspect { step, at } => format!(
             "{}: {}; it is retried in isolation at {at}.",
@@ -87,7 +95,10 @@ pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
     let abort = format!("POST /api/conversations/{id}/abort ends the prompt");
     let mut ways = match cause {
         Cause::Nothing { .. } | Cause::Held { .. } => {
-            return vec![format!("POST /api/conversations/{id}/prompts begins the next prompt")];
+            return vec![match &facts.agent_problem {
+                Some(problem) => format!("put right that {problem}; until then every prompt fails"),
+                None => format!("POST /api/conversations/{id}/prompts begins the next prompt"),
+            }];
         }
         Cause::Nudge(_) | Cause::TakeOver { .. } => {
             let mut ways =
@@ -128,6 +139,12 @@ pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
         }
         Cause::Callback => vec!["the answer comes".to_owned(), abort.clone()],
     };
+    if facts.is_unserved && !cause.waits_for().is_person() {
+        ways.insert(
+            0,
+            "start `turnwheel dev` with this data folder: it continues by itself".to_owned(),
+        );
+    }
     // Without a prompt there is nothing to stop.
     if facts.head.prompt.is_none() {
         ways.retain(|way| *way != abort);
@@ -215,6 +232,11 @@ fn end(state: PromptState) -> &'static str {
     }
 }
 
+/// The error, after "failed at …".
+fn because(facts: &Facts) -> String {
+    facts.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
+}
+
 fn counted(count: usize, one: &str, many: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
 }
@@ -255,14 +277,18 @@ fn doing(step: &Step) -> String {
     }
 }
 
-/// What was not done.
 fn undone(step: &Step) -> String {
+    format!("{} is owed", pending(step))
+}
+
+/// What a worker had to do.
+fn pending(step: &Step) -> String {
     match step {
-        Step::Answer { .. } => "the model's answer is owed".to_owned(),
-        Step::Calls(tools) => format!("the result of {} is owed", listed(tools)),
-        Step::Summary => "a summary is owed".to_owned(),
+        Step::Answer { .. } => "the model's answer".to_owned(),
+        Step::Calls(tools) => format!("the result of {}", listed(tools)),
+        Step::Summary => "a summary".to_owned(),
         Step::TakeIn { .. } | Step::Stop { .. } | Step::GoOn { .. } | Step::Rest => {
-            "what came last is owed a look".to_owned()
+            "the newest input".to_owned()
         }
     }
 }

@@ -1,0 +1,137 @@
+//! What `dev` prints when it has started: where it is, which model answers, and a request to try with this app's agents.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use crate::agent::settings::MODEL;
+use crate::agents::{Agent, Catalog};
+use crate::model::Model;
+use crate::model::scripted::example_input;
+use crate::settings::Settings;
+use crate::settings::model::Provider;
+
+/// Agents of the examples: the user's own ones come first.
+const EXAMPLES: [&str; 2] = ["payments-clerk", "assistant"];
+
+/// Where the model comes from; the settings are gone when the service has started.
+pub(super) struct ModelSource {
+    is_scripted: bool,
+    text: String,
+}
+
+impl ModelSource {
+    pub(super) fn of(settings: &Settings) -> Self {
+        match &settings.model.provider {
+            Provider::Unset => Self {
+                is_scripted: true,
+                text: "fake model (scripted): no key, no network. For a real one set AZURE_OPENAI_ENDPOINT,\n          TURNWHEEL_MODEL, and AZURE_OPENAI_API_KEY or `az login`".to_owned(),
+            },
+            Provider::Scripted => Self {
+                is_scripted: true,
+                text: "fake model (scripted), which TURNWHEEL_MODEL chooses".to_owned(),
+            },
+            Provider::Azure(azure) => Self { is_scripted: false, text: azure.to_string() },
+        }
+    }
+}
+
+/// What the banner is made of.
+pub(super) struct Banner<'a> {
+    pub(super) address: SocketAddr,
+    pub(super) catalog: &'a Catalog,
+    pub(super) model: &'a dyn Model,
+    pub(super) source: &'a ModelSource,
+    /// The folder of agent files, as the user names it.
+    pub(super) agents_dir: &'a str,
+}
+
+impl Banner<'_> {
+    pub(super) fn text(&self) -> String {
+        let Self { address, agents_dir, .. } = self;
+        let mut text = format!(
+            "\n  Turnwheel is at http://{address}\n\n  agents: {}\n  model:  {}\n",
+            self.agents(),
+            self.models()
+        );
+        let agent = self.first();
+        if self.catalog.agents.is_empty() && self.catalog.broken.is_empty() {
+            let _ = write!(
+                text,
+                "\n  Add an agent; it takes effect at once:\n\n    mkdir -p {dir} && echo 'You are a helpful assistant.' > {dir}/assistant.agent.md\n",
+                dir = quoted(agents_dir)
+            );
+        }
+        if agent.is_some() || self.catalog.broken.is_empty() {
+            text += &self.example(agent);
+        }
+        let _ = write!(
+            text,
+            "\n  API: http://{address}/api/openapi.json\n  Changed agent files take effect at once; changed settings need a restart. Ctrl-C stops; nothing is lost.\n"
+        );
+        text
+    }
+
+    fn agents(&self) -> String {
+        let Catalog { agents, broken, .. } = self.catalog;
+        let mut names: Vec<String> = agents
+            .values()
+            .map(|agent| match &agent.settings.model {
+                Some(model) if !self.source.is_scripted => format!("{} ({model})", agent.name),
+                Some(_) | None => agent.name.clone(),
+            })
+            .collect();
+        let unavailable = broken.keys().filter(|name| !agents.contains_key(*name));
+        names.extend(unavailable.map(|name| format!("{name} (unavailable: see above)")));
+        if names.is_empty() { format!("none in {}", self.agents_dir) } else { names.join(", ") }
+    }
+
+    fn models(&self) -> String {
+        match self.model.record(MODEL) {
+            Ok(record) if !self.source.is_scripted => {
+                format!("{} at {}", record.id, self.source.text)
+            }
+            Ok(_) | Err(_) => self.source.text.clone(),
+        }
+    }
+
+    /// The agent to try: the user's own before the examples.
+    fn first(&self) -> Option<&Agent> {
+        let is_usable = |agent: &&Agent| {
+            self.model.record(agent.settings.model.as_deref().unwrap_or(MODEL)).is_ok()
+        };
+        let agents = || self.catalog.agents.values().map(|agent| &**agent).filter(is_usable);
+        let own = agents().find(|agent| !EXAMPLES.contains(&agent.name.as_str()));
+        own.or_else(|| EXAMPLES.iter().find_map(|name| agents().find(|agent| agent.name == *name)))
+    }
+
+    fn example(&self, agent: Option<&Agent>) -> String {
+        let name = agent.map_or("assistant", |agent| agent.name.as_str());
+        let body = serde_json::json!({"agent": name, "input": self.input(agent)});
+        let url = format!("http://{}/api", self.address);
+        format!(
+            "\n  Try it:\n\n    curl -s '{url}/prompts?wait=20' -H 'content-type: application/json' \\\n      -d {}\n\n  Go on: POST {url}/conversations/ID/prompts with the response's `conversationId` as ID\n",
+            quoted(&body.to_string()),
+        )
+    }
+
+    /// Words that make the fake model use the agent's first tool; a real model needs none.
+    fn input(&self, agent: Option<&Agent>) -> String {
+        let tools = agent.map(|agent| agent.tools.as_slice()).unwrap_or_default();
+        if tools.iter().any(|tool| tool.definition().name == "send_payment") {
+            return "Pay 40 to Ada".to_owned();
+        }
+        match tools.first().filter(|_| self.source.is_scripted) {
+            Some(tool) => example_input(&tool.definition().name, &tool.definition().parameters),
+            None => "What can you do?".to_owned(),
+        }
+    }
+}
+
+/// One word of a POSIX shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

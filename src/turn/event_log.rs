@@ -1,0 +1,191 @@
+//! One log line for each event that an operator looks for. Facts are fields; prompts, responses and tool data never are.
+
+use crate::agent::draft::Draft;
+use crate::agent::entry::{Entry, EntryBody, PromptEnd, PromptState};
+use crate::agent::head::Head;
+use crate::agent::inbox::{InboxBody, InboxItem, PromptInput};
+use crate::agent::message::StopReason;
+use crate::agent::phase::Phase;
+use crate::clock::Timestamp;
+use crate::ids::{ConversationKey, PromptId};
+use crate::model::{Answer, Failure};
+
+/// Characters of a provider's text that a line shows.
+const ERROR_MAX: usize = 300;
+
+/// `head`: of the conversation that begins with this input.
+#[expect(clippy::wildcard_enum_match_arm, reason = "only prompts are logged")]
+pub(super) fn log_accepted(key: &ConversationKey, item: &InboxItem, head: Option<&Head>) {
+    let (mode, prompt) = match &item.body {
+        InboxBody::Prompt(prompt) => ("prompt", prompt),
+        InboxBody::Steer(prompt) => ("steer", prompt),
+        InboxBody::FollowUp(prompt) => ("followUp", prompt),
+        _ => return,
+    };
+    let PromptInput { prompt_id, source, .. } = prompt;
+    tracing::info!(
+        conversation.id = %key.conversation_id,
+        agent = head.map(|head| head.agent.as_str()),
+        prompt.id = %prompt_id,
+        mode,
+        source = source.name(),
+        "prompt accepted"
+    );
+}
+
+/// What a commit has made true.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most kinds of entry are no news to an operator"
+)]
+pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
+    let id = &key.conversation_id;
+    for entry in &draft.entries {
+        match &entry.body {
+            EntryBody::Request(asked) => {
+                let request = &asked.request;
+                tracing::info!(
+                    conversation.id = %id,
+                    approval.id = %request.id,
+                    tool.name = request.tool.as_deref(),
+                    approvers = %request.approvers.join(","),
+                    expires_at = request.expires_at.map(tracing::field::display),
+                    "approval requested"
+                );
+            }
+            EntryBody::Decision(decided) => {
+                let decision = &decided.decision;
+                tracing::info!(
+                    conversation.id = %id,
+                    approval.id = %decision.request_id,
+                    decision = decision.verdict.name(),
+                    decided_by = %decision.decided_by,
+                    "approval decided"
+                );
+            }
+            EntryBody::PromptEnd(end) => log_end(key, draft, (entry, end)),
+            _ => {}
+        }
+    }
+}
+
+fn log_end(key: &ConversationKey, draft: &Draft, (entry, end): (&Entry, &PromptEnd)) {
+    let (id, agent) = (&key.conversation_id, &draft.head.agent);
+    let prompt = entry.base.prompt_id.as_ref().map_or("", PromptId::as_str);
+    let stop_reason = end.stop_reason.name();
+    match (&end.error, end.state) {
+        (Some(error), _) => tracing::warn!(
+            conversation.id = %id,
+            agent = %agent,
+            prompt.id = prompt,
+            error.type = %error.kind,
+            error = shortened(&error.message),
+            "prompt failed"
+        ),
+        (None, PromptState::Failed) => tracing::warn!(
+            conversation.id = %id, agent = %agent, prompt.id = prompt, stop_reason, "prompt failed"
+        ),
+        (None, PromptState::Aborted) => tracing::info!(
+            conversation.id = %id, agent = %agent, prompt.id = prompt, stop_reason, "prompt aborted"
+        ),
+        (None, PromptState::Completed | PromptState::Running | PromptState::WaitingForApproval) => {
+            tracing::info!(
+                conversation.id = %id, agent = %agent, prompt.id = prompt, stop_reason, "prompt completed"
+            );
+        }
+    }
+}
+
+/// A model call that has ended, before its commit.
+#[derive(Debug)]
+pub(super) struct ModelCall {
+    agent: String,
+    model: String,
+    /// From 1.
+    attempt: u32,
+    attempts_max: u32,
+    stop_reason: StopReason,
+    input_tokens: u64,
+    output_tokens: u64,
+    status: Option<u16>,
+    error_type: Option<String>,
+    error: String,
+    is_too_large: bool,
+}
+
+impl ModelCall {
+    /// `attempt` and `attempts_max`: of the same response.
+    pub(super) fn new(agent: &str, answer: &Answer, (attempt, attempts_max): (u32, u32)) -> Self {
+        let message = &answer.message;
+        let error = message.error_message.as_deref().unwrap_or("no reason was given");
+        Self {
+            agent: agent.to_owned(),
+            model: message.model.clone(),
+            attempt,
+            attempts_max,
+            stop_reason: message.stop_reason,
+            input_tokens: message.usage.input,
+            output_tokens: message.usage.output,
+            status: answer.reply.status,
+            error_type: answer.reply.error.clone(),
+            error: shortened(error).to_owned(),
+            is_too_large: answer.failure == Some(Failure::Overflow),
+        }
+    }
+
+    /// `head`: as the commit leaves it; absent when that failed too.
+    pub(super) fn log(&self, key: &ConversationKey, head: Option<&Head>, now: Timestamp) {
+        if self.stop_reason == StopReason::Error {
+            return self.log_failure(key, head, now);
+        }
+        tracing::info!(
+            conversation.id = %key.conversation_id,
+            agent = %self.agent,
+            gen_ai.request.model = %self.model,
+            gen_ai.usage.input_tokens = self.input_tokens,
+            gen_ai.usage.output_tokens = self.output_tokens,
+            stop_reason = stop_name(self.stop_reason),
+            "{}",
+            if self.stop_reason == StopReason::Aborted { "model call aborted" } else { "model call completed" },
+        );
+    }
+
+    fn log_failure(&self, key: &ConversationKey, head: Option<&Head>, now: Timestamp) {
+        let (next, retry_in) = match head.map(|head| &head.phase) {
+            Some(Phase::Model { attempt, not_before }) if *attempt > self.attempt => {
+                let wait = not_before.map(|at| now.until(at)).unwrap_or_default();
+                ("retry", Some(wait))
+            }
+            Some(Phase::Summary { .. }) if self.is_too_large => ("compaction", None),
+            Some(_) => ("prompt fails", None),
+            None => ("unknown: the commit failed", None),
+        };
+        tracing::warn!(
+            conversation.id = %key.conversation_id,
+            agent = %self.agent,
+            gen_ai.request.model = %self.model,
+            status = self.status,
+            error.type = self.error_type.as_deref(),
+            attempt = %format_args!("{}/{}", self.attempt, self.attempts_max),
+            retry_in = retry_in.map(tracing::field::debug),
+            next,
+            error = %self.error,
+            "model call failed"
+        );
+    }
+}
+
+fn stop_name(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Stop => "stop",
+        StopReason::Length => "length",
+        StopReason::ToolUse => "tool_use",
+        StopReason::Error => "error",
+        StopReason::Aborted => "aborted",
+    }
+}
+
+pub(in crate::turn) fn shortened(text: &str) -> &str {
+    let end = text.char_indices().nth(ERROR_MAX).map_or(text.len(), |(end, _)| end);
+    text.get(..end).unwrap_or(text)
+}
