@@ -33,7 +33,9 @@ use crate::extensions::Extension;
 use crate::tools::RunTool;
 use crate::tools::code::{Services, Tool, code_tool_with};
 
-pub use agent::{Agent, AgentBuilder, AgentError, AgentEvent, AgentState, Subscription};
+pub use agent::{
+    Agent, AgentBuilder, AgentError, AgentEvent, AgentEvents, AgentState, EventStream, Subscription,
+};
 pub use ports::Storage;
 pub use service::{Running, ServiceOptions, StartError};
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use crate::agent::compaction::Reason;
 use crate::agent::entry::Entry;
@@ -17,6 +18,7 @@ use crate::tools::code::text_with_causes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     TransformContext,
+    OnPayload,
     BeforeToolCall,
     BeforeCompaction,
     AfterCompaction,
@@ -27,6 +29,7 @@ impl Hook {
     pub fn name(self) -> &'static str {
         match self {
             Self::TransformContext => "transform_context",
+            Self::OnPayload => "on_payload",
             Self::BeforeToolCall => "before_tool_call",
             Self::BeforeCompaction => "before_compaction",
             Self::AfterCompaction => "after_compaction",
@@ -119,6 +122,12 @@ pub trait Extension: Send + Sync + fmt::Debug {
         messages: Vec<Cow<'a, Message>>,
     ) -> Result<Vec<Cow<'a, Message>>, HookError> {
         Ok(messages)
+    }
+
+    /// Changes the body of every model request just before it is sent, also of a compaction's. A failure fails the model
+    /// call unsent.
+    async fn on_payload(&self, payload: Value) -> Result<Value, HookError> {
+        Ok(payload)
     }
 
     /// Runs before a call starts; the first block wins and later extensions do not run. A failure blocks the call.

@@ -25,13 +25,32 @@ pub struct ModelRecord {
     pub name: String,
     pub api: String,
     pub provider: String,
+    /// Where it answers; empty: nowhere, it is in this process.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub base_url: String,
     pub reasoning: bool,
     /// Whether images may be sent.
+    #[serde(rename = "input", with = "input_kinds")]
     pub images: bool,
     pub cost: Prices,
     pub context_window: u64,
     pub max_tokens: u64,
     pub deployment_name: String,
+}
+
+/// As the sources have it (TY-15): `["text", "image"]`, or `["text"]`.
+mod input_kinds {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    pub(super) fn serialize<S: Serializer>(images: &bool, to: S) -> Result<S::Ok, S::Error> {
+        let kinds: &[&str] = if *images { &["text", "image"] } else { &["text"] };
+        kinds.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+        Ok(Vec::<String>::deserialize(from)?.iter().any(|kind| kind == "image"))
+    }
 }
 
 /// The service refuses fewer.
@@ -98,6 +117,16 @@ pub struct ModelRequest<'a> {
     /// Groups calls for the provider's prompt cache.
     pub session_id: &'a str,
     pub traceparent: Option<&'a str>,
+    /// Sees the request's body before it is sent; `None`: nobody does.
+    pub payload: Option<&'a dyn PayloadHook>,
+}
+
+/// Changes the body of a request just before it is sent (AZ-23).
+#[async_trait]
+pub trait PayloadHook: Send + Sync + fmt::Debug {
+    /// # Errors
+    /// Why the request must not be sent: a sentence.
+    async fn on_payload(&self, payload: Value) -> Result<Value, String>;
 }
 
 /// What the caller does differently about a failed call.
@@ -146,4 +175,37 @@ pub trait Model: Send + Sync + fmt::Debug {
     /// # Errors
     /// No such model is configured: the sentence that says what to set.
     fn record(&self, model: &str) -> Result<ModelRecord, String>;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::catalogue::Catalogue;
+
+    #[test]
+    fn model_record_has_the_members_of_the_sources() {
+        let record = ModelRecord {
+            base_url: "https://r.openai.azure.com/openai/v1".to_owned(),
+            ..Catalogue::default().record("o3-mini", "mine")
+        };
+        let json = serde_json::to_value(&record).unwrap();
+        assert_eq!(json["input"], json!(["text"]));
+        assert_eq!(json["baseUrl"], "https://r.openai.azure.com/openai/v1");
+        for name in [
+            "id",
+            "name",
+            "api",
+            "provider",
+            "reasoning",
+            "cost",
+            "contextWindow",
+            "maxTokens",
+            "deploymentName",
+        ] {
+            assert!(!json[name].is_null(), "{name}");
+        }
+        assert_eq!(serde_json::from_value::<ModelRecord>(json).unwrap(), record);
+    }
 }

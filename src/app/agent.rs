@@ -8,6 +8,7 @@ mod moving;
 mod setters;
 mod setup;
 mod state;
+mod stream;
 mod subscription;
 
 #[cfg(test)]
@@ -39,6 +40,7 @@ use crate::turn::views::{conversation, load, prompts};
 pub use builder::AgentBuilder;
 pub use event::AgentEvent;
 pub use state::AgentState;
+pub use stream::{AgentEvents, EventStream};
 pub use subscription::Subscription;
 
 use activity::{Activity, Claim};
@@ -280,6 +282,33 @@ impl Agent {
         let number = listeners.last().map_or(0, |(number, _)| number + 1);
         listeners.push((number, Arc::new(listener)));
         Subscription { inner: Arc::clone(&self.inner), number }
+    }
+
+    /// Events from now on as a stream, until the run that they belong to ends; its result are that run's new messages.
+    ///
+    /// ```
+    /// # use turnwheel::model::scripted::ScriptedModel;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), turnwheel::app::AgentError> {
+    /// # let agent = turnwheel::Agent::builder().models(std::sync::Arc::new(ScriptedModel)).start().await?;
+    /// let mut events = agent.events();
+    /// let (prompt, count) = tokio::join!(agent.prompt("Hello!"), async {
+    ///     let mut count = 0;
+    ///     while let Some(_event) = events.next().await {
+    ///         count += 1;
+    ///     }
+    ///     count
+    /// });
+    /// assert!(prompt.is_ok() && count > 4);
+    /// assert_eq!(events.result().await.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn events(&self) -> AgentEvents {
+        let stream = EventStream::new(stream::messages_at_end);
+        let pushed = stream.clone();
+        let subscription = self.subscribe(move |event| pushed.push(event.clone()));
+        AgentEvents { stream, _subscription: subscription }
     }
 
     /// As of the events that subscribers have been told.

@@ -111,6 +111,7 @@ async fn ask(
         response_schema: None,
         session_id: "doctor",
         traceparent: None,
+        payload: None,
     };
     model.answer(request, &Deaf).await
 }

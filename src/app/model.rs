@@ -9,7 +9,7 @@ use crate::azure::credential::Credentials;
 use crate::azure::vault::VaultSecret;
 use crate::model::Model;
 use crate::model::responses::client::AzureResponses;
-use crate::model::responses::config::{ResponsesConfig, Secret};
+use crate::model::responses::config::{CacheRetention, ResponsesConfig, Secret};
 use crate::model::scripted::ScriptedModel;
 use crate::settings::Settings;
 use crate::settings::model::{AzureOpenAi, Provider};
@@ -87,6 +87,27 @@ fn config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig {
         normal_model: settings.model.normal.clone(),
         high_model: settings.model.high.clone(),
         prices: settings.model.prices.clone(),
+        headers: azure.headers.as_ref().map(|headers| Secret::new(headers.reveal().clone())),
+        cache_retention: match azure.cache_retention.as_deref() {
+            Some("none") => CacheRetention::None,
+            Some("long") => CacheRetention::Long,
+            _ => CacheRetention::Short,
+        },
         idle_timeout: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_address_has_the_sentence_of_the_model_client() {
+        let settings = Settings::read(|_| None).unwrap();
+        let missing = settings.missing_to_serve();
+        let shown: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let client = AzureResponses::new(&ResponsesConfig::default(), None).unwrap_err();
+        assert!(shown.iter().any(|text| text.contains(&client[0])), "{shown:?} {client:?}");
+        assert_eq!(client.len(), 2, "address and key: {client:?}");
     }
 }

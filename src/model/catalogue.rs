@@ -143,6 +143,7 @@ impl Catalogue {
             name: model.to_owned(),
             api: super::responses::API.to_owned(),
             provider: super::responses::PROVIDER.to_owned(),
+            base_url: String::new(),
             reasoning: row.map_or_else(|| names_reasoning(model), |row| row.1),
             images: row.map_or_else(|| names_images(model), |row| row.2),
             cost: row.map(base_prices).unwrap_or_default(),

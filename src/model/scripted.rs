@@ -78,6 +78,7 @@ impl Model for ScriptedModel {
             name: "Scripted model".to_owned(),
             api: NAME.to_owned(),
             provider: NAME.to_owned(),
+            base_url: String::new(),
             reasoning: true,
             images: true,
             cost: Prices::default(),

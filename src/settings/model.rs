@@ -10,6 +10,9 @@ use super::secret::Secret;
 /// What is missing when no Azure resource is named.
 const NO_RESOURCE: &str = "AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME, or TURNWHEEL_MODEL=scripted for the demo model";
 
+/// The source's sentence (AZ-03); the model's client has it too.
+const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, azureResourceName, or model.baseUrl.";
+
 const KEY: &str = "AZURE_OPENAI_API_KEY";
 const KEY_URL: &str = "AZURE_OPENAI_API_KEY_SECRET_URL";
 
@@ -47,6 +50,10 @@ pub struct AzureOpenAi {
     pub api_version: Option<String>,
     pub deployment_name_map: Option<String>,
     pub scope: Option<String>,
+    /// `name=value,…`, as it was written.
+    pub headers: Option<Secret<String>>,
+    /// `none`, `short` or `long`.
+    pub cache_retention: Option<String>,
 }
 
 impl AzureOpenAi {
@@ -125,7 +132,8 @@ impl ModelSettings {
     pub(super) fn missing(&self) -> Option<Mistake> {
         match self.provider {
             Provider::Unset => {
-                Some(Mistake::of("AZURE_OPENAI_BASE_URL", format!("is not set: set {NO_RESOURCE}")))
+                let text = format!("is not set. {NO_URL} Here: set {NO_RESOURCE}");
+                Some(Mistake::of("AZURE_OPENAI_BASE_URL", text))
             }
             Provider::Scripted | Provider::Azure(_) => None,
         }
@@ -168,8 +176,14 @@ fn azure(reader: &mut Reader<'_>) -> AzureOpenAi {
         deployment_name_map: reader.text("AZURE_OPENAI_DEPLOYMENT_NAME_MAP"),
         scope: reader.parse(
             "AZURE_OPENAI_SCOPE",
-            "a scope such as https://ai.azure.com/.default",
+            "a scope such as https://cognitiveservices.azure.com/.default",
             |text| (!text.contains(char::is_whitespace)).then(|| text.to_owned()),
+        ),
+        headers: reader.text("AZURE_OPENAI_HEADERS").map(Secret::new),
+        cache_retention: reader.parse(
+            "AZURE_OPENAI_CACHE_RETENTION",
+            "`none`, `short` or `long`",
+            |text| matches!(text, "none" | "short" | "long").then(|| text.to_owned()),
         ),
     }
 }

@@ -142,7 +142,11 @@ pub const ROWS: &[Row] = &[
     Row::yours("AZURE_OPENAI_DEPLOYMENT_NAME_MAP", "Which deployment serves which model id.")
         .or("the model id is the deployment").like("gpt-5.1=my-deployment,gpt-5-mini=small"),
     Row::yours("AZURE_OPENAI_SCOPE", "The scope of the Entra token.")
-        .or("https://ai.azure.com/.default").like("https://cognitiveservices.azure.com/.default"),
+        .or("https://cognitiveservices.azure.com/.default; for `*.ai.azure.com` https://ai.azure.com/.default; in sovereign clouds theirs").like("https://cognitiveservices.azure.com/.default"),
+    Row::yours("AZURE_OPENAI_HEADERS", "Headers that every model request has besides, as `name=value` separated by commas: for a gateway.")
+        .like("x-team=clerks").secret(),
+    Row::yours("AZURE_OPENAI_CACHE_RETENTION", "How long the provider's prompt cache keeps a conversation: `none` sends no key for it, `short` leaves it to the provider, `long` asks for a day, which not every deployment takes.")
+        .or("short").sample("short").like("long"),
     Row::yours("TURNWHEEL_AGENTS_DIR", "The folder of the agent files.").or("agents").sample("agents").like("agents"),
     Row::yours("TURNWHEEL_DEFAULT_AGENT", "The agent of requests that name none.")
         .or("the only one there is").like("assistant"),

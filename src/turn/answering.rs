@@ -110,8 +110,13 @@ impl Hold<'_> {
         let tools = offers(&agent, &settings);
         let messages: Vec<&Message> = messages.iter().map(Cow::as_ref).collect();
         let request = request_of(&record, &agent, &settings, &tools, &messages);
-        let request =
-            ModelRequest { session_id: &session, traceparent: traceparent.as_deref(), ..request };
+        let payloads = self.payloads();
+        let request = ModelRequest {
+            session_id: &session,
+            traceparent: traceparent.as_deref(),
+            payload: payloads.as_ref().map(|hooks| hooks as _),
+            ..request
+        };
         asking.ask(&request);
         let heard = asking.span.run(Box::pin(self.listen(&record, request, &telling))).await;
         let answer = heard.map(|answer| {
@@ -242,6 +247,7 @@ fn request_of<'a>(
         response_schema: agent.response_schema.as_ref(),
         session_id: "",
         traceparent: None,
+        payload: None,
     }
 }
 

@@ -4,11 +4,14 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::FutureExt as _;
+use serde_json::Value;
 
 use crate::agent::head::Claim;
 use crate::extensions::{Extension, Hook, HookError};
 use crate::ids::ConversationId;
+use crate::model::PayloadHook;
 use crate::turn::World;
 use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
@@ -65,7 +68,7 @@ impl HookRunner<'_> {
         &self,
         extension: &dyn Extension,
         hook: Hook,
-        work: impl Future<Output = Result<T, HookError>>,
+        work: impl Future<Output = Result<T, HookError>> + Send,
     ) -> Result<T, HookFailure> {
         let limit = self.world.limits.hook;
         let guarded = AssertUnwindSafe(work).catch_unwind();
@@ -95,7 +98,28 @@ impl HookRunner<'_> {
     }
 }
 
+/// `on_payload` of all extensions, within a model call, whose lease is renewed anyway.
+#[derive(Debug)]
+pub(super) struct Payloads<'w>(HookRunner<'w>);
+
+#[async_trait]
+impl PayloadHook for Payloads<'_> {
+    async fn on_payload(&self, mut payload: Value) -> Result<Value, String> {
+        for extension in &self.0.world.extensions {
+            let work = async { extension.on_payload(payload).await };
+            let changed = self.0.run(&**extension, Hook::OnPayload, work).await;
+            payload = changed.map_err(|failure| failure.to_string())?;
+        }
+        Ok(payload)
+    }
+}
+
 impl<'w> Hold<'w> {
+    /// `None`: there are no extensions.
+    pub(super) fn payloads(&self) -> Option<Payloads<'w>> {
+        (!self.world.extensions.is_empty()).then(|| Payloads(self.hooks()))
+    }
+
     pub(super) fn hooks(&self) -> HookRunner<'w> {
         HookRunner { world: self.world, conversation_id: self.key.conversation_id.clone() }
     }

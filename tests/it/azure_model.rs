@@ -73,6 +73,7 @@ async fn call(
         strict: false,
     }];
     let request = ModelRequest {
+        payload: None,
         model: record,
         system: Some("SYS"),
         messages: &messages,
@@ -386,7 +387,10 @@ async fn without_a_key_a_fresh_token_goes_with_every_call() {
     assert_eq!(sent, ["Bearer token-0", "Bearer token-1"]);
     let answer = call(&model, &record, &[user("hi")], &Heard::default()).await;
     let (said, failure) = failed(&answer);
-    assert_eq!(said, "no Entra token for api://mine/.default: no identity here");
+    assert_eq!(
+        said,
+        "no Entra token for api://mine/.default: no identity here. Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument."
+    );
     assert_eq!(failure, &Failure::Retryable { after: None });
     assert_eq!(*tokens.scopes.lock().unwrap(), ["api://mine/.default"; 3]);
 }

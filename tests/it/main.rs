@@ -26,6 +26,7 @@ mod isolation;
 mod kill;
 mod looking;
 mod modes;
+mod payload;
 mod payments;
 mod recordings;
 mod retrying;

@@ -7,12 +7,12 @@ use crate::support::fake_model::{Call, FakeModel, Play, Script};
 use crate::support::service::Service;
 use crate::support::tools::{Boom, Echo, Runs};
 
-const HTTP_TOOL: &str = r#"
+const HTTP_TOOL: &str = r"
   - http:
       name: look_up
       parameters: { type: object, required: [q], additionalProperties: false, properties: { q: { type: string } } }
       strict: true
-      url: https://search.example/{q}"#;
+      url: https://search.example/{q}";
 
 /// Plays the script in a new conversation; all requests, and the conversation's messages.
 async fn played(script: Script, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usize) {
@@ -29,7 +29,7 @@ async fn played(script: Script, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usi
         ("TURNWHEEL_MODEL", "gpt-5-mini"),
     ];
     let runs = Runs::default();
-    let app = App::new().tool(Echo(runs.clone())).tool(Boom(runs.clone()));
+    let app = App::new().tool(Echo(Runs::clone(&runs))).tool(Boom(Runs::clone(&runs)));
     let service = Service::start(app, folder.path(), &settings).await;
     let (status, accepted) = service.post("/api/prompts", &json!({"input": "go"})).await;
     assert_eq!(status, 202, "{accepted}");

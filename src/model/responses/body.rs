@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::responses::check::objection;
+use crate::model::responses::config::CacheRetention;
 use crate::model::responses::effort::{effort, takes_parallel_calls};
 use crate::model::responses::ids::{WIRE_ID_MAX, plain};
 use crate::model::responses::input::plan_input;
@@ -31,6 +32,8 @@ pub struct Body<'a> {
     max_output_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_cache_key: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_retention: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     include: Option<[&'static str; 1]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,6 +59,17 @@ impl fmt::Debug for Body<'_> {
 }
 
 impl Body<'_> {
+    /// With what the provider's prompt cache is to keep (AZ-23).
+    #[must_use]
+    pub fn retained(mut self, retention: CacheRetention) -> Self {
+        match retention {
+            CacheRetention::None => self.prompt_cache_key = None,
+            CacheRetention::Short => {}
+            CacheRetention::Long => self.prompt_cache_retention = Some("24h"),
+        }
+        self
+    }
+
     /// What the service would not take about it; `None`: nothing.
     pub fn objection(&self) -> Option<String> {
         objection(&self.input)
@@ -85,6 +99,7 @@ pub fn request_body<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Body<'a
         store: false,
         max_output_tokens: model.output_max(request.max_output_tokens),
         prompt_cache_key: cache_key(request.session_id),
+        prompt_cache_retention: None,
         include: model.reasoning.then_some(["reasoning.encrypted_content"]),
         reasoning: effort.map(Reasoning::of),
         temperature: request.temperature.filter(|_| !model.reasoning),

@@ -17,7 +17,9 @@ use crate::azure::vault::VaultSecret;
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::catalogue::{Catalogue, tariff};
 use crate::model::responses::body::request_body;
-use crate::model::responses::config::{IDLE_DEFAULT, ResponsesConfig, Secret, given};
+use crate::model::responses::config::{
+    CacheRetention, IDLE_DEFAULT, ResponsesConfig, Secret, given,
+};
 use crate::model::responses::credential::Access;
 use crate::model::responses::event::Event;
 use crate::model::responses::fault::{Fault, classify};
@@ -43,6 +45,9 @@ pub struct AzureResponses {
     normal: Option<String>,
     high: Option<String>,
     idle: Duration,
+    /// The app's own, on every request.
+    headers: HeaderMap,
+    retention: CacheRetention,
     clock: SystemClock,
 }
 
@@ -77,6 +82,7 @@ impl AzureResponses {
             Catalogue::new(config.prices.as_deref()).map_err(|found| mistakes.extend(found)).ok();
         let address =
             config.address(credential.is_some()).map_err(|found| mistakes.extend(found)).ok();
+        let headers = config.headers().map_err(|found| mistakes.extend(found)).ok();
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -86,7 +92,9 @@ impl AzureResponses {
                 mistakes.push(format!("no HTTPS connections can be made: {}", chain(&error)));
             })
             .ok();
-        let (Some(catalogue), Some(address), Some(http)) = (catalogue, address, http) else {
+        let (Some(catalogue), Some(address), Some(http), Some(headers)) =
+            (catalogue, address, http, headers)
+        else {
             return Err(mistakes);
         };
         let access = match (config.key().cloned(), credential) {
@@ -114,6 +122,8 @@ impl AzureResponses {
             normal,
             high,
             idle,
+            headers,
+            retention: config.cache_retention,
             clock: SystemClock::default(),
         })
     }
@@ -130,7 +140,7 @@ impl AzureResponses {
             Ok(Err(text)) => return Err(lost(Fault::lost(text))),
             Err(_) => return Err(lost(Fault::lost("no credential came in 30 seconds"))),
         };
-        let body = written(request, names).map_err(|fault| lost(*fault))?;
+        let body = written(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
         let mut shown = secret;
         let mut response = self.post(request, (name, &shown), &body).await?;
         if matches!(response.status().as_u16(), 401 | 403)
@@ -155,7 +165,7 @@ impl AzureResponses {
         body: &Bytes,
     ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
-        let mut headers = HeaderMap::new();
+        let mut headers = self.headers.clone();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(value) = request.traceparent.and_then(|text| HeaderValue::from_str(text).ok()) {
@@ -271,7 +281,8 @@ impl Model for AzureResponses {
             id => id,
         };
         let deployment = self.deployments.get(id).map_or(id, String::as_str);
-        Ok(self.catalogue.record(id, deployment))
+        let base_url = base_of(&self.url);
+        Ok(ModelRecord { base_url, ..self.catalogue.record(id, deployment) })
     }
 }
 
@@ -281,18 +292,38 @@ enum Credential {
     Vault(Arc<VaultSecret>),
 }
 
-/// What is sent, looked at once more.
-fn written(request: &ModelRequest<'_>, names: &Names) -> Result<Bytes, Box<Fault>> {
-    let body = request_body(request, names);
+/// The address before `/responses`.
+fn base_of(url: &Url) -> String {
+    let mut base = url.clone();
+    base.set_query(None);
+    if let Ok(mut path) = base.path_segments_mut() {
+        path.pop();
+    }
+    base.into()
+}
+
+/// The body as it is sent: checked, and then as the payload hook wants it.
+async fn written(
+    request: &ModelRequest<'_>,
+    names: &Names,
+    retention: CacheRetention,
+) -> Result<Bytes, Box<Fault>> {
+    let body = request_body(request, names).retained(retention);
     if let Some(objection) = body.objection() {
         let text =
             format!("The request was not sent, because the service would refuse it: {objection}");
         return Err(Fault::refused(text).into());
     }
-    let bytes = body
-        .to_bytes()
-        .map_err(|error| Fault::refused(format!("the request could not be written: {error}")))?;
-    Ok(bytes.into())
+    let unwritten = |error| Fault::refused(format!("the request could not be written: {error}"));
+    let Some(hook) = request.payload else {
+        return Ok(body.to_bytes().map_err(unwritten)?.into());
+    };
+    let payload = serde_json::to_value(&body).map_err(unwritten)?;
+    let payload = hook.on_payload(payload).await.map_err(|text| Fault {
+        kind: Some("hook_failed".to_owned()),
+        ..Fault::lost(format!("The request was not sent: {text}"))
+    })?;
+    Ok(serde_json::to_vec(&payload).map_err(unwritten)?.into())
 }
 
 /// A front end that does not stream answers with the whole response, or with an error, under 200.

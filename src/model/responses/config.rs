@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr as _;
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
+/// The source's sentence (AZ-03).
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
      azureResourceName, or model.baseUrl.";
-const NO_KEY: &str = "Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument.";
+/// The source's sentence (AZ-06).
+pub(super) const NO_KEY: &str = "Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument.";
 /// Hosts of the service; elsewhere an address is taken as it is.
 const AZURE_HOSTS: [&str; 5] = [
     ".openai.azure.com",
@@ -41,9 +45,37 @@ pub struct ResponsesConfig {
     pub high_model: Option<String>,
     /// `TURNWHEEL_PRICES`, see [`crate::model::catalogue::Catalogue::new`].
     pub prices: Option<String>,
+    /// `AZURE_OPENAI_HEADERS`: `name=value,…`, sent with every request.
+    pub headers: Option<Secret>,
+    /// `AZURE_OPENAI_CACHE_RETENTION`.
+    pub cache_retention: CacheRetention,
     /// Silence after which the answer counts as lost; default [`IDLE_DEFAULT`].
     pub idle_timeout: Option<Duration>,
 }
+
+/// How long the provider's prompt cache keeps what it was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheRetention {
+    /// No key groups the requests of a conversation.
+    None,
+    /// As long as the provider does by itself.
+    #[default]
+    Short,
+    /// A day, where the deployment takes `prompt_cache_retention`.
+    Long,
+}
+
+/// Headers that requests have anyway.
+const OWN_HEADERS: [&str; 8] = [
+    "accept",
+    "api-key",
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "traceparent",
+];
 
 /// Models that think say nothing for minutes.
 pub const IDLE_DEFAULT: Duration = Duration::from_mins(3);
@@ -137,6 +169,32 @@ impl ResponsesConfig {
             ));
         }
         completed("AZURE_OPENAI_RESOURCE_NAME", &format!("https://{resource}.openai.azure.com"))
+    }
+
+    /// The app's own headers.
+    ///
+    /// # Errors
+    /// Every mistake, each a sentence. No value is shown.
+    pub(super) fn headers(&self) -> Result<HeaderMap, Vec<String>> {
+        let text = self.headers.as_ref().map(Secret::expose).unwrap_or_default();
+        let (mut headers, mut mistakes) = (HeaderMap::new(), Vec::new());
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let read = (HeaderName::from_str(name.trim()), HeaderValue::from_str(value.trim()));
+            match read {
+                (Ok(name), _) if OWN_HEADERS.contains(&name.as_str()) => mistakes
+                    .push(format!("AZURE_OPENAI_HEADERS names `{name}`, which every request has already: remove it.")),
+                (Ok(name), Ok(mut value)) if !value.is_empty() => {
+                    value.set_sensitive(true);
+                    headers.insert(name, value);
+                }
+                _ => mistakes.push(format!(
+                    "AZURE_OPENAI_HEADERS holds a part that is no `name=value` of a header: part {} of the list.",
+                    headers.len() + mistakes.len() + 1
+                )),
+            }
+        }
+        if mistakes.is_empty() { Ok(headers) } else { Err(mistakes) }
     }
 
     /// Pairs without `=`, or with an empty side, are passed over.
@@ -352,5 +410,28 @@ mod tests {
             !format!("{:?}", ResponsesConfig { api_key: Some(Secret::new("hush")), ..config("x") })
                 .contains("hush")
         );
+    }
+
+    #[test]
+    fn headers_of_the_app_are_read_and_checked() {
+        let headers = |text: &str| {
+            ResponsesConfig { headers: Some(Secret::new(text)), ..ResponsesConfig::default() }
+                .headers()
+        };
+        let read = headers(" x-team=clerks , X-Key = a=b ,").unwrap();
+        assert_eq!(
+            (&read["x-team"], &read["x-key"]),
+            (&"clerks".parse().unwrap(), &"a=b".parse().unwrap())
+        );
+        assert!(read.values().all(HeaderValue::is_sensitive));
+        assert!(headers("").unwrap().is_empty());
+        let wrong = headers("Authorization=x,no-value,sp ace=1").unwrap_err().join(" ");
+        assert!(
+            wrong.contains("names `authorization`")
+                && wrong.contains("part 2")
+                && wrong.contains("part 3"),
+            "{wrong}"
+        );
+        assert!(!wrong.contains("ace"), "no value is shown");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use azure_core::credentials::TokenCredential;
 
 use crate::azure::vault::VaultSecret;
-use crate::model::responses::config::Secret;
+use crate::model::responses::config::{NO_KEY, Secret};
 
 /// Asked before every call, so that a rotated key or token is found; each keeps what is still valid.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Access {
                 let token = credential
                     .get_token(&[scope], None)
                     .await
-                    .map_err(|error| format!("no Entra token for {scope}: {error}"))?;
+                    .map_err(|error| format!("no Entra token for {scope}: {error}. {NO_KEY}"))?;
                 Ok(("authorization", Secret::new(format!("Bearer {}", token.token.secret()))))
             }
         }

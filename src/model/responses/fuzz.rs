@@ -114,6 +114,7 @@ fn holds(folded: &Folded, input: &[u8]) {
         response_schema: None,
         session_id: "",
         traceparent: None,
+        payload: None,
     };
     let names = Names::default();
     let objection = request_body(&request, &names).objection();

@@ -72,6 +72,7 @@ async fn answer(
         response_schema: None,
         session_id: "c",
         traceparent: None,
+        payload: None,
     };
     change(&mut request);
     let heard = Heard::default();
@@ -227,6 +228,7 @@ async fn an_answer_fits_its_schema() {
         response_schema: Some(&schema),
         session_id: "c",
         traceparent: None,
+        payload: None,
     };
     let answer = ScriptedModel.answer(request, &Heard::default()).await;
     let value: Value = serde_json::from_str(&joined_text(&answer.message.content)).unwrap();

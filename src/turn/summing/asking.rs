@@ -144,7 +144,9 @@ impl Hold<'_> {
             extra: Extra::new(),
         });
         let messages = [&message];
+        let payloads = self.payloads();
         let request = ModelRequest {
+            payload: payloads.as_ref().map(|hooks| hooks as _),
             model: record,
             system: Some(wording::SYSTEM),
             messages: &messages,

@@ -150,6 +150,7 @@ fn plan(messages: &[Message]) -> Vec<Value> {
         response_schema: None,
         session_id: "",
         traceparent: None,
+        payload: None,
     };
     let names = Names::default();
     let mut body = serde_json::to_value(request_body(&request, &names)).unwrap();

@@ -19,6 +19,7 @@ fn written<'a>(model: &str, change: impl FnOnce(&mut ModelRequest<'a>)) -> Strin
         response_schema: None,
         session_id: "conv-1",
         traceparent: None,
+        payload: None,
     };
     change(&mut request);
     let names = Names::new(request.tools);

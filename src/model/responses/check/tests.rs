@@ -235,6 +235,7 @@ proptest! {
             response_schema: None,
             session_id: "",
             traceparent: None,
+            payload: None,
         };
         let names = Names::default();
         let body = request_body(&request, &names);

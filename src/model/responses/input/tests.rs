@@ -41,6 +41,7 @@ fn plan_for(model: &str, history: Value) -> Value {
         response_schema: None,
         session_id: "",
         traceparent: None,
+        payload: None,
     };
     serde_json::to_value(plan_input(&request, &Names::default())).unwrap()
 }

@@ -306,6 +306,7 @@ impl Model for ScriptedAnswers {
             name: model.to_owned(),
             api: "a".to_owned(),
             provider: "p".to_owned(),
+            base_url: String::new(),
             reasoning: false,
             images: false,
             cost: Prices::default(),

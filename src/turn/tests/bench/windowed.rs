@@ -134,6 +134,7 @@ impl Model for Windowed {
             name: model.to_owned(),
             api: "a".to_owned(),
             provider: "p".to_owned(),
+            base_url: String::new(),
             reasoning: false,
             images: false,
             cost: Prices::default(),

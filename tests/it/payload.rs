@@ -1,0 +1,100 @@
+//! What the app adds to model requests: a payload hook, headers of its own, and how long the prompt cache keeps them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use turnwheel::App;
+use turnwheel::extensions::{Extension, HookError};
+
+use crate::support::fake_model::{Asked, FakeModel, Play, Script};
+use crate::support::service::Service;
+
+#[derive(Debug)]
+struct Tags;
+
+#[async_trait]
+impl Extension for Tags {
+    fn name(&self) -> &'static str {
+        "tags"
+    }
+
+    async fn on_payload(&self, mut payload: Value) -> Result<Value, HookError> {
+        payload["metadata"] = json!({"team": "clerks"});
+        Ok(payload)
+    }
+}
+
+#[derive(Debug)]
+struct Hangs;
+
+#[async_trait]
+impl Extension for Hangs {
+    fn name(&self) -> &'static str {
+        "hangs"
+    }
+
+    async fn on_payload(&self, _payload: Value) -> Result<Value, HookError> {
+        std::future::pending().await
+    }
+}
+
+/// One prompt; its view, and what the model was sent.
+async fn asked(app: App, more: &[(&str, &str)]) -> (Value, Vec<Asked>) {
+    let folder = tempfile::tempdir().unwrap();
+    let agents = folder.path().join("agents");
+    std::fs::create_dir(&agents).unwrap();
+    let file = "---\nretry: { enabled: false }\n---\nHelp.\n";
+    std::fs::write(agents.join("helper.agent.md"), file).unwrap();
+    let model = FakeModel::start([Play::Answer(Script::text("hello"))]).await;
+    let mut settings = vec![
+        ("AZURE_OPENAI_BASE_URL", model.url.as_str()),
+        ("AZURE_OPENAI_API_KEY", "a-key"),
+        ("TURNWHEEL_MODEL", "gpt-5-mini"),
+    ];
+    settings.extend(more);
+    let service = Service::start(app, folder.path(), &settings).await;
+    let (status, accepted) = service.post("/api/prompts", &json!({"input": "go"})).await;
+    assert_eq!(status, 202, "{accepted}");
+    let id = |name: &str| accepted[name].as_str().unwrap().to_owned();
+    let prompt = service.settled(&id("conversationId"), &id("promptId")).await;
+    service.stop().await;
+    (prompt, model.asked())
+}
+
+#[tokio::test]
+async fn payload_hook_headers_and_cache_retention_reach_the_request() {
+    let more =
+        [("AZURE_OPENAI_HEADERS", "x-team=clerks"), ("AZURE_OPENAI_CACHE_RETENTION", "long")];
+    let (prompt, asked) = Box::pin(asked(App::new().extension(Tags), &more)).await;
+    assert_eq!(prompt["state"], "completed", "{prompt}");
+    assert_eq!(asked[0].body["metadata"], json!({"team": "clerks"}));
+    assert_eq!(asked[0].body["prompt_cache_retention"], "24h");
+    assert!(asked[0].body["prompt_cache_key"].is_string());
+    assert_eq!(asked[0].headers["x-team"], "clerks");
+    assert_eq!(asked[0].headers["api-key"], "a-key");
+}
+
+#[tokio::test]
+async fn cache_retention_is_short_by_default_and_may_be_none() {
+    let (_, short) = Box::pin(asked(App::new(), &[])).await;
+    assert!(short[0].body["prompt_cache_key"].is_string());
+    assert_eq!(short[0].body.get("prompt_cache_retention"), None);
+    let more = [("AZURE_OPENAI_CACHE_RETENTION", "none")];
+    let (_, none) = Box::pin(asked(App::new(), &more)).await;
+    assert_eq!(none[0].body.get("prompt_cache_key"), None);
+}
+
+#[tokio::test]
+async fn failing_payload_hook_fails_the_model_call_unsent() {
+    let began = std::time::Instant::now();
+    let more = [("TURNWHEEL_HOOK_TIMEOUT", "100ms")];
+    let (prompt, asked) = Box::pin(asked(App::new().extension(Hangs), &more)).await;
+    assert_eq!(prompt["state"], "failed", "{prompt}");
+    assert_eq!(
+        prompt["error"]["message"],
+        "The request was not sent: extension \"hangs\" failed in on_payload: no result within 100ms"
+    );
+    assert!(asked.is_empty());
+    assert!(began.elapsed() < Duration::from_secs(30));
+}
