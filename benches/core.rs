@@ -96,6 +96,7 @@ fn write_a_request(bencher: Bencher<'_, '_>, rounds: usize) {
         response_schema: None,
         session_id: "c",
         traceparent: None,
+        payload: None,
     };
     bencher.bench(|| {
         let names = Names::new(&[]);
@@ -122,6 +123,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
         revision: "r".to_owned(),
         started_at: Timestamp(0),
         setback: Setback::default(),
+        misfit: None,
     };
     let input = Input::Answered(Box::new(answered));
     let rules = Rules {

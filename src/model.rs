@@ -89,6 +89,7 @@ impl Prices {
             cache_write,
             total: input + output + cache_read + cache_write,
         }
+        .rounded()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::agent::content::Block;
 use crate::agent::entry::{
     CallRef, Entry, EntryBody, MessageEntry, PromptEntry, PromptState, PromptStop, Source,
 };
-use crate::agent::message::{Message, ToolResultMessage};
+use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Effect, Request, RequestKind, Verdict};
 use crate::agent::step::UNKNOWN_OUTCOME;
@@ -147,12 +147,7 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
                 receipt.ended_at = Some(at);
             }
             EntryBody::Message(MessageEntry { message: Message::Assistant(answer), .. }) => {
-                receipt.usage += answer.usage;
-                if answer.is_from_a_model() {
-                    receipt.resolved_model = Some(answer.model.clone());
-                }
-                receipt.model_calls += u64::from(answer.is_from_a_model());
-                receipt.turns += u64::from(answer.is_from_a_model() && !answer.is_failed());
+                receipt.add_response(answer);
                 has_failed = answer.is_failed();
             }
             EntryBody::Message(MessageEntry {
@@ -207,6 +202,15 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
 }
 
 impl PromptReceipt {
+    fn add_response(&mut self, response: &AssistantMessage) {
+        self.usage += response.usage;
+        if response.is_from_a_model() {
+            self.resolved_model = Some(response.model.clone());
+            self.model_calls += 1;
+            self.turns += u64::from(!response.is_failed());
+        }
+    }
+
     fn add_summary(&mut self, usage: Usage, calls: u32) {
         self.model_calls += u64::from(calls);
         self.usage += usage;

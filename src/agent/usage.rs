@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
@@ -30,22 +30,27 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cost {
-    #[serde(serialize_with = "rounded")]
     pub input: f64,
-    #[serde(serialize_with = "rounded")]
     pub output: f64,
-    #[serde(serialize_with = "rounded")]
     pub cache_read: f64,
-    #[serde(serialize_with = "rounded")]
     pub cache_write: f64,
-    #[serde(serialize_with = "rounded")]
     pub total: f64,
 }
 
-/// To 12 decimals: a sum of floats is written as `0.0008`, not as `0.0008000000000000001`.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn rounded<S: Serializer>(dollars: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((dollars * 1e12).round() / 1e12)
+impl Cost {
+    /// To 12 decimals: a sum of floats is `0.0008`, not `0.0008000000000000001`. Values are rounded where they arise, so that
+    /// a stored value equals the one in memory.
+    #[must_use]
+    pub fn rounded(self) -> Self {
+        let round = |dollars: f64| (dollars * 1e12).round() / 1e12;
+        Self {
+            input: round(self.input),
+            output: round(self.output),
+            cache_read: round(self.cache_read),
+            cache_write: round(self.cache_write),
+            total: round(self.total),
+        }
+    }
 }
 
 impl Usage {
@@ -93,6 +98,7 @@ impl AddAssign for Usage {
         self.cost.cache_read += other.cost.cache_read;
         self.cost.cache_write += other.cost.cache_write;
         self.cost.total += other.cost.total;
+        self.cost = self.cost.rounded();
     }
 }
 
@@ -209,14 +215,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_of_costs_are_written_without_float_noise() {
+    fn sums_of_costs_have_no_float_noise_and_survive_storage() {
+        let noisy: f64 = (0..8).map(|_| 0.0001).sum();
+        assert!(noisy.to_string().len() > 8, "a plain sum has noise");
         let mut usage = Usage::default();
         for _ in 0..8 {
             usage += Usage { cost: Cost { total: 0.0001, ..Cost::default() }, ..Usage::default() };
         }
-        assert!(usage.cost.total.to_string().len() > 8, "the sum itself has noise");
-        let written = serde_json::to_value(usage).unwrap();
-        assert_eq!(written["cost"]["total"].to_string(), "0.0008");
+        let written = serde_json::to_string(&usage).unwrap();
+        assert!(written.contains("\"total\":0.0008}"), "{written}");
+        assert_eq!(serde_json::from_str::<Usage>(&written).unwrap(), usage);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::agent::content::{Block, Content, joined_text};
 use crate::agent::entry::{
-    CallRef, Entry, EntryBody, Incomplete, MessageEntry, Output, OutputEntry, PromptError,
-    PromptState, PromptStop, Source,
+    CallRef, Entry, EntryBody, Incomplete, MessageEntry, Output, OutputEntry, PromptEntry,
+    PromptError, PromptState, PromptStop, Source,
 };
 use crate::agent::head::{Head, State};
 use crate::agent::message::{AssistantMessage, Message, Rejection, ToolResultMessage};
@@ -178,26 +178,7 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
         match (&entry.body, &mut view) {
             (EntryBody::Prompt(prompt), _) => {
                 is_wordless = prompt.is_wordless;
-                view = Some(PromptView {
-                    id: id.clone(),
-                    prompt_id: id.clone(),
-                    conversation_id: head.conversation_id.clone(),
-                    user_id: prompt.user.clone(),
-                    source: prompt.source,
-                    resolved_model: None,
-                    pending_approval_ids: pending_of(head, id),
-                    model: prompt.model.clone(),
-                    visible: prompt.visible,
-                    state: PromptState::Running,
-                    stop_reason: None,
-                    input: None,
-                    output: Vec::new(),
-                    usage: Usage::default(),
-                    result: None,
-                    error: None,
-                    incomplete: None,
-                    retry: None,
-                });
+                view = Some(begun(id, prompt, head));
             }
             (EntryBody::PromptEnd(end), Some(view)) => {
                 view.state = end.state;
@@ -243,6 +224,30 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
     }
     view.output = outputs(id, entries).into_iter().map(|(_, output)| output).collect();
     Some(view)
+}
+
+/// A prompt of which nothing but its beginning is known.
+fn begun(id: &PromptId, prompt: &PromptEntry, head: &Head) -> PromptView {
+    PromptView {
+        id: id.clone(),
+        prompt_id: id.clone(),
+        conversation_id: head.conversation_id.clone(),
+        user_id: prompt.user.clone(),
+        source: prompt.source,
+        resolved_model: None,
+        pending_approval_ids: pending_of(head, id),
+        model: prompt.model.clone(),
+        visible: prompt.visible,
+        state: PromptState::Running,
+        stop_reason: None,
+        input: None,
+        output: Vec::new(),
+        usage: Usage::default(),
+        result: None,
+        error: None,
+        incomplete: None,
+        retry: None,
+    }
 }
 
 fn pending_of(head: &Head, id: &PromptId) -> Vec<RequestId> {

@@ -101,6 +101,7 @@ pub enum AgentError {
 }
 
 impl From<Refusal> for AgentError {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other refusal is passed on as it is")]
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::AlreadyProcessing { intent: Intent::Prompt, .. } => Self::Busy(BUSY_PROMPT),

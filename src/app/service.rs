@@ -180,13 +180,12 @@ impl App {
             ids: &ids,
             worker: &worker,
         };
-        let is_dev = options.is_dev;
         let ports = ports::open(&options.storage, &opening).await?;
         let (listener, authority) = listen(options.handler_port).await?;
+        let origins = settings.allowed_origins.clone();
         let host = if options.is_hosted {
             None
         } else {
-            let origins = settings.allowed_origins.clone();
             Some(local_host(&options, (&authority, origins), &ports.queue, (&clock, &ids)).await?)
         };
         let address = host.as_ref().map(|host| format!("http://{}", host.address()));
@@ -224,7 +223,7 @@ impl App {
             handler: Handler { listener, router },
             world,
             is_alone: ports.embedded.is_some(),
-            agent_files: Some(files).filter(|_| is_dev),
+            agent_files: Some(files).filter(|_| options.is_dev),
             embedded: ports.embedded,
             payments: prepared.payments,
             emulator: ports.emulator,

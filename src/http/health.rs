@@ -77,7 +77,7 @@ async fn check(world: &World) -> bool {
     let queue = tokio::time::timeout(PATIENCE, world.queue.length(TURNS));
     let (store, queue) = tokio::join!(store, queue);
     let store = match store {
-        Ok(Ok(_)) => None,
+        Ok(Ok(())) => None,
         Ok(Err(error)) => Some(chain(&error)),
         Err(_) => Some("no answer".to_owned()),
     };

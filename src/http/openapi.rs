@@ -183,7 +183,7 @@ mod tests {
                     members.values().for_each(|value| references(value, found));
                 }
                 Value::Array(values) => values.iter().for_each(|value| references(value, found)),
-                _ => {}
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
             }
         }
         let mut found = Vec::new();

@@ -200,7 +200,12 @@ fn form(body: &mut String, approval: &Approval) {
     let label = decisions.iter().find_map(|verdict| match verdict {
         Verdict::Answer => Some("Answer"),
         Verdict::Happened => Some("Response of the tool (optional, for “It happened”)"),
-        _ => None,
+        Verdict::Approve
+        | Verdict::Reject
+        | Verdict::DidNotHappen
+        | Verdict::Again
+        | Verdict::Expired
+        | Verdict::Aborted => None,
     });
     if let Some(label) = label {
         let _ = write!(

@@ -315,6 +315,5 @@ fn recorded(result: ToolResult) -> CallResult {
         terminate: result.terminate,
         outputs: result.outputs,
         workspace: result.workspace,
-        ..CallResult::default()
     }
 }

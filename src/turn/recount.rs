@@ -29,7 +29,7 @@ pub async fn nudge_again(world: &World, nudge: &Nudge) {
 /// # Errors
 /// As a delivery's.
 pub(super) async fn bury(world: &World, nudge: &Nudge, worker: &WorkerId) -> Result<(), TurnError> {
-    if !follow(world, &nudge.key, worker, Death::Isolated).await? {
+    if !Box::pin(follow(world, &nudge.key, worker, Death::Isolated)).await? {
         // It died before its lease or after it: that says nothing about a step. Something may still be due.
         nudge_again(world, nudge).await;
     }
@@ -45,7 +45,7 @@ pub(super) async fn bury_panicked(
     key: &ConversationKey,
     worker: &WorkerId,
 ) -> Result<(), TurnError> {
-    follow(world, key, worker, Death::Presumed { is_delayed: true }).await.map(|_| ())
+    Box::pin(follow(world, key, worker, Death::Presumed { is_delayed: true })).await.map(|_| ())
 }
 
 /// Whether the lease was still that worker's.

@@ -57,22 +57,18 @@ fn create_private(folder: &Path) -> io::Result<()> {
 
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mode = fs::metadata(folder)?.permissions().mode();
-    if mode & 0o077 == 0 {
+    let is_private = mode.trailing_zeros() >= 6;
+    if is_private {
         return Ok(());
     }
-    let closed = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
-    let error = closed.as_ref().err().map(tracing::field::display);
     let shown = folder.display();
-    match closed {
-        Ok(()) => {
-            tracing::warn!(
-                "data folder was open to other users: its mode is now 0700 folder={shown}"
-            );
-        }
-        Err(_) => tracing::warn!(
-            error,
+    if let Err(error) = fs::set_permissions(folder, fs::Permissions::from_mode(0o700)) {
+        tracing::warn!(
+            %error,
             "data folder is open to other users and cannot be closed: run `chmod 700 {shown}`"
-        ),
+        );
+    } else {
+        tracing::warn!("data folder was open to other users: its mode is now 0700 folder={shown}");
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! The sentences: what is waited for, since when, and what would let it go on. Times stand in them as they are stored, so that
 //! two who ask read the same.
 
-use crate::agent::brake::Behind;
+use std::fmt::Display;
+
+use crate::agent::brake::{Behind, PutOff};
 use crate::agent::budget::Shortage;
 use crate::agent::entry::PromptState;
 use crate::agent::head::Head;
@@ -56,20 +58,7 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             undone(step)
         ),
         Cause::Asked { request, others } => asked(request, *others),
-        Cause::PutOff(put_off) => {
-            let until = put_off.until;
-            match put_off.behind {
-                Behind::Rate => format!(
-                    "Its owner's model calls have come faster than TURNWHEEL_RATE_LIMITS lets them since {since}; the next is made at {until}."
-                ),
-                Behind::BudgetInUse => format!(
-                    "Since {since} model calls under way may use up what is left of a budget; it looks again at {until}."
-                ),
-                Behind::Books => format!(
-                    "The tenant's books have not answered since {since}, and without them no model call is made; it looks again at {until}."
-                ),
-            }
-        }
+        Cause::PutOff(put_off) => deferred(put_off, &since),
         Cause::Paused(brake) => {
             format!(
                 "{} by {SETTING}: it has waited since {since}, and what is owed is kept.",
@@ -87,6 +76,22 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
         Cause::Callback => format!("A call has waited for an answer from outside since {since}."),
     };
     if cause.is_overdue(facts) { format!("{text} That is overdue.") } else { text }
+}
+
+/// A model call that is deferred.
+fn deferred(put_off: &PutOff, since: &impl Display) -> String {
+    let until = put_off.until;
+    match put_off.behind {
+        Behind::Rate => format!(
+            "Its owner's model calls have come faster than TURNWHEEL_RATE_LIMITS lets them since {since}; the next is made at {until}."
+        ),
+        Behind::BudgetInUse => format!(
+            "Since {since} model calls under way may use up what is left of a budget; it looks again at {until}."
+        ),
+        Behind::Books => format!(
+            "The tenant's books have not answered since {since}, and without them no model call is made; it looks again at {until}."
+        ),
+    }
 }
 
 /// What would let it go on, the likeliest first.
