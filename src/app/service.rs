@@ -306,7 +306,7 @@ fn isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Iso
 }
 
 /// On one machine a visit costs nothing, and who looks at what was spent wants to see it at once.
-fn limits(settings: &Settings, is_alone: bool) -> Limits {
+pub(super) fn limits(settings: &Settings, is_alone: bool) -> Limits {
     let limits = Limits::default();
     Limits {
         settle_after: if is_alone { Duration::from_secs(1) } else { limits.settle_after },

@@ -206,6 +206,8 @@ pub(crate) fn example_input(tool: &str, parameters: &serde_json::Value) -> Strin
 
 /// At most [`QUOTE_MAX`] characters.
 fn quoted(text: &str) -> String {
+    // `loop: prompt` sends error results as JSON strings.
+    let text = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
     let text = text.trim();
     let mut head: String = text.chars().take(QUOTE_MAX).collect();
     if head.len() < text.len() {

@@ -5,10 +5,11 @@ use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
 /// Of this repository's tests and benchmarks: a program that they start inherits them.
-const OF_TESTS: [&str; 5] = [
+const OF_TESTS: [&str; 6] = [
     "TURNWHEEL_BICEP_TYPES",
     "TURNWHEEL_CLUSTER",
     "TURNWHEEL_FUZZ",
+    "TURNWHEEL_KILLS",
     "TURNWHEEL_SHARED",
     "TURNWHEEL_WEEKS",
 ];

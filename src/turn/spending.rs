@@ -27,7 +27,7 @@ impl Spent {
     }
 }
 
-/// Does the work of one delivery on a meter. What found nothing to do is told to those who debug.
+/// Does the work of one delivery on a meter, and logs its cost. A delivery without pending work is logged at DEBUG.
 pub(super) async fn told(
     world: &World,
     key: &ConversationKey,
@@ -44,12 +44,12 @@ pub(super) async fn told(
     let queue_operations = after.queue_operations - before.queue_operations;
     let id = &key.conversation_id;
     if matches!(outcome, Ok(Handled::Nothing)) {
-        tracing::debug!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "nothing was owed on {id}");
+        tracing::debug!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "delivery found no pending work");
     } else if requests + queue_operations == 0 {
-        // In the data folder nothing is paid for.
-        tracing::info!(conversation.id = %id, duration_ms, "a delivery of {id} is done");
+        // The embedded store costs nothing: the events of the conversation have lines of their own.
+        tracing::debug!(conversation.id = %id, duration_ms, "delivery completed");
     } else {
-        tracing::info!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "a delivery of {id} is done");
+        tracing::info!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "delivery completed");
     }
     outcome
 }

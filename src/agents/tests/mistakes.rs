@@ -184,7 +184,7 @@ fn calls_that_run_at_once_are_bounded() {
 
 #[test]
 fn protocol_loop_and_unfit_strict_schemas_are_mistakes() {
-    assert_snapshot!(mistakes("---\nloop: protocol\ntools:\n  - http: { name: a, url: 'https://a.example', strict: true, parameters: { properties: { q: {} } } }\n---\n"), @r"
+    assert_snapshot!(mistakes("---\nloop: protocol\ntools:\n  - http: { name: a, url: 'https://a.example', strict: true, parameters: { properties: { q: {} } } }\n---\nx"), @r"
     agents/clerk.agent.md:2: `loop: protocol` is not available yet: use `prompt` or `agent`
     agents/clerk.agent.md:4: `strict` needs every property in `required`: at # `q` is not (let it be null instead)
     ");

@@ -144,7 +144,7 @@ fn world(
     let limits = Limits {
         turn: Duration::from_millis(beginning.turn_ms),
         settle_after: Duration::from_millis(beginning.settle_after_ms),
-        ..Limits::default()
+        ..service::limits(settings, false)
     };
     Ok(World {
         store: Arc::clone(parent) as _,

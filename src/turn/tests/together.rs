@@ -82,10 +82,15 @@ async fn three_calls_cost_four_commits_and_take_as_long_as_the_longest() {
     write head, 2 entry, events, receipt
     select inbox
     write head, 4 entry, events
+    read head
     select inbox
     write head, entry, events
+    read head
+    read head
     select inbox
     write head, entry, events
+    read head
+    read head
     select inbox
     write head, 3 entry, events
     ");
@@ -126,6 +131,7 @@ async fn no_more_run_than_may_and_the_next_starts_in_the_commit_of_a_result() {
     write head, 3 entry, events
     select inbox
     write head, 4 entry, events
+    read head
     select inbox
     write head, 2 entry, events
     ");

@@ -134,7 +134,7 @@ impl RunTool for CountingTool {
 
 /// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `dump` (more
 /// than a result holds), `brew` and
-/// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `write`, `edit` and `schedule`.
+/// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `read`, `write`, `edit` and `schedule`.
 pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -167,6 +167,7 @@ pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
         tool("brew", Effect::Write, Way::Slow),
         tool("study", Effect::Read, Way::Slow),
         tool("nap", Effect::Read, Way::Nap),
+        builtin("read").unwrap(),
         builtin("write").unwrap(),
         builtin("edit").unwrap(),
     ];
