@@ -161,16 +161,14 @@ impl User {
             let began = Instant::now();
             let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
             let mut shown = self.ask(tenant, self.client.post(url).json(&prompt)).await?;
-            // Accepted, and still running when the wait was over.
+            // Accepted, and still running when the wait was over: such a response has no state.
             while let Some(prompt_id) = shown.get("promptId").and_then(Value::as_str)
+                && matches!(shown.get("state").and_then(Value::as_str), None | Some("running"))
                 && began.elapsed() < PATIENCE
             {
                 let path = format!("conversations/{id}/prompts/{prompt_id}");
                 let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
-                let seen = self.ask(tenant, self.client.get(url)).await?;
-                if seen.get("state").and_then(Value::as_str) != Some("running") {
-                    shown = seen;
-                }
+                shown = self.ask(tenant, self.client.get(url)).await?;
             }
             prompts.push(began.elapsed());
             if shown.get("state").and_then(Value::as_str) != Some("completed") {

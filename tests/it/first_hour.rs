@@ -108,7 +108,6 @@ fn dev_refuses_an_endpoint_without_a_model() {
 async fn changed_agent_file_is_used_by_the_next_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let dev = start(folder.path(), &[]).unwrap();
-    assert!(dev.log().contains("agents: none in agents"), "{}", dev.log());
     write_agent(folder.path(), "ops.agent.md", "---\ntools: [ls]\n---\nBe kind.");
     let ops = |agents: &Value| agents["items"][0].clone();
     let added = ops(&until(&dev, "/api/agents", |agents| ops(agents)["available"] == true).await);
@@ -122,6 +121,7 @@ async fn changed_agent_file_is_used_by_the_next_prompt() {
     let problem = "agents/ops.agent.md:2: there is no tool `lss`";
     assert!(broken["problem"].as_str().unwrap().starts_with(problem), "{broken}");
     let log = dev.log();
+    assert!(log.contains("agents: none in agents"), "{log}");
     assert!(log.contains("agent file not reloaded; the previous revision stays in force"), "{log}");
     assert!(log.contains(&format!("error={problem}")), "{log}");
     write_agent(folder.path(), "ops.agent.md", "---\ntools: [find]\n---\nBe kind.");

@@ -85,7 +85,8 @@ fn value(name: &str, careless: &Careless) -> Option<String> {
         "APPLICATIONINSIGHTS_CONNECTION_STRING" => {
             format!("InstrumentationKey={text};IngestionEndpoint={}/", careless.url)
         }
-        "OTEL_EXPORTER_OTLP_HEADERS"
+        "AZURE_OPENAI_HEADERS"
+        | "OTEL_EXPORTER_OTLP_HEADERS"
         | "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
         | "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
         | "OTEL_EXPORTER_OTLP_LOGS_HEADERS" => format!("x-key={text}"),

@@ -73,23 +73,24 @@ fn create_private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(not(unix))]
+fn create_private(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)
+}
+
+#[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
+    #[cfg(unix)]
     #[test]
     fn data_folder_that_existed_is_closed_to_other_users() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        use super::*;
+
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let lock = FolderLock::take(place.path()).unwrap();
         assert_eq!(fs::metadata(place.path()).unwrap().permissions().mode() & 0o777, 0o700);
         drop(lock);
     }
-}
-
-#[cfg(not(unix))]
-fn create_private(folder: &Path) -> io::Result<()> {
-    fs::create_dir_all(folder)
 }
