@@ -10,7 +10,7 @@ const AGENT: &str = ".agent.md";
 const CONVERSATION: &str = ".certify.yaml";
 
 /// One mistake for each: an ending in other letters, a conversation for `certify` without its agent. Empty when the folder
-/// cannot be read, which [`super::load`] reports.
+/// cannot be read, which [`super::load()`] reports.
 pub fn strays(folder: &Path) -> Vec<Mistake> {
     let shown = folder.file_name().map_or_else(|| "agents".into(), |name| name.to_string_lossy());
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
