@@ -28,7 +28,7 @@ impl Hold<'_> {
     /// May be dropped at any time: a renewal under way and the next commit need the same version of the head, so at most
     /// one of them wins.
     pub(super) async fn keep(&mut self) -> TurnError {
-        // Counted from the last renewal: whoever awaits this again and again still renews in time.
+        // Counted from the last renewal, so that many short waits in a row still renew in time.
         let mut wait = self.claim_left().saturating_sub(RENEWAL_LEFT);
         loop {
             tokio::time::sleep(wait.min(self.claim_left())).await;

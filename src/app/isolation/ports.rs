@@ -61,7 +61,7 @@ impl Parent {
     pub(super) fn take(&self, reply: Reply, bytes: Bytes) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&reply.id);
         if let Some(waiting) = waiting {
-            // Whoever waited may have been cut off since.
+            // The caller may have been cancelled since.
             let _ = waiting.send((reply.result, bytes));
         }
     }

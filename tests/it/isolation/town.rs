@@ -1,5 +1,5 @@
-//! A place for conversations to work in: tools that are slow, that write, and one that kills whoever calls it; and a client that
-//! never gives up.
+//! Test server and client: slow tools, tools that write, a tool that kills the process of its caller, and a client that
+//! retries each request.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
