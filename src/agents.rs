@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::settings::Settings;
@@ -23,7 +24,7 @@ mod strays;
 mod tests;
 mod yaml;
 
-pub use load::{Loaded, file_names, load};
+pub use load::{Loaded, file_names, load, load_texts};
 pub use mistakes::Mistake;
 pub use strays::strays;
 
@@ -63,7 +64,7 @@ impl Agent {
 }
 
 /// An agent file that cannot be used, and why. Its agent is unavailable, or works by an earlier revision of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokenAgent {
     pub name: String,
     /// `agents/clerk.agent.md:7: …`
@@ -76,6 +77,8 @@ pub struct Catalog {
     pub agents: BTreeMap<String, Arc<Agent>>,
     /// Also of agents of which an earlier revision is in force.
     pub broken: BTreeMap<String, BrokenAgent>,
+    /// The agent files in force; empty for agents that come from no file.
+    pub texts: BTreeMap<String, String>,
     /// `TURNWHEEL_DEFAULT_AGENT`.
     pub default_agent: Option<String>,
 }
@@ -174,6 +177,8 @@ impl Catalog {
         for name in self.broken.keys() {
             if let Some(agent) = earlier.agents.get(name) {
                 self.agents.insert(name.clone(), Arc::clone(agent));
+                let text = earlier.texts.get(name);
+                self.texts.extend(text.map(|text| (name.clone(), text.clone())));
             }
         }
         self

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use crate::agent::compaction::Reason;
 use crate::agent::entry::Entry;
-use crate::agent::message::Message;
+use crate::agent::message::{AssistantMessage, Message, ToolResultMessage};
 use crate::agent::raw::RawJson;
+pub use crate::agent::step::FinishTurn;
 use crate::ids::{ConversationKey, EntryId};
 use crate::tools::Arguments;
 use crate::tools::code::text_with_causes;
@@ -20,6 +21,7 @@ pub enum Hook {
     TransformContext,
     OnPayload,
     BeforeToolCall,
+    FinishTurn,
     BeforeCompaction,
     AfterCompaction,
 }
@@ -31,6 +33,7 @@ impl Hook {
             Self::TransformContext => "transform_context",
             Self::OnPayload => "on_payload",
             Self::BeforeToolCall => "before_tool_call",
+            Self::FinishTurn => "finish_turn",
             Self::BeforeCompaction => "before_compaction",
             Self::AfterCompaction => "after_compaction",
         }
@@ -77,6 +80,18 @@ pub struct Block {
     pub reason: Option<String>,
     /// Asks for an end of the prompt without another answer, which comes when all results of the batch ask.
     pub terminate: bool,
+}
+
+/// A turn that is about to close.
+#[derive(Debug)]
+pub struct ClosingTurn<'a> {
+    pub conversation: &'a ConversationKey,
+    /// The model's response.
+    pub response: &'a AssistantMessage,
+    /// One for each call of the response, in the same order.
+    pub tool_results: &'a [&'a ToolResultMessage],
+    /// Model responses of the prompt so far, with this one.
+    pub rounds: u32,
 }
 
 /// A conversation that is about to be summed up.
@@ -132,6 +147,16 @@ pub trait Extension: Send + Sync + fmt::Debug {
 
     /// Runs before a call starts; the first block wins and later extensions do not run. A failure blocks the call.
     async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
+        Ok(None)
+    }
+
+    /// Runs when a turn is about to close: the response has no tool calls, or all its calls have their results. The first
+    /// extension that returns a decision wins and later extensions do not run; without a decision the prompt goes on as it
+    /// would without this hook. It does not run after a failed or aborted response, nor where the prompt is stopped or given up.
+    ///
+    /// It runs before the commit that closes the turn, and once more where the commit is prepared anew because the queue has
+    /// changed. After a failure the next extension runs.
+    async fn finish_turn(&self, _turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
         Ok(None)
     }
 

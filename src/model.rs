@@ -1,6 +1,7 @@
 //! The model: one answer to one request. Whatever goes wrong is in the answer; nothing is thrown.
 
 pub mod catalogue;
+pub mod compat;
 pub mod responses;
 pub mod scripted;
 pub mod tokens;
@@ -16,6 +17,8 @@ use crate::agent::event::AnswerEvent;
 use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::{Cost, Usage};
+use crate::model::compat::Compat;
+use crate::model::responses::headers::ModelHeaders;
 
 /// What is known of a model. Prices are US dollars per million tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,11 @@ pub struct ModelRecord {
     pub context_window: u64,
     pub max_tokens: u64,
     pub deployment_name: String,
+    /// Of each request to this model; they may hold a gateway's key and are not serialised.
+    #[serde(skip)]
+    pub headers: ModelHeaders,
+    #[serde(default, skip_serializing_if = "Compat::is_default")]
+    pub compat: Compat,
 }
 
 /// As the sources have it (TY-15): `["text", "image"]`, or `["text"]`.

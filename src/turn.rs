@@ -11,6 +11,7 @@ pub mod delivery;
 mod event_log;
 pub mod expiry;
 pub mod faults;
+mod finish_turn;
 mod gate;
 mod hold;
 mod hooks;

@@ -1,16 +1,17 @@
 //! Budgets: what may be spent, what is spent, and in which words a person is asked when it is used up.
 
+mod alert;
+mod ledger;
+mod shortage;
+
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use utoipa::ToSchema;
 
-use crate::agent::raw::RawJson;
-use crate::agent::usage::{Tally, dollars, nanos};
-use crate::clock::Timestamp;
+pub use self::alert::{AccountAlert, AlertMark, BudgetAlert, Crossing};
+pub use self::ledger::{Books, DayEnd, Held};
+pub use self::shortage::{Shortage, UsedUp};
 
-/// Days of which a head remembers what they cost, as long as the tenant's books do not know it; an older one counts to the
-/// next.
-const DAYS_MAX: usize = 31;
+use crate::agent::usage::{Tally, dollars, nanos};
 
 /// A higher limit bounds nothing: it is a slip of the pen.
 pub const USD_MAX: f64 = 1e9;
@@ -150,6 +151,22 @@ impl Unit {
         }
     }
 
+    /// `$5.02 of $5.00`, `1200 of 1000 tokens`.
+    fn figures(self, used: u64, limit: u64) -> String {
+        match self {
+            Self::Tokens => format!("{used} of {limit} tokens"),
+            Self::Usd => format!("{} of {}", money(used), money(limit)),
+        }
+    }
+
+    /// As JSON has an amount: tokens or dollars.
+    fn json(self, amount: u64) -> serde_json::Value {
+        match self {
+            Self::Tokens => amount.into(),
+            Self::Usd => dollars(amount).into(),
+        }
+    }
+
     /// The reverse of [`Self::told`].
     pub fn amount(self, told: f64) -> u64 {
         match self {
@@ -157,6 +174,14 @@ impl Unit {
             Self::Usd => nanos(told),
         }
     }
+}
+
+/// At least cents, at most millionths of a dollar.
+fn money(nanos: u64) -> String {
+    let text = format!("{:.6}", dollars(nanos));
+    let (whole, parts) = text.split_once('.').unwrap_or((&text, ""));
+    let parts = parts.trim_end_matches('0');
+    format!("${whole}.{parts:0<2}")
 }
 
 /// Whose budget it is.
@@ -170,6 +195,19 @@ pub enum Level {
     Tenant,
 }
 
+impl Level {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::Conversation => "conversation",
+            Self::User => "user",
+            Self::Agent => "agent",
+            Self::Tenant => "tenant",
+        }
+    }
+}
+
 /// For which time an account's limit is; days and months are those of UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -179,83 +217,15 @@ pub enum Period {
     Total,
 }
 
-/// A limit that is reached: in tokens, or in billionths of a dollar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsedUp {
-    pub unit: Unit,
-    /// As it is set.
-    pub set: u64,
-    /// As it is raised.
-    pub limit: u64,
-    pub used: u64,
-}
-
-/// What is used up, and of what: what a person is asked to extend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Shortage {
-    pub level: Level,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub period: Option<Period>,
-    /// The day or month it is about: a raise is good for this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub span: Option<String>,
-    pub unit: Unit,
-    /// The limit as it is set, in tokens or billionths of a dollar.
-    pub set: u64,
-    /// As it was raised before.
-    pub limit: u64,
-    pub used: u64,
-}
-
-impl Shortage {
-    /// One sentence with the figures.
-    pub fn reason(&self) -> String {
-        let when = match self.period {
-            Some(Period::Day) => " for today",
-            Some(Period::Month) => " for this month",
-            Some(Period::Total) | None => "",
-        };
-        let whose = match self.level {
-            Level::Prompt => "this prompt",
-            Level::Conversation => "this conversation",
-            Level::User => "the user",
-            Level::Agent => "the agent",
-            Level::Tenant => "the tenant",
-        };
-        format!("The budget of {whose}{when} is used up: {}.", self.figures())
-    }
-
-    /// As clients see it.
-    pub fn view(&self) -> RawJson {
-        let told = |amount| match self.unit {
-            Unit::Tokens => json!(amount),
-            Unit::Usd => json!(dollars(amount)),
-        };
-        let mut view = json!({
-            "level": self.level, "unit": self.unit, "limit": told(self.limit), "used": told(self.used),
-        });
-        if let (Some(period), Some(view)) = (self.period, view.as_object_mut()) {
-            view.insert("period".to_owned(), json!(period));
-        }
-        RawJson::of(&view)
-    }
-
-    /// `$5.02 of $5.00`, `1200 of 1000 tokens`.
-    fn figures(&self) -> String {
-        match self.unit {
-            Unit::Tokens => format!("{} of {} tokens", self.used, self.limit),
-            Unit::Usd => format!("{} of {}", money(self.used), money(self.limit)),
+impl Period {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Month => "month",
+            Self::Total => "total",
         }
     }
-}
-
-/// At least cents, at most millionths of a dollar.
-fn money(nanos: u64) -> String {
-    let text = format!("{:.6}", dollars(nanos));
-    let (whole, parts) = text.split_once('.').unwrap_or((&text, ""));
-    let parts = parts.trim_end_matches('0');
-    format!("${whole}.{parts:0<2}")
 }
 
 /// A limit that a person raised; it is good as long as the limit stays set as it was.
@@ -278,114 +248,15 @@ pub struct Agreed {
     pub raise: Raise,
 }
 
-/// What a conversation knows of its costs beside what its answers say.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Books {
-    /// All that its model calls cost: those whose answer was lost at their estimate. Only grows.
-    pub spent: Tally,
-    /// The part of it whose answers were lost.
-    #[serde(skip_serializing_if = "Tally::is_nothing")]
-    pub lost: Tally,
-    /// What the tenant's books may not know yet: `spent` at the end of each day, oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub days: Vec<DayEnd>,
-    /// Calls that were ever held; names the next.
-    pub holds: u64,
-    /// When the tenant's books have to be told; absent: they know everything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub settle_at: Option<Timestamp>,
-    /// When a prompt that asks for more looks whether there is room by now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub look_at: Option<Timestamp>,
-    /// Of the conversation's own limit.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub raised: Vec<Raise>,
-    /// Raises that the accounts may not know yet.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub agreed: Vec<Agreed>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DayEnd {
-    /// UTC, `2026-11-22`.
-    pub day: String,
-    pub spent: Tally,
-}
-
-/// The intent of a model call whose cost is held: written before the call is sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Held {
-    /// From 1 in a conversation.
-    pub number: u64,
-    /// What the call may cost at most, as far as one can know.
-    pub estimate: Tally,
-}
-
-impl Books {
-    pub fn is_blank(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Adds what a call cost; the tenant's books are told later.
-    pub fn add(&mut self, cost: Tally, (now, settle_at): (Timestamp, Timestamp)) {
-        self.spent = self.spent.plus(cost);
-        let day = now.utc_day();
-        match self.days.last_mut() {
-            // A clock that is behind does not open a day again.
-            Some(last) if last.day >= day => last.spent = self.spent,
-            _ => self.days.push(DayEnd { day, spent: self.spent }),
-        }
-        let surplus = self.days.len().saturating_sub(DAYS_MAX);
-        self.days.drain(..surplus);
-        self.settle_at.get_or_insert(settle_at);
-    }
-
-    /// What each day cost beyond what is known already.
-    pub fn owed_by_day(&self, known: Tally) -> Vec<(&str, Tally)> {
-        let mut known = known;
-        let owed = self.days.iter().filter_map(|end| {
-            let owed = end.spent.minus(known);
-            known = known.or_more(end.spent);
-            (!owed.is_nothing()).then_some((end.day.as_str(), owed))
-        });
-        owed.collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::agent::raw::RawJson;
 
     fn cost(nanos: u64) -> Tally {
         Tally { calls: 1, nanos, ..Tally::default() }
-    }
-
-    #[test]
-    fn days_are_told_once_whatever_is_known_already() {
-        let mut books = Books::default();
-        let hour = 3_600_000;
-        let mut at = Timestamp(1_800_000_000_000);
-        for _ in 0..3 {
-            books.add(cost(5), (at, at));
-            at = Timestamp(at.0 + 24 * hour);
-        }
-        let owed: Vec<u64> =
-            books.owed_by_day(Tally::default()).iter().map(|it| it.1.nanos).collect();
-        assert_eq!(owed, [5, 5, 5]);
-        let known = cost(5).plus(cost(2));
-        let owed: Vec<u64> = books.owed_by_day(known).iter().map(|it| it.1.nanos).collect();
-        assert_eq!(owed, [3, 5]);
-        assert!(books.owed_by_day(books.spent).is_empty());
-        for _ in 0..40 {
-            at = Timestamp(at.0 + 24 * hour);
-            books.add(cost(1), (at, at));
-        }
-        assert_eq!(books.days.len(), DAYS_MAX);
-        let owed: u64 = books.owed_by_day(Tally::default()).iter().map(|it| it.1.nanos).sum();
-        assert_eq!(owed, 55, "what is old counts to the next day");
     }
 
     #[test]

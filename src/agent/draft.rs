@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::agent::batch::Batch;
-use crate::agent::budget::Budget;
+use crate::agent::budget::{Budget, BudgetAlert};
 use crate::agent::compaction::Room;
 use crate::agent::entry::{Entry, EntryBase, EntryBody, MessageEntry};
 use crate::agent::event::{Event, EventBody, MessageRef};
@@ -17,6 +17,7 @@ use crate::agent::notice::Notice;
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::raw::RawJson;
 use crate::agent::settings::{QueueMode, Retry};
+use crate::agent::step::{ClosedTurn, FinishTurn};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId};
 
@@ -63,6 +64,8 @@ pub struct Draft {
     pub events: Vec<Event>,
     pub receipts: Vec<Receipt>,
     pub notices: Vec<Notice>,
+    /// Logged and counted once the commit is made; their notifications are among the others.
+    pub alerts: Vec<BudgetAlert>,
     /// What waits in the inbox, as far as somebody has looked, oldest first.
     pub pending: Vec<Pending>,
     pub taken_in_bytes: usize,
@@ -81,6 +84,10 @@ pub struct Draft {
     pub kept: Vec<Arc<Entry>>,
     pub rules: Rules,
     pub now: Timestamp,
+    /// The turn that this commit closes, where an extension may decide how the prompt goes on.
+    pub closed_turn: Option<ClosedTurn>,
+    /// The decision, until the turn closes.
+    pub(super) finish_turn: Option<FinishTurn>,
     /// Bytes of kept results that were put on the path.
     pub(super) bytes_placed: u64,
     /// Whether the prompt ends with this commit, whatever is open: each call needs room for a result.
@@ -96,6 +103,7 @@ impl Draft {
             events: Vec::new(),
             receipts: Vec::new(),
             notices: Vec::new(),
+            alerts: Vec::new(),
             pending: Vec::new(),
             taken_in_bytes: 0,
             is_unsettled: false,
@@ -107,6 +115,8 @@ impl Draft {
             kept: Vec::new(),
             rules,
             now,
+            closed_turn: None,
+            finish_turn: None,
             bytes_placed: 0,
             gives_up: false,
         }
@@ -118,6 +128,7 @@ impl Draft {
             && self.events.is_empty()
             && self.receipts.is_empty()
             && self.notices.is_empty()
+            && self.alerts.is_empty()
     }
 
     /// Operations of the batch that this draft becomes: head, entries, one events document, receipts, notices.
@@ -185,7 +196,7 @@ impl Draft {
             id,
             kind: kind.to_owned(),
             at: self.now,
-            data: RawJson::of(&self.notice_data(data)),
+            data: RawJson::of(&self.head.notification_data(data)),
             text,
             attempts: 0,
             settled_at: None,
@@ -193,17 +204,12 @@ impl Draft {
         });
     }
 
-    fn notice_data(&self, data: &serde_json::Value) -> serde_json::Value {
-        let mut whole = json!({
-            "conversationId": self.head.conversation_id,
-            "tenantId": self.head.tenant,
-            "userId": self.head.user,
-            "agent": self.head.agent,
-        });
-        if let (Some(whole), Some(data)) = (whole.as_object_mut(), data.as_object()) {
-            whole.extend(data.clone());
+    /// `number` is unique among the alerts of the conversation.
+    pub(super) fn issue_alert(&mut self, alert: BudgetAlert, number: &str) {
+        if self.rules.writes_notices {
+            self.notices.push(alert.notification(&self.head, number, self.now));
         }
-        whole
+        self.alerts.push(alert);
     }
 
     pub fn prompt_id(&self) -> Option<PromptId> {
@@ -232,6 +238,20 @@ impl Draft {
 }
 
 impl Head {
+    /// The data of a notification about this conversation.
+    pub(super) fn notification_data(&self, data: &serde_json::Value) -> serde_json::Value {
+        let mut whole = json!({
+            "conversationId": self.conversation_id,
+            "tenantId": self.tenant,
+            "userId": self.user,
+            "agent": self.agent,
+        });
+        if let (Some(whole), Some(data)) = (whole.as_object_mut(), data.as_object()) {
+            whole.extend(data.clone());
+        }
+        whole
+    }
+
     /// When somebody has to look at this conversation again, if nobody holds it; `None`: nothing is owed.
     pub fn owed_at(&self, now: Timestamp) -> Option<Timestamp> {
         let step = self.step_owed_at(now);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::brake::{Brake, PutOff};
-use crate::agent::budget::{Books, Held, Raise};
+use crate::agent::budget::{AlertMark, Books, Held, Raise};
 use crate::agent::entry::Incomplete;
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
@@ -195,6 +195,9 @@ pub struct Run {
     /// Of the limit of one prompt, for this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raised: Vec<Raise>,
+    /// The highest percentage of that limit that an alert reported, by unit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alert_marks: Vec<AlertMark>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 pub struct Notice {
     /// The receiver's key against doubles: the same for every try.
     pub id: String,
-    /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`.
+    /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`, `budget.alert`.
     #[serde(rename = "type")]
     pub kind: String,
     pub at: Timestamp,

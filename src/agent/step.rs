@@ -1,9 +1,11 @@
 //! One step: an input changes what is owed. Cannot fail: every input has a meaning in every state, if only "ignored".
 
 mod answer;
+mod budget_alerts;
 mod calls;
 mod compacting;
 mod ending;
+mod finish_turn;
 mod going_on;
 mod landing;
 mod paying;
@@ -29,6 +31,7 @@ use crate::clock::Timestamp;
 pub use answer::CALLS_MAX;
 pub use calls::UNKNOWN_OUTCOME;
 pub use compacting::{CompactInput, Summarised, SummaryOutcome, wants_measuring};
+pub use finish_turn::{ClosedTurn, FinishTurn};
 pub use paying::{Asks, Paying, own_shortage};
 pub use retrying::{Setback, wait_after};
 pub use taking_in::{gives_way, is_understood};
@@ -63,6 +66,8 @@ pub enum Input {
     Paying(Box<Paying>),
     /// What comes next is not begun: the agent or the tool is paused.
     Braked(Brake),
+    /// An extension has decided on the turn that a later input of the same commit closes.
+    FinishTurn(FinishTurn),
 }
 
 #[derive(Clone, Debug)]
@@ -164,5 +169,6 @@ pub fn step(draft: &mut Draft, input: &Input) {
         Input::Braked(brake) => {
             draft.head.brake = draft.head.step_owed_at(draft.now).map(|_| brake.clone());
         }
+        Input::FinishTurn(decision) => draft.finish_turn = Some(*decision),
     }
 }

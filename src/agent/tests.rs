@@ -9,6 +9,7 @@
 
 mod batches;
 mod compacting;
+mod finish_turn;
 mod fixtures;
 mod outcomes;
 mod projecting;

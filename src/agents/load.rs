@@ -1,5 +1,6 @@
 //! Reading the folder of agent files.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,22 +58,53 @@ pub fn load(
     }
     let sources = Sources { tools, app_settings, client };
     for file_name in names {
-        let name = file_name.strip_suffix(ENDING).unwrap_or(&file_name).to_owned();
-        let mut findings = Findings::of(format!("{shown}/{file_name}"));
-        let agent = text_of(folder, &file_name)
-            .map_err(|reason| findings.add(At::START, reason))
-            .ok()
-            .and_then(|text| file::read(&name, &text, &sources, &mut findings));
-        if let Some(agent) = agent {
-            loaded.catalog.agents.insert(name, Arc::new(agent));
-            continue;
+        let name = file_name.strip_suffix(ENDING).unwrap_or(&file_name);
+        loaded.add(shown, name, text_of(folder, &file_name), &sources);
+    }
+    loaded
+}
+
+/// As [`load`], from the texts of agent files by the names of their agents.
+pub fn load_texts(
+    texts: &BTreeMap<String, String>,
+    shown: &str,
+    tools: &ToolSet,
+    app_settings: &dyn Fn(&str) -> Option<String>,
+    client: &HttpClient,
+) -> Loaded {
+    let sources = Sources { tools, app_settings, client };
+    let mut loaded = Loaded::default();
+    for (name, text) in texts {
+        loaded.add(shown, name, Ok(text.clone()), &sources);
+    }
+    loaded
+}
+
+impl Loaded {
+    /// `text` is the agent's file, or the reason why it cannot be read.
+    fn add(
+        &mut self,
+        shown: &str,
+        name: &str,
+        text: Result<String, String>,
+        sources: &Sources<'_>,
+    ) {
+        let mut findings = Findings::of(format!("{shown}/{name}{ENDING}"));
+        let text = text.map_err(|reason| findings.add(At::START, reason)).ok();
+        let agent = text.and_then(|text| {
+            file::read(name, &text, sources, &mut findings).map(|agent| (agent, text))
+        });
+        if let Some((agent, text)) = agent {
+            self.catalog.agents.insert(name.to_owned(), Arc::new(agent));
+            self.catalog.texts.insert(name.to_owned(), text);
+            return;
         }
         let mistakes = findings.into_sorted();
         let problem = mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-        loaded.catalog.broken.insert(name.clone(), BrokenAgent { name, problem });
-        loaded.mistakes.extend(mistakes);
+        let broken = BrokenAgent { name: name.to_owned(), problem };
+        self.catalog.broken.insert(name.to_owned(), broken);
+        self.mistakes.extend(mistakes);
     }
-    loaded
 }
 
 /// Of agent files, sorted; hidden files (editors' locks) are left out.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{self, Agents, BrokenAgent, Catalog, Loaded, ToolSet};
@@ -32,6 +33,19 @@ pub(super) struct AgentFiles {
     settings: Settings,
     /// Of the files, just before they were read last.
     read_at: Stamps,
+}
+
+/// The agents of a process, as another process can load them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct AgentsInForce {
+    texts: BTreeMap<String, String>,
+    broken: BTreeMap<String, BrokenAgent>,
+}
+
+impl From<&Catalog> for AgentsInForce {
+    fn from(catalog: &Catalog) -> Self {
+        Self { texts: catalog.texts.clone(), broken: catalog.broken.clone() }
+    }
 }
 
 impl std::fmt::Debug for AgentFiles {
@@ -111,6 +125,19 @@ impl AgentFiles {
             return Ok(loaded);
         }
         Err(StartError::Agents(loaded.mistakes.iter().map(ToString::to_string).collect()))
+    }
+
+    /// For an isolated turn: the agents that its parent has in force, whatever the folder holds by now.
+    pub(super) fn load_in_force(&self, in_force: AgentsInForce) -> Loaded {
+        let (shown, lookup) = (self.shown.trim_end_matches('/'), &*self.app_settings);
+        let texts = &in_force.texts;
+        let mut loaded = agents::load_texts(texts, shown, &self.tools, lookup, &self.client);
+        loaded.catalog.default_agent.clone_from(&self.settings.default_agent);
+        for broken in loaded.catalog.broken.values() {
+            log_mistakes(broken, "agent unavailable");
+        }
+        loaded.catalog.broken.extend(in_force.broken);
+        loaded
     }
 
     fn checked(&mut self) -> Result<Loaded, StartError> {

@@ -23,6 +23,7 @@ use tokio::process::{Child, Command};
 use self::serving::Served;
 pub(super) use self::wire::SettingsSource;
 use self::wire::{Beginning, span_ms};
+use crate::app::agent_files::AgentsInForce;
 use crate::app::service::ServiceOptions;
 use crate::ids::{ConversationKey, TenantId, WorkerId};
 use crate::turn::isolation::{InProcess, Isolated, Isolator, Shared};
@@ -75,6 +76,7 @@ impl ChildProcesses {
             payments_url: self.payments_url.clone(),
             root: self.root.clone(),
             agents: self.agents.clone(),
+            agents_in_force: AgentsInForce::from(&*world.agents.now()),
             writes_notices: world.herald.is_some(),
             turn_ms: span_ms(world.limits.turn),
             settle_after_ms: span_ms(world.limits.settle_after),

@@ -86,7 +86,7 @@ fn config(settings: &Settings, azure: &AzureOpenAi) -> ResponsesConfig {
         default_model: settings.model.normal.clone(),
         normal_model: settings.model.normal.clone(),
         high_model: settings.model.high.clone(),
-        prices: settings.model.prices.clone(),
+        prices: settings.model.prices.as_ref().map(|text| Secret::new(text.reveal().clone())),
         headers: azure.headers.as_ref().map(|headers| Secret::new(headers.reveal().clone())),
         cache_retention: match azure.cache_retention.as_deref() {
             Some("none") => CacheRetention::None,

@@ -89,7 +89,7 @@ mod tests {
             base_url: Some("https://models.example/openai/v1".to_owned()),
             api_key: Some(Secret::new("key".to_owned())),
             normal_model: Some(model.to_owned()),
-            prices: prices.map(ToOwned::to_owned),
+            prices: prices.map(Secret::new),
             ..ResponsesConfig::default()
         };
         AzureResponses::new(&config, None).unwrap()

@@ -354,17 +354,27 @@ pub(super) async fn bring_payments(settings: Settings) -> Result<Prepared, Start
     Ok(Prepared { settings, payments: Some(server) })
 }
 
-/// Side by side: both read the certificates of the system, which takes most of a cold start.
-pub(super) fn agents_and_model(
+fn agents_and_model(
     app: &App,
     settings: &Settings,
     options: &ServiceOptions,
     credentials: &Credentials,
 ) -> Result<(AgentFiles, Loaded, Arc<dyn Model>), StartError> {
+    with_model(settings, credentials, || {
+        let mut files = AgentFiles::new(app, settings, options, credentials)?;
+        files.load().map(|loaded| (files, loaded))
+    })
+}
+
+/// Side by side: both read the certificates of the system, which takes most of a cold start.
+pub(super) fn with_model(
+    settings: &Settings,
+    credentials: &Credentials,
+    load: impl FnOnce() -> Result<(AgentFiles, Loaded), StartError>,
+) -> Result<(AgentFiles, Loaded, Arc<dyn Model>), StartError> {
     let (loaded, model) = std::thread::scope(|scope| {
         let model = scope.spawn(|| model_of(settings, credentials));
-        let files = AgentFiles::new(app, settings, options, credentials);
-        let loaded = files.and_then(|mut files| files.load().map(|loaded| (files, loaded)));
+        let loaded = load();
         (loaded, model.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let ((files, loaded), model) = (loaded?, model.map_err(StartError::Settings)?);

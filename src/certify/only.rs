@@ -65,7 +65,10 @@ impl FromStr for Only {
             None => (place, None),
         };
         let boundary = BOUNDARIES.into_iter().find(|known| *known == boundary).ok_or_else(|| {
-            format!("`{boundary}` is no boundary: name one of the table, such as `tool.after#2:kill`")
+            format!(
+                "there is no fail point `{boundary}`: name one, as in `tool.after#2:kill`; there are {}",
+                BOUNDARIES.join(", ")
+            )
         })?;
         let occurrence = occurrence.map(|text| {
             let number = text.parse().ok().filter(|number| *number > 0);

@@ -190,7 +190,7 @@ fn runs_are_named_as_they_are_told() {
         assert_eq!(text.parse::<Only>().unwrap().to_string(), text);
     }
     for (text, why) in [
-        ("tool", "`tool` is no boundary"),
+        ("tool", "there is no fail point `tool`: name one"),
         ("tool.after#0", "`0` is not how often"),
         ("tool.after#x:kill", "`x` is not how often"),
         ("tool.after#1:die", "`die` is no fault: the faults are kill, take-over,"),

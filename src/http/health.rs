@@ -97,7 +97,7 @@ async fn check(world: &World) -> bool {
 /// Whether the service works: for load balancers, so it says no more than that.
 #[utoipa::path(
     get, path = "/health", operation_id = "getHealth", tag = "service",
-    responses((status = 200, description = "`{\"status\":\"ok\"}`"), (status = 503, description = "`{\"status\":\"unavailable\"}`"))
+    responses((status = 200, body = crate::http::openapi::Health), (status = 503, body = crate::http::openapi::Health))
 )]
 pub(crate) async fn health(State(api): State<Shared>) -> Response {
     let is_well = api.health.is_well(&api.world).await;

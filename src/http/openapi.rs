@@ -90,6 +90,11 @@ macro_rules! described_only {
 }
 
 described_only! {
+    /// The health of the service.
+    Health {
+        /// `ok` or `unavailable`.
+        status: String,
+    }
     /// RFC 9457.
     Problem {
         /// `urn:turnwheel:problem:<name>`.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::agent::usage::{Cost, Usage};
+use crate::model::compat::Compat;
+use crate::model::responses::headers::ModelHeaders;
 use crate::model::{ModelRecord, Prices};
 
 /// Input tokens above which the long-context prices hold for the whole call.
@@ -95,6 +97,8 @@ struct Override {
     max_tokens: Option<u64>,
     reasoning: Option<bool>,
     images: Option<bool>,
+    headers: ModelHeaders,
+    compat: Compat,
 }
 
 impl Override {
@@ -150,6 +154,8 @@ impl Catalogue {
             context_window: row.map_or(UNKNOWN_WINDOW, |row| row.3),
             max_tokens: row.map_or(UNKNOWN_OUTPUT, |row| row.4),
             deployment_name: deployment.to_owned(),
+            headers: ModelHeaders::default(),
+            compat: Compat::default(),
         };
         if let Some(change) = self.overrides.get(model) {
             record.cost = Prices {
@@ -162,6 +168,8 @@ impl Catalogue {
             record.max_tokens = change.max_tokens.unwrap_or(record.max_tokens);
             record.reasoning = change.reasoning.unwrap_or(record.reasoning);
             record.images = change.images.unwrap_or(record.images);
+            record.headers = change.headers.clone();
+            record.compat = change.compat;
         }
         record
     }
@@ -258,6 +266,51 @@ mod tests {
             let record = Catalogue::default().record(id, id);
             assert_eq!((record.reasoning, record.images), (reasoning, images), "{id}");
             assert_eq!(record.cost, Prices::default(), "{id}");
+        }
+    }
+
+    #[test]
+    fn model_headers_and_compat_come_from_the_app() {
+        let catalogue = Catalogue::new(Some(
+            r#"{"mine":{"headers":{"X-Team":"clerks"},"compat":{"supportsStrictMode":false}}}"#,
+        ))
+        .unwrap();
+        let record = catalogue.record("mine", "d");
+        assert_eq!(record.headers.0["x-team"], "clerks");
+        assert!(!format!("{catalogue:?} {record:?}").contains("clerks"));
+        let expected = Compat { supports_strict_mode: false, ..Compat::default() };
+        assert_eq!(record.compat, expected);
+        let other = catalogue.record("other", "d");
+        assert_eq!((other.headers, other.compat), (ModelHeaders::default(), Compat::default()));
+    }
+
+    #[test]
+    fn wrong_model_headers_and_compat_are_refused_without_values() {
+        let refused = |members: &str| {
+            Catalogue::new(Some(&format!(r#"{{"mine":{{{members}}}}}"#))).unwrap_err().join(" ")
+        };
+        for (members, expected) in [
+            (
+                r#""headers":{"Authorization":"hush"}"#,
+                "headers has `authorization`, which each request has",
+            ),
+            (
+                r#""headers":{"content-type":"hush"}"#,
+                "headers has `content-type`, which each request has",
+            ),
+            (r#""headers":{"Host":"hush"}"#, "headers has `host`, which each request has"),
+            (r#""headers":{"api-key":"hush"}"#, "headers has `api-key`, which each request has"),
+            (r#""headers":{"x y":"hush"}"#, "headers: `x y` is not a legal header"),
+            (r#""headers":{"x-y":["hush"]}"#, "headers: `x-y` is not a legal header"),
+            (r#""headers":{"x-y":"hush\nx"}"#, "headers: `x-y` is not a legal header"),
+            (r#""headers":"hush""#, "headers must be an object of texts"),
+            (
+                r#""compat":{"supportsStore":true}"#,
+                "unknown field `supportsStore`, expected one of `supportsDeveloperRole`",
+            ),
+        ] {
+            let text = refused(members);
+            assert!(text.contains(expected) && !text.contains("hush"), "{text}");
         }
     }
 

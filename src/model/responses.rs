@@ -11,6 +11,7 @@ pub mod fault;
 pub mod fold;
 #[cfg(test)]
 mod fuzz;
+pub mod headers;
 pub mod ids;
 pub mod input;
 pub mod item;

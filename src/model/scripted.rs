@@ -13,7 +13,9 @@ use crate::agent::raw::{Extra, RawJson};
 use crate::agent::settings::ThinkingLevel;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
+use crate::model::compat::Compat;
 use crate::model::responses::fault::{Fault, classify};
+use crate::model::responses::headers::ModelHeaders;
 use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, Prices, Reply};
 
 mod payments;
@@ -85,6 +87,8 @@ impl Model for ScriptedModel {
             context_window: 128_000,
             max_tokens: 16_384,
             deployment_name: NAME.to_owned(),
+            headers: ModelHeaders::default(),
+            compat: Compat::default(),
         })
     }
 }

@@ -23,8 +23,8 @@ pub struct ModelSettings {
     pub normal: Option<String>,
     /// Model id of the tier `high`.
     pub high: Option<String>,
-    /// A JSON object, as it was written.
-    pub prices: Option<String>,
+    /// A JSON object, as it was written; headers of models in it may hold keys.
+    pub prices: Option<Secret<String>>,
 }
 
 /// Who answers.
@@ -96,7 +96,7 @@ impl ModelSettings {
         let prices = reader.parse(
             "TURNWHEEL_PRICES",
             r#"a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}"#,
-            |text| is_prices(text).then(|| text.to_owned()),
+            |text| is_prices(text).then(|| Secret::new(text.to_owned())),
         );
         let names_any_address = has_any_address(reader);
         let azure = azure(reader);

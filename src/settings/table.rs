@@ -128,8 +128,8 @@ pub const ROWS: &[Row] = &[
         .or("the key in the connection string"),
     Row::yours("TURNWHEEL_MODEL", "The model of agents that name none: `scripted` (the demo model, no network), a model id, or a model id per tier.")
         .or("`dev` without an address of a model: `scripted`").like("normal=gpt-5-mini,high=gpt-5.1"),
-    Row::yours("TURNWHEEL_PRICES", "Prices in US dollars per million tokens, by model id, as JSON; they win over the built-in ones.")
-        .like(r#"{"gpt-5.1":{"input":1.25,"output":10,"cacheRead":0.125}}"#),
+    Row::yours("TURNWHEEL_PRICES", "Facts about models, by model id, as JSON; they win over the built-in ones: prices in US dollars per million tokens, abilities, extra request headers. [Models](costs.md#models) lists the members.")
+        .like(r#"{"gpt-5.1":{"input":1.25,"output":10,"cacheRead":0.125}}"#).secret(),
     Row::yours("AZURE_OPENAI_BASE_URL", "Where the model answers; wins over the next two.")
         .like("https://my-resource.openai.azure.com/openai/v1"),
     Row::yours("AZURE_OPENAI_ENDPOINT", "The resource's endpoint, as the portal shows it.")
@@ -158,7 +158,7 @@ pub const ROWS: &[Row] = &[
         .or("from `WEBSITE_HOSTNAME`").like("https://agents.example.com"),
     Row::yours("TURNWHEEL_SIGNING_KEYS", "Keys of approval links: base64 of at least 32 bytes each, separated by spaces; the first signs, all verify.")
         .or("`dev` makes one").secret(),
-    Row::yours("TURNWHEEL_WEBHOOK_URL", "Where notices are sent: an approval is wanted, a prompt ended.")
+    Row::yours("TURNWHEEL_WEBHOOK_URL", "Where notifications are sent: an approval is wanted, a prompt ended, a budget alert.")
         .like("https://hooks.example.com/turnwheel").secret(),
     Row::yours("TURNWHEEL_WEBHOOK_SECRET", "Standard Webhooks secrets, `whsec_` and base64, separated by spaces; all sign.")
         .secret(),

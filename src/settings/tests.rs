@@ -95,7 +95,7 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
     ]);
     insta::assert_snapshot!(text, @r#"
     TURNWHEEL_MODEL is `high=`: expected `scripted`, a model id such as `gpt-5.1`, or `normal=MODEL,high=MODEL`
-    TURNWHEEL_PRICES is `[1]`: expected a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}
+    TURNWHEEL_PRICES is not usable (its value is kept secret): expected a JSON object such as {"gpt-5.1":{"input":1.25,"output":10}}
     AZURE_OPENAI_BASE_URL is `res.openai.azure.com`: expected an address such as https://my-resource.openai.azure.com
     TURNWHEEL_DEFAULT_AGENT is `The Clerk`: expected the name of an agent file: 1 to 64 of a-z, 0-9 and -
     TURNWHEEL_AUTH is `none`: expected `keys`, `easyauth` or `header`
@@ -349,5 +349,26 @@ fn budgets_and_rates_are_understood() {
     ] {
         let text = mistakes(&[("TURNWHEEL_BUDGETS", wrong)]);
         assert!(text.starts_with("TURNWHEEL_BUDGETS cannot be read: "), "{wrong}: {text}");
+    }
+}
+
+#[test]
+fn budgets_refuse_lists_and_misspelt_members_by_name() {
+    for (wrong, named) in [
+        (r#"{"user": [{"usd": 5}]}"#, "`user` and its members are objects, not lists"),
+        (r#"{"user": {"day": [5]}}"#, "`user` and its members are objects, not lists"),
+        (r#"{"agent:clerk": {"total": [5, 1]}}"#, "`agent:clerk` and its members are objects"),
+        (r#"{"users": {"day": {"usd": 5}}}"#, "`users` is none of `tenant`, `user`, `agent:NAME`"),
+        (r#"{"agents:clerk": {"day": {"usd": 5}}}"#, "`agents:clerk` is none of `tenant`"),
+        (
+            r#"{"user": {"days": {"usd": 5}}}"#,
+            "unknown field `days`, expected one of `day`, `month`",
+        ),
+        (r#"{"user": {"day": {"USD": 5}}}"#, "unknown field `USD`, expected `tokens` or `usd`"),
+        (r#"{"approvers": ["roles:Boss"]}"#, "`approvers` are `owner`, `link` or `role:NAME`"),
+        (r#"[{"user": {"day": {"usd": 5}}}]"#, "expected an object of budgets"),
+    ] {
+        let text = mistakes(&[("TURNWHEEL_BUDGETS", wrong)]);
+        assert!(text.contains(named), "{wrong}: {text}");
     }
 }

@@ -44,6 +44,7 @@ pub struct Metrics {
     backlog: Gauge<u64>,
     poison: Counter<u64>,
     hook_failures: Counter<u64>,
+    budget_alerts: Counter<u64>,
     calls: Histogram<f64>,
     tokens: Histogram<u64>,
     tools: Histogram<f64>,
@@ -121,6 +122,7 @@ impl Metrics {
                 "Messages given up or put aside, and prompts given up after five tries",
             ),
             hook_failures: hook_failures(meter),
+            budget_alerts: budget_alerts(meter),
             calls: seconds(
                 "gen_ai.client.operation.duration",
                 "GenAI operation duration",
@@ -211,6 +213,16 @@ impl Metrics {
         self.hook_failures.add(1, &pairs);
     }
 
+    /// `period`: of an account's budget.
+    pub fn budget_alert(&self, level: &'static str, period: Option<&'static str>, percent: u8) {
+        let mut pairs = vec![
+            KeyValue::new("turnwheel.budget.level", level),
+            KeyValue::new("turnwheel.budget.percent", i64::from(percent)),
+        ];
+        pairs.extend(period.map(|period| KeyValue::new("turnwheel.budget.period", period)));
+        self.budget_alerts.add(1, &pairs);
+    }
+
     pub fn model_call(&self, call: ModelCall<'_>, fault: Option<&Fault>) {
         let mut pairs = vec![
             KeyValue::new("gen_ai.operation.name", "chat"),
@@ -252,6 +264,11 @@ impl Metrics {
         }
         self.http.record(took.as_secs_f64(), &pairs);
     }
+}
+
+fn budget_alerts(meter: &Meter) -> Counter<u64> {
+    let counter = meter.u64_counter("turnwheel.budget.alerts").with_unit("{alert}");
+    counter.with_description("Thresholds of budgets that spending reached").build()
 }
 
 fn hook_failures(meter: &Meter) -> Counter<u64> {

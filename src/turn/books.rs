@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::account::{Account, Room};
 pub use self::writers::Writers;
-use crate::agent::budget::{Held, Level, Shortage};
+use crate::agent::budget::{AccountAlert, BudgetAlert, Held, Level, Shortage};
 use crate::agent::head::Head;
 use crate::agent::raw::RawJson;
 use crate::agent::usage::Tally;
@@ -29,6 +29,8 @@ const TRIES_MAX: u32 = 24;
 const SILENT_MAX: u32 = 3;
 const WAIT: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_millis(640);
+/// Alerts of one conversation that wait for a commit; older ones are dropped. One commit has room for all of them.
+const ALERTS_MAX: usize = 32;
 /// Longer names stand in an id as their hash.
 const NAME_MAX: usize = 200;
 
@@ -42,6 +44,9 @@ struct Line {
     done: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<LineHold>,
+    /// Alerts that the head may not have issued yet, by number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    alerts: Vec<AccountAlert>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +57,20 @@ struct LineHold {
     accounts: Vec<String>,
 }
 
+impl Line {
+    /// Of several alerts of one limit the newest stays, which has the highest percentage. `issued`: the newest number of the
+    /// head.
+    fn add_alerts(&mut self, alerts: Vec<BudgetAlert>, issued: u64) {
+        for alert in alerts {
+            let newest = self.alerts.last().map_or(0, |known| known.number);
+            self.alerts.retain(|known| !known.alert.is_of_same_limit(&alert));
+            self.alerts.push(AccountAlert { number: newest.max(issued) + 1, alert });
+        }
+        let surplus = self.alerts.len().saturating_sub(ALERTS_MAX);
+        self.alerts.drain(..surplus);
+    }
+}
+
 /// What a user's agents spent on one day.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,6 +78,13 @@ pub(super) struct UsageDay {
     pub(super) day: String,
     pub(super) user: UserId,
     pub(super) agents: BTreeMap<String, Tally>,
+}
+
+/// The outcome of an entry, and the alerts that the conversation has to issue with its next commit.
+#[derive(Debug)]
+pub(super) struct LedgerEntry {
+    pub(super) entered: Entered,
+    pub(super) alerts: Vec<AccountAlert>,
 }
 
 /// What became of an entry into the books.
@@ -137,7 +163,7 @@ struct Page {
 ///
 /// # Errors
 /// The store did not answer, or others were always quicker: nothing is lost, and the same call later does the same.
-pub(super) async fn enter(world: &World, head: &Head) -> Result<Entered, StoreError> {
+pub(super) async fn enter(world: &World, head: &Head) -> Result<LedgerEntry, StoreError> {
     let partition = Partition::Scope(head.tenant.clone());
     let (mut wait, mut silent) = (WAIT, 0);
     for _ in 0..TRIES_MAX {
@@ -179,7 +205,7 @@ async fn try_to_enter(
     world: &World,
     head: &Head,
     partition: &Partition,
-) -> Result<Entered, StoreError> {
+) -> Result<LedgerEntry, StoreError> {
     let mut page = Page::read(world, head, partition).await?;
     let entered = page.enter(world, head);
     let writes = page.writes();
@@ -193,7 +219,7 @@ async fn try_to_enter(
         world.store.write(partition, writes).await?;
         world.probe.reached(after).await;
     }
-    Ok(entered)
+    Ok(LedgerEntry { entered, alerts: page.line.value.alerts })
 }
 
 /// A document of the books, or what it is before anything is entered.
@@ -239,20 +265,13 @@ impl Page {
 
     fn enter(&mut self, world: &World, head: &Head) -> Entered {
         let today = world.clock.now().utc_day();
-        self.count(head);
+        self.increase_limits(head, &today);
+        self.count(world, head);
         let number = head.held.as_ref().map(|held| held.number);
         if self.line.value.hold.as_ref().is_some_and(|hold| Some(hold.held.number) == number) {
             return Entered::Held;
         }
         self.release(head.books.holds);
-        for agreed in &head.books.agreed {
-            let id = account::id(agreed.level, account::name_in(agreed.level, head));
-            for account in self.accounts.iter_mut().filter(|account| account.id == id) {
-                if account.value.lacks(agreed) {
-                    account.change().raise(agreed, &today);
-                }
-            }
-        }
         let Some(held) = &head.held else { return Entered::Settled };
         let is_later = self.line.value.hold.is_some() || self.line.value.done >= held.number;
         if is_later {
@@ -280,12 +299,27 @@ impl Page {
         Entered::Held
     }
 
+    /// Before anything is counted: alerts are of the increased limit.
+    fn increase_limits(&mut self, head: &Head, today: &str) {
+        for agreed in &head.books.agreed {
+            let id = account::id(agreed.level, account::name_in(agreed.level, head));
+            for account in self.accounts.iter_mut().filter(|account| account.id == id) {
+                if account.value.lacks(agreed) {
+                    account.change().raise(agreed, today);
+                }
+            }
+        }
+    }
+
     /// What the conversation spent and the books do not know yet.
-    fn count(&mut self, head: &Head) {
+    fn count(&mut self, world: &World, head: &Head) {
+        // Issued alerts are forgotten with the next write.
+        self.line.value.alerts.retain(|alert| alert.number > head.books.account_alerts);
         let owed = head.books.owed_by_day(self.line.value.counted);
         if owed.is_empty() {
             return;
         }
+        let mut alerts = Vec::new();
         for (day, cost) in owed {
             for kept in self.days.iter_mut().filter(|kept| kept.value.day == day) {
                 let sum = kept.change().agents.entry(head.agent.clone()).or_default();
@@ -294,7 +328,15 @@ impl Page {
             for account in &mut self.accounts {
                 account.change().count(day, cost);
             }
+            for (level, name, limits) in world.money.accounts_of(head) {
+                let id = account::id(level, name);
+                for account in self.accounts.iter_mut().filter(|account| account.id == id) {
+                    let crossings = account.value.cross(limits, day, cost);
+                    alerts.extend(crossings.into_iter().map(|it| it.alert(level, name)));
+                }
+            }
         }
+        self.line.value.add_alerts(alerts, head.books.account_alerts);
         let line = self.line.change();
         line.counted = line.counted.or_more(head.books.spent);
     }

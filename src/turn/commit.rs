@@ -15,7 +15,7 @@ use crate::store::{
 };
 use crate::turn::claiming::{CLAIM, MARGIN};
 use crate::turn::delivery::TurnError;
-use crate::turn::event_log::log_commit;
+use crate::turn::event_log::{log_commit, report_alerts};
 use crate::turn::hold::Hold;
 use crate::turn::inbox::{Waiting, hand_over};
 use crate::turn::record::{self, EventsBody};
@@ -280,6 +280,7 @@ impl Hold<'_> {
             call.log(&self.key, Some(&draft.head), draft.now);
         }
         log_commit(&self.key, &draft);
+        report_alerts(self.world, &self.key, &draft.alerts);
         self.answer = draft.answer;
         self.kept = draft.kept;
         self.head = draft.head;

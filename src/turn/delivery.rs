@@ -276,8 +276,11 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
         let is_as_tried = inputs.is_empty() && hold.answer.is_none();
         inputs.extend([inbox::looked(&inbox), Input::TakeIn]);
         let mut tried = if is_as_tried { tried } else { hold.try_out(inputs) };
-        if !hold.is_counting {
+        if hold.is_counting {
+            hold.leave_turn_open(&mut tried);
+        } else {
             Box::pin(hold.prepare(&mut tried)).await?;
+            hold.finish_turn(&mut tried).await?;
             hold.measure(&mut tried).await?;
             hold.brake_agent(&mut tried);
             hold.reserve(&mut tried).await?;

@@ -1,5 +1,6 @@
 //! One log line for each event that an operator looks for. Facts are fields; prompts, responses and tool data never are.
 
+use crate::agent::budget::{BudgetAlert, Period};
 use crate::agent::draft::Draft;
 use crate::agent::entry::{Entry, EntryBody, PromptEnd, PromptState};
 use crate::agent::head::Head;
@@ -9,6 +10,7 @@ use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationKey, PromptId};
 use crate::model::{Answer, Failure};
+use crate::turn::World;
 
 /// Characters of a provider's text that a line shows.
 const ERROR_MAX: usize = 300;
@@ -65,6 +67,28 @@ pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
             }
             EntryBody::PromptEnd(end) => log_end(key, draft, (entry, end)),
             _ => {}
+        }
+    }
+}
+
+/// Logs and counts alerts once the commit that owes their notifications is made.
+pub(super) fn report_alerts(world: &World, key: &ConversationKey, alerts: &[BudgetAlert]) {
+    for alert in alerts {
+        let (level, period) = (alert.level.name(), alert.period.map(Period::name));
+        tracing::warn!(
+            conversation.id = %key.conversation_id,
+            level,
+            subject = %alert.subject,
+            period,
+            date = alert.date.as_deref(),
+            percent = alert.percent,
+            used = alert.unit.told(alert.used),
+            limit = alert.unit.told(alert.limit),
+            unit = alert.unit.name(),
+            "budget alert"
+        );
+        if let Some(metrics) = world.telemetry.metrics() {
+            metrics.budget_alert(level, period, alert.percent);
         }
     }
 }

@@ -91,6 +91,7 @@ impl Hold<'_> {
         inputs: &[Input],
         looks: u32,
     ) -> Result<(Vec<Input>, Vec<Waiting>), TurnError> {
+        let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
         let done = |input: &&Input| {
             !matches!(
                 input,
@@ -101,7 +102,7 @@ impl Hold<'_> {
         let Some(waiting) = waiting else {
             // What was done is kept; who waits is looked at in the next turn.
             let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
-            return if done.is_empty() {
+            return if done.iter().all(is_decision) {
                 Err(self.error("commit", StoreError::Conflict))
             } else {
                 Ok((done, Vec::new()))
@@ -110,12 +111,14 @@ impl Hold<'_> {
         let anew = |input: &Input| {
             if matches!(input, Input::Looked(_)) { looked(&waiting) } else { input.clone() }
         };
-        let is_decided =
-            |input: &&Input| !matches!(input, Input::Prepared { .. } | Input::Braked(_));
+        let is_decided = |input: &&Input| {
+            !matches!(input, Input::Prepared { .. } | Input::Braked(_) | Input::FinishTurn(_))
+        };
         let again: Vec<Input> = inputs.iter().filter(is_decided).map(anew).collect();
         if again.iter().any(|input| matches!(input, Input::TakeIn)) {
             let mut tried = self.try_out(again);
             Box::pin(self.prepare(&mut tried)).await?;
+            self.finish_turn(&mut tried).await?;
             self.brake_agent(&mut tried);
             return Ok((tried.into_inputs(), waiting));
         }
@@ -128,22 +131,27 @@ impl Hold<'_> {
         name: &'static str,
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
-        let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
-        let Some(waiting) = self.look().await else {
-            let tried = self.try_out(told.into_iter().chain(done).collect());
-            return self.commit(name, tried, &[]).await;
-        };
-        let mut inputs = vec![looked(&waiting)];
         // The books were told before it was done: what it makes owed to them, they do not know.
-        inputs.extend(told);
-        inputs.extend(done);
-        inputs.push(Input::TakeIn);
+        let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
+        let done = told.into_iter().chain(done);
+        let waiting = self.look().await;
+        let inputs = match &waiting {
+            Some(waiting) => {
+                [looked(waiting)].into_iter().chain(done).chain([Input::TakeIn]).collect()
+            }
+            None => done.collect(),
+        };
         let mut tried = self.try_out(inputs);
-        Box::pin(self.prepare(&mut tried)).await?;
-        self.measure(&mut tried).await?;
-        self.brake_agent(&mut tried);
-        self.reserve_next(&mut tried).await?;
-        self.commit(name, tried, &waiting).await
+        if waiting.is_some() {
+            Box::pin(self.prepare(&mut tried)).await?;
+        }
+        self.finish_turn(&mut tried).await?;
+        if waiting.is_some() {
+            self.measure(&mut tried).await?;
+            self.brake_agent(&mut tried);
+            self.reserve_next(&mut tried).await?;
+        }
+        self.commit(name, tried, waiting.as_deref().unwrap_or_default()).await
     }
 }
 

@@ -5,7 +5,7 @@ mod estimate;
 use std::time::Duration;
 
 use crate::agent::brake::Behind;
-use crate::agent::budget::Level;
+use crate::agent::budget::{AccountAlert, Level};
 use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::agent::request::{Decision, RequestKind, Verdict};
@@ -13,7 +13,7 @@ use crate::agent::step::{Asks, Input, Paying, own_shortage};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::turn::World;
-use crate::turn::books::{self, Entered};
+use crate::turn::books::{self, Entered, LedgerEntry};
 use crate::turn::delivery::TurnError;
 use crate::turn::expiry;
 use crate::turn::hold::Hold;
@@ -44,8 +44,10 @@ impl Hold<'_> {
 
     async fn settle(&self) -> Input {
         let paying = match books::enter(self.world, &self.head).await {
-            Ok(Entered::Overtaken) => Paying::SettleAt(books::again_at(self.world.clock.now())),
-            Ok(_) => self.settled(),
+            Ok(LedgerEntry { entered: Entered::Overtaken, .. }) => {
+                Paying::SettleAt(books::again_at(self.world.clock.now()))
+            }
+            Ok(LedgerEntry { alerts, .. }) => self.settled(alerts),
             Err(error) => {
                 tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the books of {} were not told what {} cost: later", self.key.tenant, self.key.conversation_id);
                 Paying::SettleAt(books::again_at(self.world.clock.now()))
@@ -54,9 +56,9 @@ impl Hold<'_> {
         Input::Paying(Box::new(paying))
     }
 
-    fn settled(&self) -> Paying {
+    fn settled(&self, alerts: Vec<AccountAlert>) -> Paying {
         let books = &self.head.books;
-        Paying::Settled { spent: books.spent, agreed: books.agreed.clone() }
+        Paying::Settled { spent: books.spent, agreed: books.agreed.clone(), alerts }
     }
 
     /// After a delivery that leaves nothing running: what is held for nothing keeps others waiting. Where nothing is bounded
@@ -129,11 +131,15 @@ impl Hold<'_> {
         if self.head.held.is_none() || self.world.money.accounts_of(&self.head).is_empty() {
             return Ok(true);
         }
-        let entered = books::enter(self.world, &self.head).await;
+        let entry = books::enter(self.world, &self.head).await;
         let now = self.world.clock.now();
+        let (entered, alerts) = match entry {
+            Ok(entry) => (Ok(entry.entered), entry.alerts),
+            Err(error) => (Err(error), Vec::new()),
+        };
         let paying = match entered {
             Ok(Entered::Held | Entered::Settled) => {
-                self.told = Some(self.settled());
+                self.told = Some(self.settled(alerts));
                 self.check_claim().await?;
                 return Ok(true);
             }
@@ -161,7 +167,7 @@ impl Hold<'_> {
             Err(error) => return Err(self.error("keep the books of", error)),
         };
         self.is_admitted = false;
-        let inputs = [self.settled(), paying].map(|paying| Input::Paying(Box::new(paying)));
+        let inputs = [self.settled(alerts), paying].map(|paying| Input::Paying(Box::new(paying)));
         let tried = self.try_out(inputs.into());
         self.commit("reserve", tried, &[]).await?;
         Ok(false)

@@ -84,7 +84,8 @@ async fn commit_take_over(hold: &mut Hold<'_>, now: Timestamp) -> Result<(), Tur
     hold.load_answer().await?;
     let mut inputs = vec![Input::TakenOver];
     inputs.extend(lost_writes(&hold.head, now));
-    let tried = hold.try_out(inputs);
+    let mut tried = hold.try_out(inputs);
+    hold.leave_turn_open(&mut tried);
     hold.commit("take-in", tried, &[]).await
 }
 

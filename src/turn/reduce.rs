@@ -23,9 +23,15 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
         )
     };
     let done: Vec<Input> = inputs.iter().filter(|input| !is_ahead(input)).cloned().collect();
-    if !done.is_empty() && done.len() < inputs.len() {
+    let is_decision = |input: &Input| matches!(input, Input::FinishTurn(_));
+    if !done.iter().all(is_decision) && done.len() < inputs.len() {
         return Some(done);
     }
+    // An extension's decision on the turn goes with what closes the turn.
+    let (decision, inputs) = match inputs {
+        [decision @ Input::FinishTurn(_), rest @ ..] => (Some(decision), rest),
+        _ => (None, inputs),
+    };
     match inputs {
         // Of results that came together each can have a commit of its own.
         [
@@ -34,7 +40,8 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
             ..,
         ] => Some(vec![first.clone()]),
         [Input::Returned { index, result }] if !is_plain(result) => {
-            Some(vec![Input::Returned { index: *index, result: Box::new(plain(result)) }])
+            let plain = Input::Returned { index: *index, result: Box::new(plain(result)) };
+            Some(decision.cloned().into_iter().chain([plain]).collect())
         }
         [Input::Answered(answered)] if !answered.message.is_failed() => {
             Some(vec![Input::Answered(Box::new(failed(answered, what)))])
@@ -87,6 +94,7 @@ fn failed(answered: &Answered, what: &str) -> Answered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::step::FinishTurn;
 
     fn returned(outputs: usize) -> Input {
         let data = crate::agent::raw::RawJson::of(&serde_json::json!({}));
@@ -134,6 +142,22 @@ mod tests {
         let [Input::Answered(answered)] = second.as_slice() else { panic!("{second:?}") };
         assert_eq!(answered.message.stop_reason, StopReason::Error);
         assert_eq!(answered.message.usage.total_tokens, 7, "what it cost is kept");
+    }
+
+    #[test]
+    fn decision_on_the_turn_stays_with_its_last_result() {
+        let decision = || Input::FinishTurn(FinishTurn::End);
+        let whole = [decision(), Input::Looked(Vec::new()), returned(100), Input::TakeIn];
+        let first = reduced(&whole, "100 operations").unwrap();
+        assert!(matches!(first[..], [Input::FinishTurn(_), Input::Returned { .. }]), "{first:?}");
+        let second = reduced(&first, "100 operations").unwrap();
+        assert!(matches!(second[..], [Input::FinishTurn(_), Input::Returned { .. }]), "{second:?}");
+        let whole = [decision(), answered()];
+        let first = reduced(&whole, "3 MB").unwrap();
+        assert!(matches!(first[..], [Input::Answered(_)]), "a failed response leaves no decision");
+        let whole = [decision(), Input::Looked(Vec::new()), Input::TakeIn];
+        let first = reduced(&whole, "x").unwrap();
+        assert!(matches!(first[..], [Input::Looked(_), Input::Poisoned { .. }]), "{first:?}");
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl<'w> Hold<'w> {
     pub(super) async fn run_calls(&mut self) -> Result<(), TurnError> {
         let Some(answer) = self.answer.clone() else { return Ok(()) };
         let mut calls = Calls::default();
-        let outcome = self.run_all(&mut calls).await;
+        let outcome = Box::pin(self.run_all(&mut calls)).await;
         if let Err(error) = &outcome {
             calls.stop(error);
             for (_, ended) in calls.take_ended() {

@@ -45,9 +45,9 @@ pub(super) async fn told(
     let id = &key.conversation_id;
     if matches!(outcome, Ok(Handled::Nothing)) {
         tracing::debug!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "delivery found no pending work");
-    } else if requests + queue_operations == 0 {
-        // The embedded store costs nothing: the events of the conversation have lines of their own.
-        tracing::debug!(conversation.id = %id, duration_ms, "delivery completed");
+    } else if requests == 0 {
+        // The embedded store costs nothing, and its queue neither: the conversation's events have lines of their own.
+        tracing::debug!(conversation.id = %id, queue_operations, duration_ms, "delivery completed");
     } else {
         tracing::info!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "delivery completed");
     }

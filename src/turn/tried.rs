@@ -35,6 +35,11 @@ impl Tried {
         &self.inputs
     }
 
+    /// To try them out anew: the draft is void.
+    pub(super) fn take_inputs(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.inputs)
+    }
+
     pub(super) fn into_inputs(self) -> Vec<Input> {
         self.inputs
     }

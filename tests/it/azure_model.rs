@@ -414,7 +414,7 @@ fn tiers_and_deployments_come_from_the_settings() {
 
 #[test]
 fn all_mistakes_of_the_settings_are_told_at_once() {
-    let config = ResponsesConfig { prices: Some("{".to_owned()), ..ResponsesConfig::default() };
+    let config = ResponsesConfig { prices: Some(Secret::new("{")), ..ResponsesConfig::default() };
     let told = AzureResponses::new(&config, None).unwrap_err();
     assert_eq!(told.len(), 3, "{told:?}");
 }

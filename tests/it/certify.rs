@@ -55,6 +55,22 @@ fn mistakes_say_what_to_do() {
 }
 
 #[test]
+fn unknown_run_exits_2_and_names_the_choices() {
+    for (run, named) in [
+        ("tool.aftr", ["no fail point `tool.aftr`", "tool.before, tool.after"]),
+        ("tool.after#0", ["`0` is not how often", "write 1 or more"]),
+        ("tool.after:crash", ["`crash` is no fault", "the faults are kill"]),
+        ("claim.before#99", ["no run claim.before#99", "comes to claim.before"]),
+        ("summary.after", ["does not come to summary.after", "but to admission.hold-key"]),
+    ] {
+        let output = certify(&["assistant", "--only", run]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{run}: {said}");
+        assert!(named.iter().all(|named| said.contains(named)), "{run}: {said}");
+    }
+}
+
+#[test]
 fn real_tools_are_called_and_certify() {
     let folder = tempfile::tempdir().unwrap();
     let clerk = include_str!("../../agents/payments-clerk.agent.md");

@@ -4,6 +4,7 @@ mod accepting;
 mod artifacts;
 mod deciding;
 mod deleting;
+mod described;
 mod elsewhere;
 mod faults;
 mod files;

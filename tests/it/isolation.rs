@@ -9,6 +9,7 @@ use self::town::{Errand, Town, go_on};
 use crate::support::fake_model::{FakeModel, Play, Script};
 use crate::support::process::Dev;
 
+mod agent_files;
 mod town;
 
 const NEIGHBOURS: usize = 12;

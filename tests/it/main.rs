@@ -22,6 +22,7 @@ mod hosted;
 mod http_tools;
 mod identity;
 mod infra;
+mod interrupt;
 mod isolation;
 mod kill;
 mod looking;

@@ -76,6 +76,19 @@ async fn payload_hook_headers_and_cache_retention_reach_the_request() {
 }
 
 #[tokio::test]
+async fn model_headers_win_over_the_headers_of_the_app() {
+    let prices = r#"{"gpt-5-mini":{"headers":{"X-Team":"models","x-route":"eu"},"compat":{"supportsDeveloperRole":false}}}"#;
+    let more = [("AZURE_OPENAI_HEADERS", "x-team=clerks,x-app=desk"), ("TURNWHEEL_PRICES", prices)];
+    let (prompt, asked) = Box::pin(asked(App::new(), &more)).await;
+    assert_eq!(prompt["state"], "completed", "{prompt}");
+    let headers = &asked[0].headers;
+    assert_eq!(headers.get_all("x-team").iter().collect::<Vec<_>>(), ["models"]);
+    assert_eq!(headers["x-route"], "eu");
+    assert_eq!(headers["x-app"], "desk");
+    assert_eq!(asked[0].body["input"][0]["role"], "system");
+}
+
+#[tokio::test]
 async fn cache_retention_is_short_by_default_and_may_be_none() {
     let (_, short) = Box::pin(asked(App::new(), &[])).await;
     assert!(short[0].body["prompt_cache_key"].is_string());

@@ -85,6 +85,9 @@ fn value(name: &str, careless: &Careless) -> Option<String> {
         "APPLICATIONINSIGHTS_CONNECTION_STRING" => {
             format!("InstrumentationKey={text};IngestionEndpoint={}/", careless.url)
         }
+        "TURNWHEEL_PRICES" => {
+            format!(r#"{{"gpt-5-mini":{{"headers":{{"x-key-of-model":"{text}"}}}}}}"#)
+        }
         "AZURE_OPENAI_HEADERS"
         | "OTEL_EXPORTER_OTLP_HEADERS"
         | "OTEL_EXPORTER_OTLP_TRACES_HEADERS"

@@ -11,5 +11,6 @@ pub(crate) mod normal;
 pub(crate) mod process;
 pub(crate) mod service;
 pub(crate) mod shared;
+pub(crate) mod steps;
 pub(crate) mod stream;
 pub(crate) mod tools;

@@ -78,8 +78,8 @@ fn body(hook: &Hook) -> Value {
     serde_json::from_str(&hook.body).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides() {
+/// A service with the agent `payments-clerk` whose notifications the receiver gets.
+async fn start(receiver: &Receiver, more: &[(&str, &str)]) -> (tempfile::TempDir, Service) {
     let folder = tempfile::tempdir().unwrap();
     let agents = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
     std::fs::create_dir(folder.path().join("agents")).unwrap();
@@ -88,15 +88,22 @@ async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides()
         folder.path().join("agents/payments-clerk.agent.md"),
     )
     .unwrap();
-    let receiver = Receiver::default();
     let url = receiver.start().await;
     let secret = format!("whsec_{SECRET}");
-    let settings = [
+    let mut settings = vec![
         ("TURNWHEEL_WEBHOOK_URL", url.as_str()),
         ("TURNWHEEL_WEBHOOK_SECRET", secret.as_str()),
         ("TURNWHEEL_AUTH", "header"),
     ];
+    settings.extend(more);
     let service = Service::start(App::new(), folder.path(), &settings).await;
+    (folder, service)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides() {
+    let receiver = Receiver::default();
+    let (_folder, service) = start(&receiver, &[]).await;
     let asked = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
     let (status, prompt) = service.post("/api/prompts?wait=10", &asked).await;
     assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
@@ -132,5 +139,38 @@ async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides()
     assert_eq!(done["state"], "completed");
     let completed = receiver.until("prompt.completed", 2).await;
     assert_eq!(body(&completed[0])["data"]["promptId"], prompt["id"]);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budget_alert_reaches_the_webhook() {
+    let receiver = Receiver::default();
+    let budgets = r#"{"user": {"month": {"tokens": 1}}}"#;
+    let (_folder, service) = start(&receiver, &[("TURNWHEEL_BUDGETS", budgets)]).await;
+    let prompt = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
+    let (status, prompt) = service.post("/api/prompts?wait=10", &prompt).await;
+    assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
+    let hooks = receiver.until("budget.alert", 2).await;
+    assert_eq!(hooks[0].id, hooks[1].id, "the receiver refused the first attempt");
+    let alert = body(&hooks[1]);
+    let data = &alert["data"];
+    let facts = ["level", "period", "unit", "percent", "limit", "conversationId", "userId"];
+    assert_eq!(
+        facts.map(|name| &data[name]),
+        [
+            &json!("user"),
+            &json!("month"),
+            &json!("tokens"),
+            &json!(100),
+            &json!(1),
+            &json!("c"),
+            &json!("default")
+        ]
+    );
+    let (used, date) = (data["used"].as_u64().unwrap(), data["date"].as_str().unwrap());
+    assert!(used >= 1 && date.len() == "2026-11".len(), "{data}");
+    let text =
+        format!("100 % of the budget of user default for {date} is used: {used} of 1 tokens.");
+    assert_eq!(alert["text"], text);
     service.stop().await;
 }

@@ -9,7 +9,7 @@ use crate::agent::event::{EventBody, OutputRef};
 use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallState, Phase};
 use crate::agent::step::{
-    Answered, CallResult, Setback, calls, compacting, ending, paying, response_schema, retrying,
+    Answered, CallResult, Setback, calls, compacting, ending, finish_turn, paying, retrying,
     taking_in,
 };
 use crate::ids::EntryId;
@@ -59,13 +59,7 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     tell_texts(draft, &entry, message);
     if calls_count == 0 {
         ending::end_turn(draft, entry.base.seq, Vec::new());
-        match &answered.misfit {
-            // A steer goes on with the prompt: this response was not its last.
-            Some(misfit) if !taking_in::waits(draft, taking_in::is_steer) => {
-                response_schema::accept_misfit(draft, misfit);
-            }
-            Some(_) | None => taking_in::stop(draft),
-        }
+        finish_turn::after_response(draft, answered.misfit.as_deref());
         return;
     }
     draft.head.phase = Phase::Calls {

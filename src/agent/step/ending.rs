@@ -12,7 +12,7 @@ use crate::agent::message::{AssistantMessage, Message, StopReason};
 use crate::agent::phase::{CallStatus, Phase, WaitsFor};
 use crate::agent::request::{Effect, RequestKind};
 use crate::agent::step::{
-    CallResult, calls, compacting, paying, results, retrying, stopping, taking_in,
+    CallResult, calls, compacting, finish_turn, paying, results, retrying, stopping, taking_in,
 };
 
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
@@ -22,7 +22,8 @@ pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) 
     }
 }
 
-/// All calls have their results on the path: the model answers next, unless they ask for an end or the rounds are used up.
+/// All calls have their results on the path: the model answers next, unless they or an extension ask for an end, or the rounds
+/// are used up.
 pub(super) fn close_turn(draft: &mut Draft) {
     let Phase::Calls { answer, calls, .. } = &draft.head.phase else { return };
     let results = calls
@@ -39,10 +40,11 @@ pub(super) fn close_turn(draft: &mut Draft) {
     draft.head.phase = Phase::Model { attempt: 1, not_before: None };
     draft.answer = None;
     draft.kept.clear();
-    if terminates {
-        taking_in::stop(draft);
-        return;
-    }
+    finish_turn::after_results(draft, terminates);
+}
+
+/// Ends a prompt that has used up its rounds.
+pub(super) fn limit_rounds(draft: &mut Draft) {
     let rounds = rounds(draft);
     let said = if rounds >= draft.rules.hard_rounds_max {
         format!("Stopped after {} rounds: the service's hard limit.", draft.rules.hard_rounds_max)

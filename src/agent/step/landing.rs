@@ -73,6 +73,7 @@ pub(super) fn begin(
         last_turn: None,
         lost: crate::agent::usage::Tally::default(),
         raised: Vec::new(),
+        alert_marks: Vec::new(),
     });
     head.prompts.push(PromptSpan {
         id: prompt.prompt_id.clone(),

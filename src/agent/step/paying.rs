@@ -2,18 +2,18 @@
 //! that is used up asks a person; nothing is ever cut in silence.
 
 use crate::agent::brake::{Behind, PutOff};
-use crate::agent::budget::{Agreed, Budget, Held, Level, Raise, Shortage};
+use crate::agent::budget::{AccountAlert, Agreed, Budget, Held, Level, Raise, Shortage};
 use crate::agent::draft::Draft;
 use crate::agent::entry::{
     EntryBody, LostCall, MessageEntry, PromptState, PromptStop, RequestEntry,
 };
 use crate::agent::event::{EventBody, OutputRef};
-use crate::agent::head::Head;
+use crate::agent::head::{Head, Run};
 use crate::agent::message::Message;
 use crate::agent::phase::Phase;
 use crate::agent::raw::RawJson;
 use crate::agent::request::{Decision, Request, RequestKind, Verdict};
-use crate::agent::step::{calls, ending};
+use crate::agent::step::{budget_alerts, calls, ending};
 use crate::agent::usage::{Tally, Usage};
 use crate::clock::Timestamp;
 use crate::ids::RequestId;
@@ -27,8 +27,8 @@ pub enum Paying {
     UsedUp { shortage: Shortage, asks: Asks },
     /// The call is not made before that time; one whose hold may have been entered keeps it.
     PutOff { behind: Behind, until: Timestamp, keeps_hold: bool },
-    /// The tenant's books know so much of what was spent, and these raises.
-    Settled { spent: Tally, agreed: Vec<Agreed> },
+    /// The tenant's usage ledger has so much of the spending, these limit increases, and these alerts to issue.
+    Settled { spent: Tally, agreed: Vec<Agreed>, alerts: Vec<AccountAlert> },
     /// They could not be told: not before that time again.
     SettleAt(Timestamp),
     /// There was no room yet: not before that time again.
@@ -56,7 +56,10 @@ pub(super) fn pay(draft: &mut Draft, paying: &Paying) {
         Paying::PutOff { behind, until, keeps_hold } => {
             put_off(draft, PutOff { behind: *behind, until: *until }, *keeps_hold);
         }
-        Paying::Settled { spent, agreed } => settled(draft, spent, agreed),
+        Paying::Settled { spent, agreed, alerts } => {
+            settled(draft, spent, agreed);
+            budget_alerts::issue_of_accounts(draft, alerts);
+        }
         Paying::SettleAt(at) => {
             if let Some(settle_at) = &mut draft.head.books.settle_at {
                 *settle_at = *at;
@@ -93,6 +96,7 @@ fn count(draft: &mut Draft, usage: Usage, calls: u64) {
     let settle_at = draft.now.plus(draft.rules.settle_after);
     let cost = Tally { calls, ..Tally::of(&usage) };
     draft.head.books.add(cost, (draft.now, settle_at));
+    budget_alerts::issue(draft, &cost);
 }
 
 /// A call that was held and never made is held no longer.
@@ -109,6 +113,7 @@ pub(super) fn lose(draft: &mut Draft) {
     let settle_at = draft.now.plus(draft.rules.settle_after);
     let Some(held) = draft.head.lose_hold((draft.now, settle_at)) else { return };
     draft.append(EntryBody::LostCall(LostCall { estimate: held.estimate.usage() }));
+    budget_alerts::issue(draft, &held.estimate);
 }
 
 /// A prompt has ended: it asks for nothing more, and a call that was held and never made is held no longer.
@@ -117,7 +122,19 @@ pub(super) fn close(draft: &mut Draft) {
     release(draft);
 }
 
+impl Run {
+    /// What the prompt's budget bounds.
+    pub(super) fn spent(&self) -> Tally {
+        Tally::of(&self.usage).plus(self.lost)
+    }
+}
+
 impl Head {
+    /// What the conversation's budget bounds.
+    pub(super) fn spent(&self) -> Tally {
+        Tally::of(&self.usage).plus(self.books.lost)
+    }
+
     /// Books a held call at its estimate.
     pub fn lose_hold(&mut self, at: (Timestamp, Timestamp)) -> Option<Held> {
         let held = self.held.take()?;
@@ -156,14 +173,12 @@ fn reserve(draft: &mut Draft, estimate: Tally, asks: &Asks) {
 pub fn own_shortage(head: &Head, budget: Option<&Budget>) -> Option<Shortage> {
     let budget = budget?;
     let run = head.prompt.as_ref()?;
-    let of_prompt = budget.prompt.and_then(|limit| {
-        let used = Tally::of(&run.usage).plus(run.lost);
-        limit.used_up(&run.raised, &used).map(|up| (Level::Prompt, up))
-    });
+    let of_prompt = budget
+        .prompt
+        .and_then(|limit| limit.used_up(&run.raised, &run.spent()).map(|up| (Level::Prompt, up)));
     let of_conversation = || {
-        let used = Tally::of(&head.usage).plus(head.books.lost);
         let limit = budget.conversation?;
-        limit.used_up(&head.books.raised, &used).map(|up| (Level::Conversation, up))
+        limit.used_up(&head.books.raised, &head.spent()).map(|up| (Level::Conversation, up))
     };
     let (level, up) = of_prompt.or_else(of_conversation)?;
     Some(Shortage {

@@ -19,9 +19,7 @@ pub(super) fn accept_misfit(draft: &mut Draft, misfit: &str) {
     let is_used_up = ending::is_used_up(draft);
     let Some(run) = &mut draft.head.prompt else { return };
     if run.is_repaired || is_used_up {
-        let message = format!("The response does not fit the agent's response schema: {misfit}");
-        let error = PromptError { kind: "schema".to_owned(), message };
-        ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
+        fail(draft, misfit);
         return;
     }
     run.is_repaired = true;
@@ -37,4 +35,11 @@ pub(super) fn accept_misfit(draft: &mut Draft, misfit: &str) {
         details: None,
     }));
     draft.tell_message(&entry);
+}
+
+/// The prompt fails: its last response does not fit.
+pub(super) fn fail(draft: &mut Draft, misfit: &str) {
+    let message = format!("The response does not fit the agent's response schema: {misfit}");
+    let error = PromptError { kind: "schema".to_owned(), message };
+    ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }

@@ -175,6 +175,7 @@ fn usage_of_a_tool_counts_for_prompt_conversation_and_ledger() {
             ..Default::default()
         },
         agreed: Vec::new(),
+        alerts: Vec::new(),
     };
     play(&mut draft, &[Input::Paying(Box::new(paid))]);
     assert_eq!(draft.head.books.days.len(), 1);

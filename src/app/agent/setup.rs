@@ -58,6 +58,7 @@ pub(super) fn catalog(config: &Config) -> Catalog {
     Catalog {
         agents: BTreeMap::from([(NAME.to_owned(), Arc::new(agent))]),
         broken: BTreeMap::new(),
+        texts: BTreeMap::new(),
         default_agent: None,
     }
 }

@@ -16,6 +16,7 @@ use super::ports::Parent;
 use super::wire::{Beginning, Frame, FromChild, PREFIX, SettingsSource, TurnFault, lengths};
 use crate::agent::notice::Notice;
 use crate::app::App;
+use crate::app::agent_files::AgentFiles;
 use crate::app::ports::Storage;
 use crate::app::service::{self, ServiceOptions, StartError, io};
 use crate::app::voice;
@@ -45,8 +46,9 @@ pub(in crate::app) async fn run(app: App) -> Result<(), StartError> {
     };
     let is_carried = matches!(beginning.settings, SettingsSource::Environment);
     let telemetry = voice::start(&settings, style, is_carried).map_err(io("begin to log"))?;
-    let world = world(app, &settings, &beginning, (&parent, telemetry.clone()))?;
-    let outcome = Box::pin(handle(&world, &beginning.nudge)).await;
+    let nudge = beginning.nudge.clone();
+    let world = world(app, &settings, beginning, (&parent, telemetry.clone()))?;
+    let outcome = Box::pin(handle(&world, &nudge)).await;
     parent.send(&FromChild::Ended(outcome.map_err(TurnFault::from)), b"");
     telemetry.stop().await;
     Ok(())
@@ -122,13 +124,13 @@ fn read_settings(beginning: &Beginning) -> Result<Settings, StartError> {
 fn world(
     app: App,
     settings: &Settings,
-    beginning: &Beginning,
+    beginning: Beginning,
     (parent, telemetry): (&Arc<Parent>, Telemetry),
 ) -> Result<World, StartError> {
     let options = ServiceOptions {
-        root: beginning.root.clone(),
+        root: beginning.root,
         data: PathBuf::new(),
-        agents: beginning.agents.clone(),
+        agents: beginning.agents,
         port: 0,
         handler_port: 0,
         storage: Storage::Embedded,
@@ -137,7 +139,11 @@ fn world(
         telemetry: telemetry.clone(),
     };
     let credentials = Credentials::default();
-    let (_, loaded, model) = service::agents_and_model(&app, settings, &options, &credentials)?;
+    let (_, loaded, model) = service::with_model(settings, &credentials, || {
+        let files = AgentFiles::new(&app, settings, &options, &credentials)?;
+        let loaded = files.load_in_force(beginning.agents_in_force);
+        Ok((files, loaded))
+    })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let ids: Arc<dyn Ids> = Arc::new(SystemIds);
     let herald = beginning.writes_notices.then(|| Arc::new(SentByParent) as Arc<dyn Herald>);
@@ -161,7 +167,7 @@ fn world(
         clock,
         ids,
         probe: Arc::new(NoProbe),
-        worker: beginning.worker.clone(),
+        worker: beginning.worker,
         limits,
         money: Arc::new(Money::new(&settings.budgets, &settings.rate_limits)),
         brakes: Arc::new(settings.brakes.clone()),

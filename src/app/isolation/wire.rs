@@ -8,6 +8,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::raw::RawJson;
+use crate::app::agent_files::AgentsInForce;
 use crate::artifacts::{ArtifactError, ArtifactFacts, Shelf};
 use crate::clock::Timestamp;
 use crate::ids::{ArtifactId, ConversationKey, WorkerId};
@@ -38,7 +39,9 @@ pub(super) struct Beginning {
     pub(super) settings: SettingsSource,
     pub(super) payments_url: Option<String>,
     pub(super) root: PathBuf,
+    /// The folder of the agent files, for messages.
     pub(super) agents: Option<PathBuf>,
+    pub(super) agents_in_force: AgentsInForce,
     pub(super) writes_notices: bool,
     pub(super) turn_ms: u64,
     pub(super) settle_after_ms: u64,

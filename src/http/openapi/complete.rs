@@ -131,6 +131,14 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     let Some(responses) = members.get_mut("responses").and_then(Value::as_object_mut) else {
         return;
     };
+    if method == "get" && path == ARTIFACT {
+        // Bytes of the artifact's own type, which have no schema.
+        for status in ["200", "206"] {
+            if let Some(response) = responses.get_mut(status).and_then(Value::as_object_mut) {
+                response.insert("content".to_owned(), json!({"*/*": {"schema": {}}}));
+            }
+        }
+    }
     for status in statuses {
         let problem = json!({"$ref": format!("#/components/responses/Problem{status}")});
         responses.insert(status.to_owned(), problem);

@@ -7,6 +7,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use crate::model::compat::Compat;
 use crate::model::responses::check::objection;
 use crate::model::responses::config::CacheRetention;
 use crate::model::responses::effort::{effort, takes_parallel_calls};
@@ -61,11 +62,13 @@ impl fmt::Debug for Body<'_> {
 impl Body<'_> {
     /// With what the provider's prompt cache is to keep (AZ-23).
     #[must_use]
-    pub fn retained(mut self, retention: CacheRetention) -> Self {
+    pub fn retained(mut self, retention: CacheRetention, compat: Compat) -> Self {
         match retention {
             CacheRetention::None => self.prompt_cache_key = None,
-            CacheRetention::Short => {}
-            CacheRetention::Long => self.prompt_cache_retention = Some("24h"),
+            CacheRetention::Long if compat.supports_long_cache_retention => {
+                self.prompt_cache_retention = Some("24h");
+            }
+            CacheRetention::Short | CacheRetention::Long => {}
         }
         self
     }
@@ -103,7 +106,7 @@ pub fn request_body<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Body<'a
         include: model.reasoning.then_some(["reasoning.encrypted_content"]),
         reasoning: effort.map(Reasoning::of),
         temperature: request.temperature.filter(|_| !model.reasoning),
-        tools: request.tools.iter().map(|tool| Function::of(tool, names)).collect(),
+        tools: request.tools.iter().map(|tool| Function::of(tool, names, model.compat)).collect(),
         tool_choice: has_tools.then_some("auto"),
         parallel_tool_calls: has_tools.then(|| takes_parallel_calls(effort)),
         text: request.response_schema.map(Answer::of),
@@ -129,17 +132,18 @@ struct Function<'a> {
     name: Cow<'a, str>,
     description: &'a str,
     parameters: Parameters<'a>,
-    /// Always said: left out, the service makes every schema strict.
-    strict: bool,
+    /// Azure OpenAI treats an absent member as `true`; only an endpoint without strict mode gets none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
 }
 
 impl<'a> Function<'a> {
-    fn of(tool: &ToolOffer<'a>, names: &'a Names) -> Self {
+    fn of(tool: &ToolOffer<'a>, names: &'a Names, compat: Compat) -> Self {
         Self {
             name: names.wire(tool.name),
             description: tool.description,
             parameters: Parameters(tool.parameters.as_object()),
-            strict: tool.strict,
+            strict: compat.supports_strict_mode.then_some(tool.strict),
         }
     }
 }

@@ -78,8 +78,9 @@ impl AzureResponses {
         credential: Option<Credential>,
     ) -> Result<Self, Vec<String>> {
         let mut mistakes = Vec::new();
-        let catalogue =
-            Catalogue::new(config.prices.as_deref()).map_err(|found| mistakes.extend(found)).ok();
+        let catalogue = Catalogue::new(config.prices.as_ref().map(Secret::expose))
+            .map_err(|found| mistakes.extend(found))
+            .ok();
         let address =
             config.address(credential.is_some()).map_err(|found| mistakes.extend(found)).ok();
         let headers = config.headers().map_err(|found| mistakes.extend(found)).ok();
@@ -166,6 +167,8 @@ impl AzureResponses {
     ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
         let mut headers = self.headers.clone();
+        // A model's own headers win over the app's; neither may be one of those below.
+        headers.extend(request.model.headers.0.clone());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         if let Some(value) = request.traceparent.and_then(|text| HeaderValue::from_str(text).ok()) {
@@ -308,7 +311,7 @@ async fn written(
     names: &Names,
     retention: CacheRetention,
 ) -> Result<Bytes, Box<Fault>> {
-    let body = request_body(request, names).retained(retention);
+    let body = request_body(request, names).retained(retention, request.model.compat);
     if let Some(objection) = body.objection() {
         let text =
             format!("The request was not sent, because the service would refuse it: {objection}");

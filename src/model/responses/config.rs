@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr as _;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use url::Url;
+
+use crate::model::responses::headers::{HeaderFault, header};
 
 /// The source's sentence (AZ-03).
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
@@ -44,7 +45,7 @@ pub struct ResponsesConfig {
     pub normal_model: Option<String>,
     pub high_model: Option<String>,
     /// `TURNWHEEL_PRICES`, see [`crate::model::catalogue::Catalogue::new`].
-    pub prices: Option<String>,
+    pub prices: Option<Secret>,
     /// `AZURE_OPENAI_HEADERS`: `name=value,…`, sent with every request.
     pub headers: Option<Secret>,
     /// `AZURE_OPENAI_CACHE_RETENTION`.
@@ -64,18 +65,6 @@ pub enum CacheRetention {
     /// A day, where the deployment takes `prompt_cache_retention`.
     Long,
 }
-
-/// Headers that requests have anyway.
-const OWN_HEADERS: [&str; 8] = [
-    "accept",
-    "api-key",
-    "authorization",
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "traceparent",
-];
 
 /// Models that think say nothing for minutes.
 pub const IDLE_DEFAULT: Duration = Duration::from_mins(3);
@@ -180,15 +169,13 @@ impl ResponsesConfig {
         let (mut headers, mut mistakes) = (HeaderMap::new(), Vec::new());
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let read = (HeaderName::from_str(name.trim()), HeaderValue::from_str(value.trim()));
-            match read {
-                (Ok(name), _) if OWN_HEADERS.contains(&name.as_str()) => mistakes
+            match header(name, value) {
+                Err(HeaderFault::Own(name)) => mistakes
                     .push(format!("AZURE_OPENAI_HEADERS names `{name}`, which every request has already: remove it.")),
-                (Ok(name), Ok(mut value)) if !value.is_empty() => {
-                    value.set_sensitive(true);
+                Ok((name, value)) => {
                     headers.insert(name, value);
                 }
-                _ => mistakes.push(format!(
+                Err(HeaderFault::Malformed) => mistakes.push(format!(
                     "AZURE_OPENAI_HEADERS holds a part that is no `name=value` of a header: part {} of the list.",
                     headers.len() + mistakes.len() + 1
                 )),
@@ -423,7 +410,7 @@ mod tests {
             (&read["x-team"], &read["x-key"]),
             (&"clerks".parse().unwrap(), &"a=b".parse().unwrap())
         );
-        assert!(read.values().all(HeaderValue::is_sensitive));
+        assert!(read.values().all(http::HeaderValue::is_sensitive));
         assert!(headers("").unwrap().is_empty());
         let wrong = headers("Authorization=x,no-value,sp ace=1").unwrap_err().join(" ");
         assert!(

@@ -25,7 +25,8 @@ const NO_IMAGES: &str = "(image omitted: this model takes no images)";
 pub(crate) fn plan_input<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Vec<Item<'a>> {
     let mut plan = Plan::new(request, names);
     if let Some(system) = request.system.filter(|system| !system.is_empty()) {
-        let role = if request.model.reasoning { Role::Developer } else { Role::System };
+        let is_developer = request.model.reasoning && request.model.compat.supports_developer_role;
+        let role = if is_developer { Role::Developer } else { Role::System };
         plan.items.push(Item::Told { role, content: Words::Text(system) });
     }
     for message in request.messages {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::agent::budget::Books;
+use crate::agent::budget::{AccountAlert, Books};
 use crate::agent::head::Head;
 use crate::agent::phase::{CallStatus, Phase};
 use crate::agent::request::Effect;
@@ -13,6 +13,7 @@ use crate::artifacts::Shelf;
 use crate::clock::Timestamp;
 use crate::ids::{CommitId, ConversationKey};
 use crate::live::LiveEvent;
+use crate::queue;
 use crate::store::{
     BATCH_OPERATIONS_MAX, ETag, Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Write,
 };
@@ -20,8 +21,11 @@ use crate::turn::admission::held_key;
 use crate::turn::admission::import::is_importing;
 use crate::turn::admission::write::{Written, head_document, write_surely};
 use crate::turn::admission::{Refusal, nudge};
+use crate::turn::commit::ring;
+use crate::turn::event_log::report_alerts;
+use crate::turn::notify::GIVE_UP_AFTER;
 use crate::turn::views::load::{self, any_head};
-use crate::turn::{World, books, paying};
+use crate::turn::{Nudge, World, books, paying, record};
 
 /// How long a deleted conversation's id is not given again.
 pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);
@@ -146,9 +150,13 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
         return Ok(());
     }
     let shelf = Shelf { key: key.clone(), incarnation: head.incarnation.clone() };
+    let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
+    // A finished purge sets this time. The notifications that are left are its budget alerts, which are still to be sent.
+    let purged_until = head.due.filter(|due| *due >= ends_at);
+    let is_kept = |kind: &Kind| *kind == Kind::Notice && purged_until.is_some_and(|at| at > now);
     // Who accepted something a moment before the deletion may write it a moment after the first look.
     for _ in 0..2 {
-        for kind in KINDS {
+        for kind in KINDS.into_iter().filter(|kind| !is_kept(kind)) {
             purge_kind(world, key, kind).await?;
         }
         world.artifacts.delete_all(&shelf).await?;
@@ -158,20 +166,49 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
     let Some((head, etag)) = lose_unreported_call(world, key, (head, etag)).await? else {
         return Ok(());
     };
+    let mut alerts = Vec::new();
     if head.books.settle_at.is_some() {
-        books::enter(world, &head).await?;
+        alerts = books::enter(world, &head).await?.alerts;
     }
-    let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
-    let write = if ends_at <= now || is_importing(&head) {
+    let mut ends_at = purged_until.unwrap_or(ends_at);
+    if !alerts.is_empty() {
+        ends_at = ends_at.max(now.plus(GIVE_UP_AFTER));
+    }
+    if ends_at <= now || is_importing(&head) {
         books::forget(world, &head).await?;
-        Write::Delete(HEAD_ID.to_owned(), Some(etag))
-    } else {
-        let books = Books { days: Vec::new(), settle_at: None, ..head.books };
-        let kept = Head { due: Some(ends_at), books, ..head };
-        Write::Replace(head_document(&kept)?, Some(etag))
-    };
-    // Lost: somebody else purges, and has done or will do the same.
-    write_surely(world, key, vec![write]).await.map(|_| ())
+        let write = Write::Delete(HEAD_ID.to_owned(), Some(etag));
+        // Lost: somebody else purges, and has done or will do the same.
+        return write_surely(world, key, vec![write]).await.map(|_| ());
+    }
+    let account_alerts = alerts.last().map_or(head.books.account_alerts, |it| it.number);
+    let books = Books { days: Vec::new(), settle_at: None, account_alerts, ..head.books };
+    let kept = Head { due: Some(ends_at), books, ..head };
+    end_purge(world, &kept, etag, alerts).await
+}
+
+/// Writes the tombstone of a finished purge with the alerts that the ledger reported. Lost: another visit purges, and has
+/// done or will do the same.
+async fn end_purge(
+    world: &World,
+    kept: &Head,
+    etag: ETag,
+    alerts: Vec<AccountAlert>,
+) -> Result<(), Refusal> {
+    let (key, now) = (kept.key(), world.clock.now());
+    let mut writes = vec![Write::Replace(head_document(kept)?, Some(etag))];
+    if world.herald.is_some() {
+        writes.extend(alerts.iter().map(|AccountAlert { number, alert }| {
+            let notification = alert.notification(kept, &format!("account{number}"), now);
+            Write::Create(record::notice_document(&notification, Some(now)))
+        }));
+    }
+    let is_won = matches!(write_surely(world, &key, writes).await?, Written::Won(_));
+    if is_won && !alerts.is_empty() {
+        let alerts: Vec<_> = alerts.into_iter().map(|it| it.alert).collect();
+        report_alerts(world, &key, &alerts);
+        ring(world, queue::NOTIFY, &Nudge::of(key, None), Duration::ZERO).await;
+    }
+    Ok(())
 }
 
 /// The tombstone without an open call: one that nobody reported in time counts as its reservation. `None`: its time is not

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::budget::{Agreed, Level, Limit, Period, Raise, Shortage};
+use crate::agent::budget::{
+    Agreed, AlertMark, BudgetAlert, Crossing, Level, Limit, Period, Raise, Shortage,
+};
 use crate::agent::head::Head;
 use crate::agent::usage::Tally;
 use crate::turn::books::safe;
@@ -19,6 +21,36 @@ pub(in crate::turn) struct Account {
     month: Span,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     raised: Vec<Agreed>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    alert_marks: Vec<PeriodMark>,
+}
+
+/// The highest percentage of a period's limit that an alert reported.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PeriodMark {
+    period: Period,
+    /// The day or month.
+    span: String,
+    mark: AlertMark,
+}
+
+/// A threshold of an account that spending reached.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PeriodCrossing {
+    period: Period,
+    span: String,
+    crossing: Crossing,
+}
+
+impl PeriodCrossing {
+    pub(super) fn alert(self, level: Level, name: &str) -> BudgetAlert {
+        BudgetAlert {
+            period: Some(self.period),
+            date: Some(self.span).filter(|span| !span.is_empty()),
+            ..self.crossing.alert(level, name)
+        }
+    }
 }
 
 /// The newest day or month, and what was spent in it.
@@ -91,6 +123,28 @@ impl Account {
         self.total = self.total.plus(cost);
         self.day.count(day, cost);
         self.month.count(month(day), cost);
+    }
+
+    /// Thresholds that the spending of a day reached, which is counted already. The write that counts it also keeps the marks.
+    pub(super) fn cross(&mut self, limits: &Limits, day: &str, cost: Tally) -> Vec<PeriodCrossing> {
+        let mut crossings = Vec::new();
+        for (period, limit) in limits.by_period() {
+            let span = span(period, day);
+            let is_current = |it: &&PeriodMark| it.period == period && it.span == span;
+            let marks: Vec<AlertMark> =
+                self.alert_marks.iter().filter(is_current).map(|it| it.mark).collect();
+            let raises = self.raises(period, day);
+            for crossing in limit.crossings(&raises, &marks, &self.used(period, day), &cost) {
+                let mark = crossing.mark();
+                // The marks of earlier spans are of no use any more.
+                self.alert_marks.retain(|it| {
+                    it.period != period || (it.span == span && it.mark.unit != mark.unit)
+                });
+                self.alert_marks.push(PeriodMark { period, span: span.to_owned(), mark });
+                crossings.push(PeriodCrossing { period, span: span.to_owned(), crossing });
+            }
+        }
+        crossings
     }
 
     /// Spent in the period that `today` is in.

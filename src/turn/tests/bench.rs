@@ -33,6 +33,7 @@ pub(super) use self::story::{Scene, Story};
 pub(super) use self::trouble::{bad_blobs, bad_queue, bad_store, die};
 pub(super) use self::versions::{Mix, lost_to_older};
 pub(super) use self::windowed::Windowed;
+use super::finish_turn::{Decide, Decides};
 use crate::agent::entry::Entry;
 use crate::agent::event::Event;
 use crate::agent::head::Head;
@@ -42,6 +43,7 @@ use crate::agent::settings::{Settings, ToolExecution};
 use crate::agents::Agents;
 use crate::artifacts::{self, MemoryArtifacts};
 use crate::clock::Clock as _;
+use crate::extensions::{Extension, FinishTurn};
 use crate::ids::fate::Fate;
 use crate::ids::{ConversationKey, Ids, SeededIds, TenantId, UserId, WorkerId};
 use crate::live::MemoryLive;
@@ -54,6 +56,7 @@ use crate::telemetry::Telemetry;
 use crate::turn::admission::Owner;
 use crate::turn::admission::idempotency::Idempotency;
 use crate::turn::money::Money;
+use crate::turn::notify::Herald;
 use crate::turn::record::{self, EventsBody};
 use crate::turn::{
     EntryMemory, Isolation, Limits, NoProbe, Nudge, Probe, Stops, World, invariants, sweep,
@@ -113,10 +116,14 @@ pub(super) struct Bench {
     pub(super) settings: Settings,
     /// What workers tell.
     pub(super) telemetry: Telemetry,
+    /// Of workers that start from now on; without it no notification is written.
+    pub(super) notifier: Option<Arc<dyn Herald>>,
     /// Of budgets and rates.
     pub(super) money: Arc<Money>,
     /// Of workers that start from now on.
     pub(super) brakes: Arc<Brakes>,
+    /// Of workers that start from now on.
+    pub(super) extensions: Vec<Arc<dyn Extension>>,
 }
 
 impl Bench {
@@ -184,8 +191,10 @@ impl Bench {
             queues_lost_in_a_hundred: 0,
             settings: Settings::default(),
             telemetry: Telemetry::default(),
+            notifier: None,
             money: Arc::default(),
             brakes: Arc::default(),
+            extensions: Vec::new(),
         }
     }
 
@@ -202,6 +211,17 @@ impl Bench {
         self.settings.parallel_tools_max = Some(most);
     }
 
+    /// From now on workers have an extension that continues each prompt once after its first text, and ends it then.
+    pub(super) fn decide_turns(&mut self, is_decided: bool) {
+        let decide: Decide = |turn| match (turn.tool_results.is_empty(), turn.rounds % 2) {
+            (true, 1) => Some(FinishTurn::Continue),
+            (true, _) => Some(FinishTurn::End),
+            (false, _) => None,
+        };
+        self.extensions.clear();
+        self.extensions.extend(is_decided.then(|| Decides::new(decide) as Arc<dyn Extension>));
+    }
+
     /// A worker process: it forgets everything when it crashes.
     pub(super) fn worker(&mut self, probe: Arc<dyn Probe>) -> World {
         self.workers += 1;
@@ -213,11 +233,11 @@ impl Bench {
             live: Arc::new(MemoryLive::new(0, 0)),
             model: self.other_model.clone().unwrap_or_else(|| self.model.clone()),
             agents: self.agents.clone(),
-            extensions: Vec::new(),
+            extensions: self.extensions.clone(),
             entries: Arc::new(EntryMemory::default()),
             stops: Stops::default(),
             writers: Arc::default(),
-            herald: None,
+            herald: self.notifier.clone(),
             clock: Arc::new(RuntimeClock { ahead, ..self.clock }),
             worker: WorkerId::new(self.ids.fresh()),
             ids: self.ids.clone(),

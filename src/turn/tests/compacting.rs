@@ -12,6 +12,7 @@ use super::bench::{Bench, Counting, PauseProbe, Windowed, idempotency};
 use super::economy::turn;
 use crate::agent::entry::{Entry, EntryBody, PromptState};
 use crate::agent::phase::Phase;
+use crate::clock::Clock as _;
 use crate::extensions::{CompactionAhead, Extension, HookError, Instead};
 use crate::ids::ConversationKey;
 use crate::queue::{self, Queue as _};
@@ -19,6 +20,7 @@ use crate::turn::admission::compact::{CompactRequest, compact};
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::handle;
 use crate::turn::money::Money;
+use crate::turn::views::why::{Service, why};
 use crate::turn::{NoProbe, World};
 
 pub(super) const WINDOW: u64 = 2_000;
@@ -295,6 +297,22 @@ async fn a_summary_that_is_cut_or_refused_is_never_stored_and_tried_again() {
     assert!(
         head.usage.total_tokens > usage.total_tokens * 2,
         "the one that was cut is paid for too"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_names_the_cause_of_a_retried_summary() {
+    let (bench, world, model) = brimful(Windowed::of(WINDOW)).await;
+    *model.bad_summaries.lock().unwrap() = vec!["503"];
+    handle(&world, &Bench::nudge()).await.unwrap();
+    let phase = bench.head().await.unwrap().phase;
+    assert!(matches!(phase, Phase::Summary { attempt: 2, .. }), "{phase:?}");
+    let view = why(&*bench.shared, &Bench::key(), Service::Elsewhere, bench.clock.now()).await;
+    let sentence = view.unwrap().why;
+    let expected = ": Summarization failed: 503 service unavailable; attempt 2 is due at ";
+    assert!(
+        sentence.starts_with("The summary failed at ") && sentence.contains(expected),
+        "{sentence}"
     );
 }
 

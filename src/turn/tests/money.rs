@@ -1,5 +1,6 @@
 //! Money: what is spent reaches the tenant's books once, whatever happens; what is used up asks and never cuts.
 
+mod alerts;
 mod asking;
 mod deleting;
 mod shut;

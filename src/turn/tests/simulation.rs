@@ -22,13 +22,27 @@ const SEEDS_BRAKED: u64 = 30;
 /// Of the days on which calls run at once.
 const SEEDS_AT_ONCE: u64 = 300;
 
-async fn good_day(at_once: u32) -> Vec<serde_json::Value> {
+/// Of the days on which an extension decides how turns end.
+const SEEDS_DECIDED: u64 = 100;
+
+/// How the days of one simulation differ from those of the others.
+#[derive(Clone, Copy)]
+struct Kind {
+    at_once: u32,
+    is_braked: bool,
+    is_decided: bool,
+}
+
+const PLAIN: Kind = Kind { at_once: 1, is_braked: false, is_decided: false };
+
+async fn good_day(kind: Kind) -> Vec<serde_json::Value> {
     let mut bench = Bench::new(0);
-    bench.run_calls_at_once(at_once);
+    bench.run_calls_at_once(kind.at_once);
+    bench.decide_turns(kind.is_decided);
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.run().await;
-    record(&bench, at_once).await
+    record(&bench, kind.at_once).await
 }
 
 /// Where calls run at once, the order of their marks is not that of every day, and that of what was said is.
@@ -67,11 +81,12 @@ async fn brake_now_and_then(bench: &mut Bench) {
 async fn bad_day(
     seed: u64,
     fate: &Fate,
-    (at_once, is_braked): (u32, bool),
+    Kind { at_once, is_braked, is_decided }: Kind,
     good: &[serde_json::Value],
 ) -> Lived {
     let mut bench = Bench::fated(seed, fate, three_rounds, 0.0);
     bench.run_calls_at_once(at_once);
+    bench.decide_turns(is_decided);
     bench.store.set_faults(bad_store());
     bench.queue.set_faults(bad_queue());
     bench.crash_in_a_hundred = 4;
@@ -125,9 +140,9 @@ async fn check(bench: &Bench, at_once: u32, good: &[serde_json::Value]) -> Resul
     Ok(0)
 }
 
-async fn bad_days(seeds: u64, at_once: u32, is_braked: bool) {
-    let good = good_day(at_once).await;
-    let run = async |seed, fate: Fate| bad_day(seed, &fate, (at_once, is_braked), &good).await;
+async fn bad_days(seeds: u64, kind: Kind) {
+    let good = good_day(kind).await;
+    let run = async |seed, fate: Fate| bad_day(seed, &fate, kind, &good).await;
     let tally = live(Budget::or_every_day(seeds), run).await;
     tally.expect_each(
         &["a worker crashed", "a worker stood still", "an older one came"],
@@ -138,15 +153,20 @@ async fn bad_days(seeds: u64, at_once: u32, is_braked: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_leaves_the_record_of_a_good_one() {
-    Box::pin(bad_days(SEEDS, 1, false)).await;
+    Box::pin(bad_days(SEEDS, PLAIN)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_of_calls_that_run_at_once_leaves_the_record_of_a_good_one() {
-    Box::pin(bad_days(SEEDS_AT_ONCE, 3, false)).await;
+    Box::pin(bad_days(SEEDS_AT_ONCE, Kind { at_once: 3, ..PLAIN })).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_day_with_brakes_leaves_the_record_of_a_good_one() {
-    Box::pin(bad_days(SEEDS_BRAKED, 1, true)).await;
+    Box::pin(bad_days(SEEDS_BRAKED, Kind { is_braked: true, ..PLAIN })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_days_repeat_no_decision_on_a_turn() {
+    Box::pin(bad_days(SEEDS_DECIDED, Kind { at_once: 3, is_decided: true, ..PLAIN })).await;
 }

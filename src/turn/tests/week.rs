@@ -76,6 +76,15 @@ async fn bad_weeks_of_calls_that_run_at_once_keep_every_invariant() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bad_weeks_with_decided_turns_keep_every_invariant() {
+    let run = async |seed, fate: Fate| {
+        let plan = Plan::of(seed + 2_000_000).with_decided_turns();
+        live_through(seed, &fate, &plan, Over::Memory).await
+    };
+    expect_few_failed(&Box::pin(live(Budget::or_every_day(60), run)).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
     let run = async |seed, fate: Fate| {
         let folder = tempfile::tempdir().unwrap();

@@ -98,7 +98,7 @@ pub struct SettledView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value, required = false)]
     pub value: Option<RawJson>,
     /// A user's id, `link`, `expiry` or `abort`.
     pub decided_by: String,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::entry::{Entry, EntryBody, PromptState};
+use crate::agent::event::EventBody;
 use crate::agent::head::{Claim, Head, State};
 use crate::agent::inbox::InboxItem;
 use crate::agent::message::{AssistantMessage, Message};
@@ -18,10 +19,11 @@ use crate::clock::{Timestamp, iso, iso_option};
 use crate::ids::{ConversationId, ConversationKey, WorkerId};
 use crate::store::{
     ConversationStore, Freshness, HEAD_ID, Kind, Partition, Selection, TAKE_OVER_AFTER, entry_id,
+    events_id,
 };
 use crate::turn::admission::Refusal;
 use crate::turn::event_log::shortened;
-use crate::turn::record;
+use crate::turn::record::{self, EventsBody};
 use crate::turn::views::conversation::OwnerView;
 use crate::turn::views::load;
 
@@ -132,7 +134,7 @@ pub(crate) struct Facts {
     /// Where the store keeps claims apart from heads.
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
     pub(crate) now: Timestamp,
-    /// Why the last prompt failed, or the last try of the model call that is made once more.
+    /// Why the last prompt failed, or the last attempt of the model call or summary that is retried.
     pub(crate) last_error: Option<String>,
     /// Why the agent can take no prompt.
     pub(crate) agent_problem: Option<String>,
@@ -233,12 +235,17 @@ async fn facts(
 
 /// What a failed model call may be followed by before it is made once more.
 const ENTRIES_AFTER_FAILURE: u64 = 8;
+/// Events that a failed summary may be followed by before it is retried.
+const EVENTS_AFTER_FAILURE: u64 = 64;
 
 async fn last_error(
     store: &dyn ConversationStore,
     partition: &Partition,
     head: &Head,
 ) -> Result<Option<String>, Refusal> {
+    if let Phase::Summary { attempt: 2.., .. } = head.phase {
+        return last_summary_error(store, partition, head).await;
+    }
     let newest = match &head.phase {
         Phase::Idle => head.prompts.last().filter(|last| last.state == PromptState::Failed),
         Phase::Model { attempt, .. } if *attempt > 1 => head.prompts.last(),
@@ -250,11 +257,36 @@ async fn last_error(
         let stored = store.read(partition, &entry_id(seq), Freshness::Any).await?;
         let entry: Option<Entry> = stored.as_ref().map(load::read_body).transpose()?;
         if let Some(error) = entry.as_ref().and_then(error_of) {
-            let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
-            return Ok(Some(shortened(&error).trim_end_matches('.').to_owned()));
+            return Ok(Some(as_clause(error)));
         }
     }
     Ok(None)
+}
+
+/// A failed summary has no entry with its cause; the event of its retry has it.
+async fn last_summary_error(
+    store: &dyn ConversationStore,
+    partition: &Partition,
+    head: &Head,
+) -> Result<Option<String>, Refusal> {
+    let from = head.event_seq.saturating_sub(EVENTS_AFTER_FAILURE);
+    let newest = Selection { from_id: Some(events_id(from)), ..Selection::all(Kind::Events) };
+    let mut error = None;
+    for stored in store.select(partition, &newest, Freshness::Any).await? {
+        let body: EventsBody = record::read(&stored.document)?;
+        for event in body.events {
+            if let EventBody::SummarizationRetryScheduled(retry) = event.body {
+                error = Some(as_clause(&retry.error_message));
+            }
+        }
+    }
+    Ok(error)
+}
+
+/// One line without a full stop, for the middle of a sentence.
+fn as_clause(error: &str) -> String {
+    let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+    shortened(&error).trim_end_matches('.').to_owned()
 }
 
 fn error_of(entry: &Entry) -> Option<&str> {

@@ -3,6 +3,11 @@
 use http::Method;
 use serde_json::json;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use turnwheel::server::{Bounds, serve};
+
 use super::rig::Rig;
 
 #[tokio::test]
@@ -102,4 +107,37 @@ async fn unknown_query_parameters_are_refused_by_name() {
     rig.get("/api/conversations?userId=default").send().await.is(200);
     rig.get("/api/conversations/c?userId=bob").send().await.fails(404, "not-found");
     rig.get("/api/schedules?userId=bob").send().await.fails(403, "forbidden");
+}
+
+/// Sends all of the body before it reads, as most clients do.
+async fn upload(address: std::net::SocketAddr, bytes: usize) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let head = format!(
+        "POST /api/prompts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {bytes}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        stream.write_all(&piece).await?;
+    }
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await?;
+    Ok(String::from_utf8_lossy(&status).into_owned())
+}
+
+#[tokio::test]
+async fn client_that_still_sends_can_read_the_413() {
+    let rig = Rig::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let server = serve(listener, rig.router.clone(), Bounds::HANDLER, stop.clone());
+    let client = async {
+        for megabytes in [11, 60] {
+            let status = upload(address, megabytes << 20).await;
+            assert_eq!(status.unwrap(), "HTTP/1.1 413", "{megabytes} MB");
+        }
+        stop.cancel();
+    };
+    tokio::join!(server, client);
 }

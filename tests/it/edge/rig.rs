@@ -37,6 +37,8 @@ use turnwheel::turn::{
     EntryMemory, Isolation, Limits, NoProbe, Nudge, Probe, Stops, World, delivery,
 };
 
+use super::described;
+
 /// Pays. Over 100 a person is asked; `slowly` it waits to be let go.
 #[derive(Debug)]
 pub(super) struct Pay {
@@ -195,7 +197,16 @@ impl Asking<'_> {
         self.rig.router.clone().oneshot(request).await.unwrap()
     }
 
+    /// The response is as the OpenAPI document of the service describes it.
     pub(super) async fn send(self) -> Answer {
+        let method = self.builder.method_ref().cloned().unwrap_or_default();
+        let path = self.builder.uri_ref().map(|uri| uri.path().to_owned()).unwrap_or_default();
+        let answer = self.unchecked().await;
+        described::check(&method, &path, &answer);
+        answer
+    }
+
+    pub(super) async fn unchecked(self) -> Answer {
         let response = self.response().await;
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = response.into_body().collect().await.unwrap().to_bytes();

@@ -137,13 +137,17 @@ async fn crash(
 ) -> &'static str {
     let process = owner_of(peer).expect("somebody has called");
     record.lock().unwrap().killed.push(process);
-    let killed = Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();
-    assert!(killed.success());
+    kill(process);
     std::future::pending().await
 }
 
+pub(super) fn kill(process: u32) {
+    let killed = Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();
+    assert!(killed.success());
+}
+
 /// The process at the other end of a connection on this machine.
-fn owner_of(peer: SocketAddr) -> Option<u32> {
+pub(super) fn owner_of(peer: SocketAddr) -> Option<u32> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let local = format!("0100007F:{:04X}", peer.port());
     let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local))?;

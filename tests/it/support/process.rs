@@ -118,6 +118,11 @@ impl Dev {
     /// Asks politely, as Ctrl-C does; the exit status, when it came within the time.
     pub(crate) fn interrupt(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
         let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        self.wait(within)
+    }
+
+    /// The exit status, when it came within the time.
+    pub(crate) fn wait(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
         let deadline = Instant::now() + within;
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.child.try_wait() {

@@ -5,6 +5,7 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::agent::settings::{Continuation, Settings};
 use crate::agents::Agents;
+use crate::extensions::{ClosingTurn, Extension, FinishTurn, HookError};
 use crate::tools::code::code_tool;
 use crate::turn::admission::prompt::accept_prompt;
 
@@ -176,4 +177,38 @@ async fn who_gives_up_while_a_prompt_is_being_kept_leaves_the_agent_idle() {
     assert!(!agent.state().is_streaming);
     soon(agent.prompt("go")).await.unwrap();
     assert_eq!(messages(&agent.state()), ["user:go", "assistant:1"]);
+}
+
+/// Has the model check its first response, and ends the prompt after it.
+#[derive(Debug)]
+struct ChecksOnce;
+
+#[async_trait]
+impl Extension for ChecksOnce {
+    fn name(&self) -> &'static str {
+        "checks-once"
+    }
+
+    async fn finish_turn(&self, turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
+        Ok(Some(if turn.rounds == 1 { FinishTurn::Continue } else { FinishTurn::End }))
+    }
+}
+
+#[tokio::test]
+async fn extension_finishes_turns_of_an_agent() {
+    let model = Played::new(&[json!("one"), json!("two"), json!("three")]);
+    model.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let builder = Agent::builder().models(Arc::clone(&model) as Arc<dyn Model>);
+    let agent = builder.extension(ChecksOnce).start().await.unwrap();
+    let running = beside(&agent, "go");
+    until(|| !model.requests().is_empty()).await;
+    Box::pin(soon(agent.follow_up("and then"))).await.unwrap();
+    model.gate.add_permits(2);
+    let prompt = soon(running).await.unwrap().unwrap();
+    assert_eq!(prompt.stop_reason, Some(crate::agent::entry::PromptStop::End));
+    assert_eq!(model.requests()[1], ["user:go", "assistant:one"], "the context is the same");
+    assert_eq!(model.requests().len(), 2, "the follow-up stays queued");
+    model.gate.add_permits(8);
+    Box::pin(soon(agent.continue_())).await.unwrap();
+    assert_eq!(model.requests()[2].last().unwrap(), "user:and then");
 }

@@ -111,6 +111,45 @@ fn tools_have_wire_names_and_say_whether_they_are_strict() {
 }
 
 #[test]
+fn compat_of_the_model_limits_the_request_body() {
+    let prices = r#"{"gpt-5":{"compat":{"supportsDeveloperRole":false,"supportsLongCacheRetention":false,"supportsStrictMode":false}}}"#;
+    let limited = Catalogue::new(Some(prices)).unwrap().record("gpt-5", "d");
+    let able = Catalogue::default().record("gpt-5", "d");
+    let parameters = json!({ "type": "object" });
+    let tools = [ToolOffer { strict: true, ..offer("a", "A.", &parameters) }];
+    let sent = |record| {
+        let request = ModelRequest {
+            model: record,
+            system: Some("SYS"),
+            messages: &[],
+            tools: &tools,
+            thinking: ThinkingLevel::Off,
+            temperature: None,
+            max_output_tokens: None,
+            response_schema: None,
+            session_id: "s",
+            traceparent: None,
+            payload: None,
+        };
+        let names = Names::new(&tools);
+        let body = request_body(&request, &names).retained(CacheRetention::Long, record.compat);
+        serde_json::to_value(&body).unwrap()
+    };
+    let (limited, able) = (sent(&limited), sent(&able));
+    assert_eq!(
+        (&limited["input"][0]["role"], &able["input"][0]["role"]),
+        (&json!("system"), &json!("developer"))
+    );
+    assert_eq!(
+        (limited["tools"][0].get("strict"), &able["tools"][0]["strict"]),
+        (None, &json!(true))
+    );
+    let retention = |body: &Value| body.get("prompt_cache_retention").cloned();
+    assert_eq!((retention(&limited), retention(&able)), (None, Some(json!("24h"))));
+    assert!(limited["prompt_cache_key"].is_string());
+}
+
+#[test]
 fn an_answers_schema_is_its_format() {
     let schema = json!({ "type": "object" });
     let body = body("gpt-4o", |request| request.response_schema = Some(&schema));

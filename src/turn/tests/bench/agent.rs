@@ -132,7 +132,7 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `make` (more than a commit holds), `dump` (more
+/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `mail` (nobody is asked for its outcome), `make` (more than a commit holds), `dump` (more
 /// than a result holds), `brew` and
 /// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `read`, `write`, `edit` and `schedule`.
 pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
@@ -144,7 +144,7 @@ pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
             description: String::new(),
             parameters: json!({"type": "object"}),
             effect,
-            on_unknown: OnUnknown::Ask,
+            on_unknown: if name == "mail" { OnUnknown::Tell } else { OnUnknown::Ask },
             timeout: Duration::from_secs(match way {
                 Way::Slow | Way::Nap => 240,
                 Way::Plain | Way::Gated | Way::Patient | Way::Lossy | Way::Lavish | Way::Bulky => {
@@ -162,6 +162,7 @@ pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
         tool("patient", Effect::Write, Way::Patient),
         tool("put", Effect::Idempotent, Way::Plain),
         tool("wire", Effect::Write, Way::Lossy),
+        tool("mail", Effect::Write, Way::Plain),
         tool("make", Effect::Write, Way::Lavish),
         tool("dump", Effect::Write, Way::Bulky),
         tool("brew", Effect::Write, Way::Slow),
@@ -314,6 +315,8 @@ impl Model for ScriptedAnswers {
             context_window: 1_000_000,
             max_tokens: 100,
             deployment_name: model.to_owned(),
+            headers: crate::model::responses::headers::ModelHeaders::default(),
+            compat: crate::model::compat::Compat::default(),
         })
     }
 }

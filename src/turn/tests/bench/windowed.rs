@@ -141,6 +141,8 @@ impl Model for Windowed {
             context_window: self.told_window,
             max_tokens: self.window / 4,
             deployment_name: model.to_owned(),
+            headers: crate::model::responses::headers::ModelHeaders::default(),
+            compat: crate::model::compat::Compat::default(),
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::turn::views::load::inbox_then_head;
 use crate::turn::views::prompts::{prompt, receipt};
 use crate::turn::{NoProbe, World};
 
-async fn set_budget(world: &World, budget: Value) {
+pub(super) async fn set_budget(world: &World, budget: Value) {
     let patch = json!({"settings": {"budget": budget}});
     let key = idempotency(&patch.to_string());
     patch_conversation(world, &Bench::key(), patch.as_object().unwrap(), &key, |_| true)

@@ -38,6 +38,8 @@ pub(super) struct Plan {
     at_once: u32,
     versions: Versions,
     has_long_input: bool,
+    /// Whether an extension decides how turns end.
+    is_decided: bool,
 }
 
 /// Who works.
@@ -68,6 +70,7 @@ impl Plan {
             at_once: if seed.is_multiple_of(4) { 3 } else { 1 },
             versions,
             has_long_input: seed % 32 == 5,
+            is_decided: false,
         }
     }
 
@@ -79,11 +82,16 @@ impl Plan {
             at_once: 1,
             versions: Versions::Two,
             has_long_input: true,
+            is_decided: false,
         }
     }
 
     pub(super) fn with_calls_at_once(self) -> Self {
         Self { at_once: 3, ..self }
+    }
+
+    pub(super) fn with_decided_turns(self) -> Self {
+        Self { is_decided: true, ..self }
     }
 
     /// A whole week of one process, which is of one version.
@@ -159,6 +167,7 @@ fn prepare(bench: &mut Bench, fate: &Fate, plan: &Plan) {
     bench.queues_lost_in_a_hundred = 3;
     bench.chats_in_a_hundred = 30;
     bench.chats_max = plan.chats_max;
+    bench.decide_turns(plan.is_decided);
     bench.skew_max = SKEW;
     bench.store.set_faults(bad_store());
     bench.queue.set_faults(bad_queue());

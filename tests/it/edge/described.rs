@@ -1,0 +1,111 @@
+//! Holds each response of the tests at the edge against the OpenAPI document that the service serves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use http::Method;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::rig::{Answer, Rig};
+
+/// Operations whose description is less exact than their responses: pages for browsers, members that are absent in
+/// some states, and a document without a schema.
+const INEXACT: [&str; 4] = [
+    "GET /api/approvals/{token} ",
+    "POST /api/approvals/{token} ",
+    "GET /api/conversations/{id}/inbox/{inputId} 200",
+    "GET /api/openapi.json 200",
+];
+
+/// As the service serves it.
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let text = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { Rig::new().get("/api/openapi.json").unchecked().await.text })
+    });
+    serde_json::from_str(&text.join().unwrap()).unwrap()
+});
+
+/// By operation, status and media type: a validator is compiled once.
+static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> =
+    LazyLock::new(Mutex::default);
+
+/// The operation of a request; `None`: the document has none.
+fn operation(method: &Method, path: &str) -> Option<(&'static str, &'static Value)> {
+    let fits = |template: &str| {
+        let (template, path) = (template.split('/'), path.split('/'));
+        template.clone().count() == path.clone().count()
+            && template.zip(path).all(|(one, other)| one.starts_with('{') || one == other)
+    };
+    let paths = DOCUMENT["paths"].as_object().unwrap();
+    // The template with the fewest parameters is the route that axum takes.
+    let found = paths.iter().filter(|(template, _)| fits(template));
+    let (template, item) = found.min_by_key(|(template, _)| template.matches('{').count())?;
+    Some((template, item.get(method.as_str().to_lowercase())?))
+}
+
+fn resolved(value: &'static Value) -> &'static Value {
+    let Some(reference) = value["$ref"].as_str() else { return value };
+    DOCUMENT.pointer(reference.trim_start_matches('#')).expect(reference)
+}
+
+fn validate(place: &str, schema: &Value, value: &Value) {
+    let found = VALIDATORS.lock().unwrap().get(place).cloned();
+    let validator = found.unwrap_or_else(|| {
+        let mut whole = schema.clone();
+        whole["components"] = DOCUMENT["components"].clone();
+        let validator = Arc::new(jsonschema::validator_for(&whole).expect(place));
+        VALIDATORS.lock().unwrap().insert(place.to_owned(), Arc::clone(&validator));
+        validator
+    });
+    let errors: Vec<String> = validator
+        .iter_errors(value)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{place} differs from its description: {errors:#?}\n{value:#}");
+}
+
+/// # Panics
+/// The response differs from its description, or has none.
+pub(super) fn check(method: &Method, path: &str, answer: &Answer) {
+    let status = answer.status.as_u16();
+    let kind = answer.header("content-type").split(';').next().unwrap_or_default();
+    let Some((template, operation)) = operation(method, path) else {
+        assert!(matches!(status, 204 | 404 | 405), "{method} {path} is not described: {status}");
+        return;
+    };
+    if status == 304 {
+        return;
+    }
+    let place = format!("{method} {template} {status} {kind}");
+    let responses = &operation["responses"];
+    let response = responses.get(status.to_string()).or_else(|| responses.get("default"));
+    let response = resolved(response.unwrap_or_else(|| panic!("{place} is not described")));
+    if answer.text.is_empty() || INEXACT.iter().any(|inexact| place.starts_with(inexact)) {
+        return;
+    }
+    let content = &response["content"];
+    let described = content.get(kind).or_else(|| content.get("*/*"));
+    let described = described.unwrap_or_else(|| panic!("{place} is not described: {content}"));
+    // What is nested too deeply for a parser with a limit has tests of its own.
+    let validate = |text: &str| {
+        if let Ok(value) = serde_json::from_str(text) {
+            validate(&place, &described["schema"], &value);
+        }
+    };
+    match kind {
+        "application/json" | "application/problem+json" => validate(&answer.text),
+        "text/event-stream" => {
+            answer.text.lines().filter_map(|line| line.strip_prefix("data:")).for_each(validate);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn difference_from_the_description_is_noticed() {
+    let schema = json!({"$ref": "#/components/schemas/Problem"});
+    let wrong = std::panic::catch_unwind(|| validate("a problem", &schema, &json!({"type": 5})));
+    assert!(wrong.is_err());
+}

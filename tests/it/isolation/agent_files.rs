@@ -1,0 +1,58 @@
+//! A suspect turn uses the agents that its parent has in force, although a file on disk is wrong by then.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::town::{kill, owner_of};
+use crate::support::process::Dev;
+use crate::support::steps::{AGENT, Steps};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suspect_turn_completes_while_agent_file_is_broken() {
+    let mut steps = Steps::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agents/worker.agent.md");
+    std::fs::create_dir(folder.path().join("agents")).unwrap();
+    std::fs::write(&file, AGENT).unwrap();
+    let data = folder.path().join("data");
+    let settings = [("STEPS", steps.url.clone())];
+    let start = || Dev::start_in(folder.path(), &data, &settings);
+    let mut dev = start();
+    let client = reqwest::Client::new();
+    let body = json!({"conversationId": "c", "input": "use step with {} then say done"});
+    let accepted = client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
+    let accepted: Value = accepted.json().await.unwrap();
+    let id = accepted["promptId"].as_str().unwrap();
+
+    // Calls of processes that serve, until the step runs in a process of its own.
+    let mut unanswered = Vec::new();
+    let child = loop {
+        let step = steps.next().await.unwrap_or_else(|| panic!("{}", dev.log()));
+        let process = owner_of(step.peer).unwrap();
+        unanswered.push(step);
+        if process != dev.id() {
+            break process;
+        }
+        dev.kill();
+        dev = start();
+    };
+    std::fs::write(&file, "---\ndescription: [\n---\n").unwrap();
+    let kept = async {
+        while !dev.log().contains("the previous revision stays in force") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, kept).await.unwrap_or_else(|_| panic!("{}", dev.log()));
+    kill(child);
+
+    let step = steps.next().await.unwrap_or_else(|| panic!("{}", dev.log()));
+    assert_ne!(owner_of(step.peer), Some(dev.id()), "the step runs in a process of its own");
+    step.finish();
+    let path = format!("/api/conversations/c/prompts/{id}?wait=30");
+    let ended = client.get(dev.url(&path)).send().await.unwrap();
+    let ended: Value = ended.json().await.unwrap();
+    assert_eq!(ended["state"], "completed", "{ended} {}", dev.log());
+}
