@@ -1,4 +1,5 @@
-//! What a turn costs beside the model, the store and the tools: deciding, projecting, reading entries, asking, hearing an answer.
+//! Benchmarks of the CPU cost of a turn without model, store and tools: step, projection, entry
+//! parsing, request serialisation and response parsing.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ fn main() {
     divan::main();
 }
 
-/// Rounds of one answer with a call, and its result.
+/// Numbers of rounds. A round is one model response with a tool call, and its result.
 const ROUNDS: [usize; 3] = [10, 100, 1_000];
 
 fn line(seq: usize, message: &serde_json::Value) -> String {
@@ -57,7 +58,7 @@ fn entries(rounds: usize) -> Vec<Arc<Entry>> {
     lines(rounds).iter().filter_map(|line| serde_json::from_str(line).ok().map(Arc::new)).collect()
 }
 
-/// A cold worker reads the whole record once.
+/// Parsing of all entries, which a worker without a cache does once.
 #[divan::bench(args = ROUNDS)]
 fn read_entries(bencher: Bencher<'_, '_>, rounds: usize) {
     let lines = lines(rounds);
@@ -65,7 +66,7 @@ fn read_entries(bencher: Bencher<'_, '_>, rounds: usize) {
         .bench(|| lines.iter().filter_map(|line| serde_json::from_str::<Entry>(line).ok()).count());
 }
 
-/// Every model call: path, messages, hygiene.
+/// Projection for every model call: path, messages, conversion.
 #[divan::bench(args = ROUNDS)]
 fn project(bencher: Bencher<'_, '_>, rounds: usize) {
     let entries = entries(rounds);
@@ -76,7 +77,7 @@ fn project(bencher: Bencher<'_, '_>, rounds: usize) {
     });
 }
 
-/// Every model call: its request planned, looked at and written.
+/// Request of every model call: built, validated and serialised.
 #[divan::bench(args = ROUNDS)]
 fn write_a_request(bencher: Bencher<'_, '_>, rounds: usize) {
     let entries = entries(rounds);
@@ -105,7 +106,7 @@ fn write_a_request(bencher: Bencher<'_, '_>, rounds: usize) {
     });
 }
 
-/// Taking in an answer: independent of how long the conversation is.
+/// Applying a model response. The cost is independent of the length of the conversation.
 #[divan::bench]
 fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     let head = json!({
@@ -149,7 +150,7 @@ fn take_in_an_answer(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// An answer as it is streamed: read and put together, a thousand pieces of text.
+/// Parsing and assembling a streamed response of 1,000 text deltas.
 #[divan::bench]
 fn hear_a_thousand_deltas(bencher: Bencher<'_, '_>) {
     let record = Catalogue::default().record("gpt-4.1", "gpt-4.1");

@@ -1,4 +1,4 @@
-//! A Cosmos account on this machine, for development: Microsoft's emulator behind a socket, in memory.
+//! A local Cosmos DB account for development: Microsoft's in-memory emulator behind a socket.
 //!
 //! `cargo run --example cosmos_emulator -- --port 8081` prints the settings to copy.
 
@@ -12,16 +12,17 @@ use turnwheel::azure::cosmos::CONTAINERS;
 
 use emulator::{Container, CosmosHost, KEY};
 
-/// A batch of the emulator copies a whole physical partition.
+/// Number of physical partitions. A batch in the emulator copies a whole partition, so small
+/// partitions make batches faster.
 const PARTITIONS: u32 = 64;
 
-/// A Cosmos account on this machine; it keeps nothing when it ends.
+/// Run a local Cosmos DB account. Its data is lost when it exits.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Where to listen on 127.0.0.1; 0 is any free port.
+    /// Port on 127.0.0.1; 0 selects a free port.
     #[arg(long, default_value_t = 8081)]
     port: u16,
-    /// The database that is made at start.
+    /// Database to create at start.
     #[arg(long, default_value = "turnwheel")]
     database: String,
 }

@@ -1,4 +1,5 @@
-//! The core: what a conversation is and what happens next in it. Pure: no I/O, no clock, no chance, no logging.
+//! The core: the state of a conversation and its transitions. Pure: no I/O, no clock, no
+//! randomness, no logging.
 
 pub mod batch;
 pub mod brake;

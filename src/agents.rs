@@ -1,4 +1,4 @@
-//! Agents: instructions, a model and tools, each written as one Markdown file.
+//! Agents: each has instructions, a model and tools, and is written as one Markdown file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,26 +28,26 @@ pub use load::{Loaded, file_names, load, load_texts};
 pub use mistakes::Mistake;
 pub use strays::strays;
 
-/// Built-in and code tools by name: what agent files may list.
+/// Built-in and code tools by name. Agent files may list these names.
 pub type ToolSet = BTreeMap<String, Arc<dyn RunTool>>;
 
-/// One agent, ready to work.
+/// A loaded agent.
 #[derive(Debug)]
 pub struct Agent {
-    /// The file's name before `.agent.md`.
+    /// The file name without `.agent.md`.
     pub name: String,
     pub description: String,
-    /// The front matter's settings; the conversation's win over them.
+    /// Settings of the front matter. Settings of the conversation override them.
     pub settings: Settings,
     /// The system prompt: the file's body.
     pub instructions: String,
     /// In the file's order; names are unique.
     pub tools: Vec<Arc<dyn RunTool>>,
-    /// JSON Schema that the last answer fits.
+    /// JSON Schema of the final model response.
     pub response_schema: Option<Value>,
-    /// Hash of the file; each answer records it.
+    /// Hash of the file. Each model response records it.
     pub revision: String,
-    /// Groups its calls for the provider's prompt cache; `None`: each conversation is a group.
+    /// Key of its model calls in the provider's prompt cache; `None`: one key per conversation.
     pub session_id: Option<String>,
 }
 
@@ -56,18 +56,18 @@ impl Agent {
         self.tools.iter().find(|tool| tool.definition().name == name)
     }
 
-    /// Names in `activeTools` that no tool has: they are ignored (TO-11).
+    /// Returns the names in `activeTools` that no tool has. They are ignored (TO-11).
     pub fn unknown_tools(&self, settings: &Settings) -> Vec<String> {
         let active = settings.active_tools.iter().flatten();
         active.filter(|name| self.tool(name).is_none()).cloned().collect()
     }
 }
 
-/// An agent file that cannot be used, and why. Its agent is unavailable, or works by an earlier revision of the file.
+/// An agent file with errors. Its agent is unavailable or uses an earlier revision of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokenAgent {
     pub name: String,
-    /// `agents/clerk.agent.md:7: …`
+    /// One line per mistake: `agents/clerk.agent.md:7: …`
     pub problem: String,
 }
 
@@ -75,15 +75,16 @@ pub struct BrokenAgent {
 #[derive(Debug, Default)]
 pub struct Catalog {
     pub agents: BTreeMap<String, Arc<Agent>>,
-    /// Also of agents of which an earlier revision is in force.
+    /// By name, including agents that use an earlier revision.
     pub broken: BTreeMap<String, BrokenAgent>,
-    /// The agent files in force; empty for agents that come from no file.
+    /// Texts of the agent files in use, by name. Agents without a file have no text.
     pub texts: BTreeMap<String, String>,
     /// `TURNWHEEL_DEFAULT_AGENT`.
     pub default_agent: Option<String>,
 }
 
-/// The catalog as it is now. One that takes its place counts from the next look on, also for who is in the middle of a turn.
+/// Shared handle to the current catalog. After `replace`, every read returns the new catalog, even
+/// in the middle of a turn.
 #[derive(Clone, Debug, Default)]
 pub struct Agents(Arc<RwLock<Arc<Catalog>>>);
 
@@ -102,16 +103,16 @@ impl Agents {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
     }
 
-    /// As [`Catalog::find`].
+    /// Finds an agent as [`Catalog::find`] does.
     ///
     /// # Errors
-    /// Tell the client: the text names what there is.
+    /// Return the text to the client: it lists the available agents.
     pub fn find(&self, name: Option<&str>) -> Result<Arc<Agent>, NoAgent> {
         self.now().find(name).cloned()
     }
 }
 
-/// Why no agent answers to a name.
+/// Reason why no agent is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAgent {
     Unknown {
@@ -119,7 +120,7 @@ pub enum NoAgent {
         names: Vec<String>,
     },
     Broken(BrokenAgent),
-    /// None was named and several are there.
+    /// The request names no agent, and there is not exactly one.
     Ambiguous {
         names: Vec<String>,
     },
@@ -150,10 +151,10 @@ fn listed(names: &[String]) -> String {
 }
 
 impl Catalog {
-    /// The agent of that name; without one the default, else the only one.
+    /// Returns the agent of that name. Without a name, returns the default agent or the only agent.
     ///
     /// # Errors
-    /// Tell the client: the text names what there is.
+    /// Return the text to the client: it lists the available agents.
     pub fn find(&self, name: Option<&str>) -> Result<&Arc<Agent>, NoAgent> {
         let Some(name) = name.or(self.default_agent.as_deref()) else {
             let mut all = self.agents.values();
@@ -171,7 +172,7 @@ impl Catalog {
         }
     }
 
-    /// This catalog, with the revisions that `earlier` has in force of agents whose files are broken now.
+    /// Returns this catalog with the revisions of `earlier` for agents whose files have errors.
     #[must_use]
     pub fn or_in_force(mut self, earlier: &Self) -> Self {
         for name in self.broken.keys() {

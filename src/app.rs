@@ -1,4 +1,4 @@
-//! The front door of the library: the product, with your tools and extensions in it.
+//! Entry point of the library: [`App`] runs Turnwheel with your own tools and extensions.
 
 mod agent;
 mod agent_files;
@@ -39,7 +39,7 @@ pub use agent::{
 pub use ports::Storage;
 pub use service::{Running, ServiceOptions, StartError};
 
-/// Turnwheel with more tools. Every command comes along.
+/// Turnwheel with additional tools and extensions. It has all commands of the `turnwheel` program.
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -51,10 +51,10 @@ pub struct App {
     tools: Vec<Arc<dyn RunTool>>,
     extensions: Vec<Arc<dyn Extension>>,
     services: Services,
-    /// Tools that cannot be offered, and why; told at start, all at once.
+    /// Errors in tool and service registrations. The start fails and reports all of them.
     mistakes: Vec<String>,
-    /// Where a process that this program starts of itself reads its settings; `None`: [`App::main`] does not run, so that
-    /// nobody knows what this program does with a command of ours.
+    /// Source of the settings in child processes for isolated turns. `None` without [`App::main`]:
+    /// the program may then not support the hidden command that a child runs.
     #[cfg(unix)]
     children: Option<isolation::SettingsSource>,
 }
@@ -70,7 +70,8 @@ impl App {
         Self::default()
     }
 
-    /// Agent files name it like a built-in, whose name it may take. Two tools of the app with one name are a mistake at start.
+    /// Registers a tool. Agent files refer to it by name; it may replace a built-in tool of the
+    /// same name. The start fails if two tools of the app have the same name.
     #[must_use]
     pub fn tool<T: Tool>(mut self, tool: T) -> Self {
         match code_tool_with(tool, self.services.clone()) {
@@ -80,8 +81,8 @@ impl App {
         self
     }
 
-    /// Injects a value into the tools: [`CallContext::service`] finds it by its type, whether the tool is registered before
-    /// or after it.
+    /// Registers a value that tools get by its type with [`CallContext::service`]. The order of
+    /// tool and service registrations does not matter.
     ///
     /// [`CallContext::service`]: crate::tools::code::CallContext::service
     #[must_use]
@@ -90,14 +91,15 @@ impl App {
         self
     }
 
-    /// Asked in the order of registration.
+    /// Registers an extension. Hooks run in the order of registration.
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
         self
     }
 
-    /// Where the command line is ours: suspect turns run in processes of their own, whose settings are read as here.
+    /// Runs suspect turns in child processes, which read their settings from the same source.
+    /// Requires that this program runs the commands of [`App::main`].
     #[cfg(unix)]
     fn with_children(mut self, is_dev: bool) -> Self {
         use isolation::SettingsSource::{Environment, Local};
@@ -110,12 +112,13 @@ impl App {
         self
     }
 
-    /// Reads the command line and does what it says. 0 done, 1 failed, 2 bad arguments.
+    /// Parses the command line and runs the command. Exit codes: 0 success, 1 failure, 2 invalid
+    /// arguments.
     pub fn main(self) -> ExitCode {
         let arguments = match arguments::Arguments::try_parse() {
             Ok(arguments) => arguments,
             Err(error) => {
-                // Help and version are printed in the same way as mistakes, and are none.
+                // clap also returns the output of `--help` and `--version` as an error.
                 let _ = error.print();
                 return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
             }

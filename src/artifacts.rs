@@ -1,4 +1,5 @@
-//! Artifacts: immutable bytes of a conversation, written before the commit that names them.
+//! Artifact store port: immutable bytes of a conversation, written before the commit that names
+//! them.
 
 mod blob;
 #[cfg(test)]
@@ -23,10 +24,10 @@ use crate::ids::{ArtifactId, ConversationKey, is_plain};
 /// Bytes of one artifact.
 pub const ARTIFACT_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
-/// The container of a storage account that holds them all.
+/// Blob container of a storage account for all artifacts.
 pub const CONTAINER: &str = "agent-artifacts";
 
-/// One conversation's artifacts.
+/// Namespace of the artifacts of one incarnation of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shelf {
     pub key: ConversationKey,
@@ -34,7 +35,7 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// `{tenant}/{user}/{conversation}/{incarnation}/`
+    /// Returns `{tenant}/{user}/{conversation}/{incarnation}/`.
     pub fn prefix(&self) -> String {
         format!(
             "{}/{}/{}/{}/",
@@ -42,7 +43,7 @@ impl Shelf {
         )
     }
 
-    /// `{prefix}{effectId}/{sha256}`; `None` when the id is not one of an artifact.
+    /// Returns `{prefix}{effectId}/{sha256}`; `None` if the id is not an artifact id.
     pub fn path(&self, id: &ArtifactId) -> Option<String> {
         let (effect, sha256) = id.parts()?;
         Some(format!("{}{effect}/{sha256}", self.prefix()))
@@ -53,7 +54,7 @@ impl Shelf {
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactFacts {
     pub id: ArtifactId,
-    /// A file name or workspace path, as it was given; for people.
+    /// File name or workspace path, as given; for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub mime_type: String,
@@ -63,18 +64,19 @@ pub struct ArtifactFacts {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
-    #[error("there is no such artifact")]
+    #[error("artifact not found")]
     NotFound,
-    #[error("the artifact is too large: {0} bytes")]
+    #[error("artifact too large: {0} bytes")]
     TooLarge(u64),
-    /// Try again.
-    #[error("the artifact store did not answer")]
+    /// Temporary failure: retry.
+    #[error("the artifact store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 #[async_trait]
 pub trait Artifacts: Send + Sync + fmt::Debug {
-    /// Puts the bytes if they are absent; present already is success, since the id names the bytes.
+    /// Stores the bytes if they are absent. An existing artifact is success, because the id
+    /// contains the hash of the bytes.
     async fn put(
         &self,
         shelf: &Shelf,
@@ -84,7 +86,7 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
 
     async fn facts(&self, shelf: &Shelf, id: &ArtifactId) -> Result<ArtifactFacts, ArtifactError>;
 
-    /// The bytes, or that part of them; a range past the end is cut.
+    /// Returns the bytes, or a range of them; a range past the end is clamped.
     async fn get(
         &self,
         shelf: &Shelf,
@@ -92,13 +94,14 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError>;
 
-    /// Oldest first.
+    /// Lists the artifacts, oldest first.
     async fn list(&self, shelf: &Shelf) -> Result<Vec<ArtifactFacts>, ArtifactError>;
 
-    /// Everything of the conversation; nothing there is success.
+    /// Deletes all artifacts of the scope. An empty scope is success.
     async fn delete_all(&self, shelf: &Shelf) -> Result<(), ArtifactError>;
 
-    /// An address where whoever has it reads these bytes, and nothing else, for a few minutes; `None`: they go through us.
+    /// Returns a URL that gives its holder read access to these bytes only, for a few minutes.
+    /// `None`: clients read them through the API.
     async fn link(
         &self,
         _shelf: &Shelf,
@@ -109,14 +112,15 @@ pub trait Artifacts: Send + Sync + fmt::Debug {
     }
 }
 
-/// How a browser that follows a link takes the bytes; fixed in the link.
+/// Response headers of a link, fixed in its signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub content_type: String,
     pub content_disposition: String,
 }
 
-/// Whether every part of the shelf may become part of a path. Ids are checked where they come in; this is the second lock.
+/// True if every part of the scope may be part of a path. Ids are validated on input; this is a
+/// second check.
 fn is_nameable(shelf: &Shelf) -> bool {
     [
         shelf.key.tenant.as_str(),
@@ -128,7 +132,7 @@ fn is_nameable(shelf: &Shelf) -> bool {
     .all(is_plain)
 }
 
-/// The part of a range that there is: never past the end, empty when it begins there or ends before it begins.
+/// Clamps a range to the size. It is empty if it starts past the end or ends before its start.
 fn cut(range: Option<Range<u64>>, size: u64) -> Range<u64> {
     let Some(range) = range else { return 0..size };
     let start = range.start.min(size);

@@ -1,4 +1,4 @@
-//! The way into Azure: settings become credentials and clients, here and nowhere else.
+//! Azure credentials and clients, built from settings here and nowhere else.
 
 pub mod bare;
 pub mod cosmos;

@@ -1,4 +1,5 @@
-//! Azurite, Microsoft's storage emulator, as pinned in `azurite/`: for `dev` and for tests, stopped with whoever started it.
+//! Azurite, Microsoft's storage emulator, as pinned in `azurite/`: for `dev` and for tests. It
+//! stops with the process that started it.
 
 mod install;
 mod process;
@@ -16,26 +17,27 @@ use self::process::Process;
 use crate::settings::azure::{StorageAccess, StorageAccount};
 use crate::settings::secret::Secret;
 
-/// The account that every Azurite has.
+/// The account of every Azurite.
 pub const ACCOUNT: &str = "devstoreaccount1";
 
-/// Its key: printed in Microsoft's documentation, so no secret.
+/// The account's key. Microsoft's documentation prints it, so it is not a secret.
 pub const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// What to start.
+/// Options of an Azurite to start.
 #[derive(Clone, Debug, Default)]
 pub struct AzuriteOptions {
-    /// Where it is installed: made when absent, and shared by all processes that name it.
+    /// The folder of the installation. Created if absent, and shared by all processes that name it.
     pub install: PathBuf,
-    /// Where it keeps queues and blobs; `None`: in memory, gone with it.
+    /// The folder for queues and blobs; `None`: in memory, lost at exit.
     pub data: Option<PathBuf>,
     pub ports: Ports,
-    /// With a certificate it speaks https and takes Entra tokens, whose signatures it does not check.
+    /// With a certificate Azurite serves https and accepts Entra tokens, whose signatures it does
+    /// not check.
     pub tls: Option<Tls>,
 }
 
-/// On 127.0.0.1; 0: any free one.
+/// Ports on 127.0.0.1; 0: any free one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ports {
     pub blob: u16,
@@ -44,7 +46,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Those of `UseDevelopmentStorage=true`.
+    /// The ports of `UseDevelopmentStorage=true`.
     pub const USUAL: Self = Self { blob: 10_000, queue: 10_001, table: 10_002 };
 }
 
@@ -55,7 +57,7 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-/// Show it: each says what to do.
+/// An error of Azurite's installation or start. Show it: each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum AzuriteError {
     #[error(
@@ -63,10 +65,10 @@ pub enum AzuriteError {
     )]
     NoNode(&'static str),
     #[error(
-        "Azurite could not be installed; npm needs its registry for that, once. npm said:\n{0}"
+        "Azurite could not be installed; npm needs access to its registry once. Output of npm:\n{0}"
     )]
     Install(String),
-    #[error("Azurite did not start; it said:\n{0}")]
+    #[error("Azurite did not start. Its output:\n{0}")]
     Start(String),
     #[error("could not {doing} for Azurite")]
     Io { doing: &'static str, source: io::Error },
@@ -76,17 +78,18 @@ fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> AzuriteError {
     move |source| AzuriteError::Io { doing, source }
 }
 
-/// A running Azurite. Dropping it stops it; so does the end of this process, however it comes.
+/// A running Azurite. It stops when dropped, and whenever this process ends.
 #[derive(Debug)]
 pub struct Azurite {
     process: Process,
 }
 
 impl Azurite {
-    /// Installs it where that has not been done, which takes a minute and is told with one line, and waits until it answers.
+    /// Installs Azurite if necessary (about a minute, reported with one line) and waits until it
+    /// listens.
     ///
     /// # Errors
-    /// There is no Node.js, no registry, no free port: show it.
+    /// Node.js, the registry or a free port is missing: show the error.
     pub async fn start(
         options: AzuriteOptions,
         tell: impl Fn(&str) + Send + 'static,
@@ -98,24 +101,24 @@ impl Azurite {
         starting.await.map_err(io::Error::other).map_err(failed("wait"))?
     }
 
-    /// Where it answers, and its well-known key.
+    /// Returns Azurite's endpoints and its well-known key.
     pub fn account(&self) -> StorageAccount {
         account(self.process.endpoints.clone())
     }
 
-    /// Moves its clock on.
+    /// Advances Azurite's clock.
     #[cfg(test)]
     pub(crate) fn advance(&self, span: std::time::Duration) {
         self.process.advance(span);
     }
 
-    /// Its process, for who watches it.
+    /// Returns the process id, for monitoring.
     pub fn process_id(&self) -> u32 {
         self.process.id()
     }
 }
 
-/// The account that `UseDevelopmentStorage=true` names, whether or not it answers.
+/// Returns the account that `UseDevelopmentStorage=true` names, without connecting to it.
 pub fn usual_account() -> Option<StorageAccount> {
     let at = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}/{ACCOUNT}")).ok();
     Some(account(Endpoints { blob: at(Ports::USUAL.blob)?, queue: at(Ports::USUAL.queue)? }))
@@ -130,7 +133,7 @@ fn account(Endpoints { blob, queue }: Endpoints) -> StorageAccount {
     }
 }
 
-/// Of the services that we use.
+/// Endpoints of the services in use.
 #[derive(Clone, Debug)]
 struct Endpoints {
     blob: Url,

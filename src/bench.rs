@@ -1,5 +1,5 @@
-//! The benchmark that strangers can repeat: conversations on worker processes of their own, against a model that takes no
-//! time, over HTTP as a user would, every turn durable.
+//! A repeatable benchmark: conversations on separate worker processes, with a model that takes no
+//! time, over HTTP as a client would, every turn durable.
 
 pub mod accounts;
 mod bare;
@@ -24,17 +24,17 @@ use crate::bench::wire::Wire;
 use crate::bench::worker::{Place, Worker};
 use crate::ids::{Ids as _, SystemIds};
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error("could not {doing}")]
     Io { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the worker process ended: {0}")]
     Worker(String),
-    /// A benchmark that counts failures as work measures nothing.
-    #[error("a prompt did not end well, so nothing was measured: {0}")]
+    /// A benchmark that counted failures as work would measure nothing.
+    #[error("a prompt failed, so nothing was measured: {0}")]
     Prompt(String),
-    #[error("the bare requests were not answered as those of the workers: {0}")]
+    #[error("the bare requests were not answered like those of the workers: {0}")]
     Bare(String),
 }
 
@@ -44,11 +44,11 @@ fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     move |source| BenchError::Io { doing, source: source.into() }
 }
 
-/// Runs every case, each with workers and a folder or queues of its own. `accounts` are those of cases that are not
-/// embedded. `tell` is given each line as it is known.
+/// Runs every case, each with its own workers and its own folder or queues. `accounts` are the
+/// accounts of cases that are not embedded. `report_line` receives each line as soon as it is complete.
 ///
 /// # Errors
-/// Show it and exit.
+/// Show the error and exit.
 pub async fn run(
     program: &Path,
     arguments: &BenchArguments,
@@ -56,7 +56,7 @@ pub async fn run(
     tell: impl Fn(&str),
 ) -> Result<Report, BenchError> {
     let place = arguments.data.clone().unwrap_or_else(std::env::temp_dir);
-    let machine = Machine::look(&place).map_err(io("look at the disk"))?;
+    let machine = Machine::look(&place).map_err(io("measure the disk"))?;
     tell(&machine.to_string());
     let binary_bytes = std::fs::metadata(program).map(|file| file.len()).map_err(io("read"))?;
     let mut report = Report::new(machine, binary_bytes);
@@ -84,12 +84,12 @@ async fn run_case(
     Ok(Figures::of(case, &loaded, cold_start, requests))
 }
 
-/// Begins what one run leaves in the accounts, so that the next finds nothing.
+/// Prefix of everything that one run leaves in the accounts, so that the next run does not find it.
 fn tag() -> String {
     SystemIds.fresh().chars().skip(24).collect()
 }
 
-/// What a case is run with.
+/// The context of a case.
 struct Stage<'a> {
     program: &'a Path,
     case: &'a Case,
@@ -97,7 +97,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// What the workers ask of storage, and how soon that is answered without them.
+    /// Counts the workers' storage requests, and measures the same requests without the workers.
     async fn count(&self, accounts: &Accounts) -> Result<Requests, BenchError> {
         let (tag, bare_tag) = (tag(), tag());
         let wire = Wire::start(accounts).await?;
@@ -108,7 +108,7 @@ impl Stage<'_> {
         Ok(Requests::of(self.case.turns(), &loaded.sent, bare))
     }
 
-    /// The case once; also the longest start of its workers.
+    /// Runs the case once. Also returns the longest start of its workers.
     async fn play(
         &self,
         accounts: Option<&Accounts>,

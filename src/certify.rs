@@ -1,5 +1,5 @@
-//! `turnwheel certify`: one conversation with each agent, cut and disturbed at every boundary that it reaches, and held to the
-//! invariants each time.
+//! `turnwheel certify`: runs one conversation per agent, injects each fault at every fail point
+//! that it reaches, and checks the invariants each time.
 
 mod asking;
 mod conversation;
@@ -28,39 +28,41 @@ pub use self::only::Only;
 use self::judge::{Outcome, Record};
 use self::run::Cut;
 
-/// Where a call is about to be sent.
+/// The fail point before a call is sent.
 const CALL_BEGINS: &str = "tool.before";
 
-/// Runs at the same time: with real tools most of them wait.
+/// Concurrent runs: with real tools most of them wait.
 const AT_ONCE: usize = 8;
 
-/// Where conversations are kept in a run.
+/// The store of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
-    /// In the embedded store: claims die with the process, and the next one begins with its files.
+    /// The embedded store: leases end with the process, and the next one starts with its files.
     Folder,
-    /// As in Cosmos DB: claims stand in heads and outlive who took them.
+    /// As in Cosmos DB: leases are in heads and outlive their workers.
     Heads,
 }
 
-/// What goes wrong at a boundary.
+/// A fault at a fail point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The process dies there, with everything it remembers and its queues; another begins with its folder.
+    /// The process is killed there, with its memory and its queues; another starts with its folder.
     Kill,
-    /// One of several instances dies there: another takes its work over when its claim has run out.
+    /// One of several instances is killed there: another takes its work over when the lease has
+    /// expired.
     TakeOver,
-    /// The same message, or the same request with the same key, comes to another instance meanwhile.
+    /// The same message, or the same request with the same key, reaches another instance meanwhile.
     Duplicate,
-    /// All bells that are rung from there on are lost, and come when everything is over.
+    /// All nudges from there on are lost, and arrive when everything else is done.
     Late,
-    /// From there on what is committed is committed, and the store's answers are lost.
+    /// From there on commits are applied, and the store's responses are lost.
     LostAnswer,
     /// Another writer commits in between.
     Conflict,
-    /// The process stands still until its claim is over and another has taken the work; then it goes on.
+    /// The process stalls until its lease has expired and another has taken the work; then it
+    /// continues.
     TwoWorkers,
-    /// The tool does what it does, and its answer does not come in time.
+    /// The tool does its work, and its response does not arrive in time.
     TimeOut,
 }
 
@@ -101,35 +103,36 @@ impl Fault {
         }
     }
 
-    /// Whether it can happen at that boundary.
+    /// True if the fault can happen at that fail point.
     fn is_possible_at(self, boundary: &str) -> bool {
         self != Self::TimeOut || boundary == CALL_BEGINS
     }
 }
 
-/// Which tools are called: those of files in the conversation always are, since they touch nothing else.
+/// The tools that are called. File tools of the conversation always run, since they affect nothing
+/// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tools {
-    /// HTTP tools and those of the app answer at once and do nothing.
+    /// HTTP tools and the app's tools return at once and do nothing.
     Stub,
     Real,
 }
 
-/// What is to be certified.
+/// Input of `certify`.
 #[derive(Debug)]
 pub struct Order {
     pub agents: Vec<(Arc<Agent>, Conversation)>,
     pub extensions: Vec<Arc<dyn Extension>>,
     pub tools: Tools,
-    /// Names of those that are called for what they are, whatever `tools` says.
+    /// Names of tools that are always real, regardless of `tools`.
     pub harmless: BTreeSet<String>,
-    /// What alone is to be run.
+    /// The only runs to do.
     pub only: Option<Only>,
-    /// The command that does all of this again, but for [`Only`].
+    /// The command that repeats all of this, without [`RunFilter`].
     pub command: String,
 }
 
-/// One run: a fault at the n-th time that a boundary was reached.
+/// One run: a fault at the n-th hit of a fail point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub boundary: &'static str,
@@ -142,33 +145,34 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     Ok,
-    /// The fault cannot happen there, or the run took another way; says which.
+    /// The fault cannot happen there, or the run took another path; with the reason.
     Skipped(&'static str),
     Broken {
         /// Sentences with the invariants' names; never empty.
         what: Vec<String>,
-        /// What happened, in order.
+        /// The events of the run, in order.
         story: Vec<String>,
     },
 }
 
-/// What came of one agent.
+/// The results of one agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certified {
     pub agent: String,
-    /// Prompts and answers of the model in the faultless run.
+    /// Prompts and model responses in the run without faults.
     pub prompts: usize,
     pub answers: u32,
-    /// Tools that the conversation calls, and how often; and those that it never does.
+    /// Number of calls per tool of the conversation, and the tools that it does not call.
     pub called: BTreeMap<String, u32>,
     pub not_called: Vec<String>,
-    /// What a person should look at, though no promise was broken: sentences.
+    /// Sentences for review that break no invariant.
     pub notes: Vec<String>,
-    /// Boundaries in the order in which the faultless run first came to them, and how often it did.
+    /// Fail points in the order of their first hit in the run without faults, with their number of
+    /// hits.
     pub reached: Vec<(&'static str, u32)>,
-    /// What is wrong without any fault; then there are no runs.
+    /// Problems without any fault; then there are no runs.
     pub faultless: Vec<String>,
-    /// Set when it has no run of the name that was asked for.
+    /// Set if the agent has no run of the requested name.
     pub missed: Option<String>,
     pub runs: Vec<Run>,
 }
@@ -180,17 +184,17 @@ impl Certified {
     }
 }
 
-/// What came of all agents. As text: a table for each.
+/// The results of all agents. The text form is a table for each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub tools: &'static str,
-    /// [`Order::command`].
+    /// [`CertifyOptions::command`].
     pub command: String,
     pub agents: Vec<Certified>,
 }
 
 impl Report {
-    /// Why nothing was run: no agent has the run that was asked for.
+    /// The reason why nothing ran: no agent has the requested run.
     pub fn missed(&self) -> Option<String> {
         let missed: Option<Vec<&str>> =
             self.agents.iter().map(|agent| agent.missed.as_deref()).collect();
@@ -201,12 +205,12 @@ impl Report {
         self.agents.iter().all(|agent| agent.broken() == 0)
     }
 
-    /// For programs.
+    /// The report for programs.
     pub fn json(&self) -> serde_json::Value {
         render::json(self)
     }
 
-    /// XML for build servers, a test case for each run.
+    /// XML for build servers, one test case per run.
     pub fn junit(&self) -> String {
         render::junit(self)
     }
@@ -218,10 +222,11 @@ impl fmt::Display for Report {
     }
 }
 
-/// Plays each agent's conversation once without a fault, then once for each fault at each boundary that it came to.
+/// Runs each agent's conversation once without a fault, then once for each fault at each fail point
+/// that it reached.
 ///
 /// # Errors
-/// There is no folder for the stores of runs: show it and exit.
+/// There is no folder for the stores of runs: show the error and exit.
 pub async fn certify(order: &Order) -> Result<Report, OpenError> {
     let mut agents = Vec::new();
     for (agent, conversation) in &order.agents {
@@ -300,22 +305,22 @@ async fn certify_agent(
     certified.notes.extend(otherwise.into_iter().map(|(tool, times)| {
         let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
         format!(
-            "`{tool}` says that it is idempotent, and {times} answered the same call (the same Idempotency-Key) with something else: see that it does its work once, or declare it as a write"
+            "`{tool}` is declared idempotent, and {times} returned another result for the same call (the same Idempotency-Key): make it do its work once, or declare it as a write"
         )
     }));
     Ok(certified)
 }
 
-/// What the faultless run shows beside the invariants.
+/// Findings of the run without faults besides the invariants.
 fn notes(outcome: &Outcome) -> Vec<String> {
     let failed = outcome.failed.iter().map(|tool| {
         format!(
-            "`{tool}` did not succeed without a fault either: little is shown about it; try it in `turnwheel dev`"
+            "`{tool}` did not succeed without a fault either: its runs show little; try it in `turnwheel dev`"
         )
     });
     let unanswered = outcome.unanswered.iter().map(|prompt| {
         format!(
-            "the conversation's file has too few answers to `{prompt}`: the model is asked again after calls, so the last answer has none"
+            "the conversation file has too few `answers` to `{prompt}`: the model is called again after tool calls, so the last answer must have none"
         )
     });
     failed.chain(unanswered).collect()
@@ -332,7 +337,7 @@ fn verdict(cut: Cut, outcome: Outcome, good: &Record) -> Run {
     Run { boundary, occurrence, fault, verdict }
 }
 
-/// In the order of the first time.
+/// Counts the hits per fail point, in the order of the first hit.
 fn counted(reached: &[&'static str]) -> Vec<(&'static str, u32)> {
     let mut counted: Vec<(&'static str, u32)> = Vec::new();
     for boundary in reached.iter().copied() {
@@ -344,7 +349,7 @@ fn counted(reached: &[&'static str]) -> Vec<(&'static str, u32)> {
     counted
 }
 
-/// What either came to, and how often at most.
+/// Returns the fail points of both lists, with the larger number of hits.
 fn together(
     one: &[(&'static str, u32)],
     other: &[(&'static str, u32)],
@@ -359,7 +364,7 @@ fn together(
     together
 }
 
-/// Every fault at every time that its store's faultless run came to a boundary.
+/// Returns every fault for every hit of a fail point in the faultless run with the fault's store.
 fn cuts<'a>(
     reached: &[(&'static str, u32)],
     of: impl Fn(Kept) -> &'a [(&'static str, u32)],

@@ -1,4 +1,4 @@
-//! The only source of time: a wall clock for the record, a monotonic one for deadlines.
+//! The only source of time: a wall clock for records, a monotonic clock for deadlines.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Milliseconds since the Unix epoch. As JSON it is a number; [`iso`] writes it as ISO 8601.
+/// Milliseconds since the Unix epoch. JSON has a number; [`iso`] serialises it as ISO 8601.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -24,18 +24,18 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis(span)))
     }
 
-    /// The day in UTC, `2026-11-21`.
+    /// The day in UTC, such as `2026-11-21`.
     pub fn utc_day(self) -> String {
         self.to_string().chars().take(10).collect()
     }
 
-    /// Time from `self` to `later`; zero when it is past.
+    /// Time from `self` to `later`; zero if `later` is past.
     pub fn until(self, later: Self) -> Duration {
         Duration::from_millis(later.0.saturating_sub(self.0))
     }
 }
 
-/// Whole milliseconds, at most `u64::MAX`.
+/// Converts to whole milliseconds, at most `u64::MAX`.
 pub fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
@@ -70,7 +70,7 @@ pub mod iso {
     }
 }
 
-/// `#[serde(with = "iso_option")]`: the same, absent when `None`.
+/// `#[serde(with = "iso_option")]`: as [`iso`]; absent if `None`.
 #[expect(clippy::missing_errors_doc, clippy::ref_option, reason = "the signatures are serde's")]
 pub mod iso_option {
     use super::{Deserialize, Deserializer, Serializer, Timestamp};
@@ -95,25 +95,26 @@ pub mod iso_option {
     }
 }
 
-/// The days from one to the other, both included; none when the last is before the first, `None` when one is no day.
+/// Returns the days from `from` to `to`, both included; empty if `to` is before `from`, `None` if
+/// one is not a date.
 pub fn utc_days(from: &str, to: &str) -> Option<Vec<String>> {
     let (from, to): (jiff::civil::Date, jiff::civil::Date) = (from.parse().ok()?, to.parse().ok()?);
     let days = from.series(jiff::Span::new().days(1)).take_while(|day| *day <= to);
-    // Nobody asks for more, and the calendar has an end.
+    // Limits the result; the calendar has an end too.
     Some(days.take(1_000).map(|day| day.to_string()).collect())
 }
 
-/// `None` when the text is no ISO 8601 time after 1970.
+/// Parses an ISO 8601 time after 1970; `None` for another text.
 pub fn parse_iso(text: &str) -> Option<Timestamp> {
     let time: jiff::Timestamp = text.parse().ok()?;
     u64::try_from(time.as_millisecond()).ok().map(Timestamp)
 }
 
-/// Where `now` comes from.
+/// Source of the current time.
 pub trait Clock: Send + Sync + fmt::Debug {
     fn now(&self) -> Timestamp;
 
-    /// Since some fixed moment; never goes back, whatever happens to the wall clock.
+    /// Time since a fixed moment. It never goes back, even if the wall clock does.
     fn monotonic(&self) -> Duration;
 }
 
@@ -141,7 +142,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Stands still until it is told to move: for tests and simulations.
+/// A clock that moves only by [`ManualClock::advance`], for tests and simulations.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicU64,

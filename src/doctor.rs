@@ -1,4 +1,4 @@
-//! `turnwheel doctor`: what is in order and what to do about the rest, a line each.
+//! `turnwheel doctor`: checks the setup and reports each result, with its fix, on one line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ pub use configuration::{configuration_checks, program_check};
 pub use identity::identity_checks;
 pub use round::price_of_a_round;
 
-/// How the report is written.
+/// The format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     #[default]
     Text,
     Json,
-    /// Workflow commands, which GitHub shows beside the line.
+    /// Workflow commands, which GitHub shows at the line.
     Github,
 }
 
-/// What a check is about; the report is in this order.
+/// The subject of a check; the report is in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Area {
@@ -53,15 +53,15 @@ impl fmt::Display for Area {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was found.
+    /// The result of the check.
     Ok(String),
-    /// What is wrong and what to do.
+    /// The problem and its fix.
     Fix(String),
-    /// Why it was not looked at.
+    /// The reason why the check did not run.
     Skipped(String),
 }
 
-/// Where a mistake is, for tools that jump there.
+/// The position of a mistake, for tools that open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub file: PathBuf,
@@ -91,7 +91,7 @@ impl Check {
         Self { area, name: name.into(), outcome: Outcome::Skipped(why.into()), place: None }
     }
 
-    /// The mistake of an agent file, from its `agents/clerk.agent.md:7: reason`.
+    /// Parses the mistake of an agent file: `agents/clerk.agent.md:7: reason`.
     pub fn agent_mistake(text: &str) -> Self {
         let mut parts = text.splitn(3, ':');
         let (file, line, reason) = (parts.next(), parts.next(), parts.next());
@@ -111,7 +111,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Sorted by area; within one area in the order they came.
+    /// Sorts the checks by area; keeps their order within an area.
     pub fn new(mut checks: Vec<Check>) -> Self {
         checks.sort_by_key(|check| check.area);
         Self { checks }
@@ -121,17 +121,17 @@ impl Report {
         &self.checks
     }
 
-    /// Of things to do.
+    /// Number of problems to fix.
     pub fn count_to_fix(&self) -> usize {
         self.checks.iter().filter(|check| matches!(check.outcome, Outcome::Fix(_))).count()
     }
 
-    /// Of the process: 0 when nothing is to be done, else 1.
+    /// Exit status of the process: 0 if there is nothing to fix, else 1.
     pub fn exit_status(&self) -> u8 {
         u8::from(self.count_to_fix() > 0)
     }
 
-    /// Ends with a line end.
+    /// Renders the report, with a final line break.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Text => render::text(self),

@@ -1,4 +1,5 @@
-//! Extensions: code of the app that runs at fixed points of a turn. Results are recorded inputs of the core.
+//! Extensions: hooks of the app at fixed points of a turn. Their results are recorded inputs of the
+//! core.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,7 +28,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// The method's name.
+    /// Name of the hook's method in [`Extension`].
     pub fn name(self) -> &'static str {
         match self {
             Self::TransformContext => "transform_context",
@@ -40,12 +41,12 @@ impl Hook {
     }
 }
 
-/// Why a hook failed. Any error becomes one by `?`.
+/// Failure of a hook. `?` converts any error into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookError(String);
 
 impl HookError {
-    /// The text is logged, and reaches the model when it blocks a call: it holds no secrets.
+    /// The text must hold no secrets: it is logged, and the model reads it if it blocks a call.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -57,14 +58,15 @@ impl fmt::Display for HookError {
     }
 }
 
-/// With its causes. It is itself no [`std::error::Error`], or this conversion could not exist.
+/// Includes the causes of the error. `HookError` does not implement [`std::error::Error`]: that
+/// would conflict with this conversion.
 impl<E: std::error::Error> From<E> for HookError {
     fn from(error: E) -> Self {
         Self(text_with_causes(&error))
     }
 }
 
-/// A call that is about to run.
+/// A tool call that is about to start.
 #[derive(Debug)]
 pub struct CallAhead<'a> {
     pub conversation: &'a ConversationKey,
@@ -73,12 +75,13 @@ pub struct CallAhead<'a> {
     pub arguments: &'a Arguments,
 }
 
-/// A call that must not run.
+/// Decision to block a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// What the model reads; absent: "Tool execution was blocked".
+    /// Text for the model; `None`: "Tool execution was blocked".
     pub reason: Option<String>,
-    /// Asks for an end of the prompt without another answer, which comes when all results of the batch ask.
+    /// True if the prompt can end without another model response. The prompt ends if this is true
+    /// for every result of the batch.
     pub terminate: bool,
 }
 
@@ -90,48 +93,50 @@ pub struct ClosingTurn<'a> {
     pub response: &'a AssistantMessage,
     /// One for each call of the response, in the same order.
     pub tool_results: &'a [&'a ToolResultMessage],
-    /// Model responses of the prompt so far, with this one.
+    /// Number of model responses of the prompt so far, including this one.
     pub rounds: u32,
 }
 
-/// A conversation that is about to be summed up.
+/// A compaction that is about to start.
 #[derive(Debug)]
 pub struct CompactionAhead<'a> {
     pub conversation: &'a ConversationKey,
     pub reason: Reason,
-    /// What the summary should dwell on, when somebody asked for it.
+    /// Instructions for the content of the summary, if the requester gave any.
     pub instructions: Option<&'a str>,
-    /// What the model was sent last.
+    /// Tokens of the last model request.
     pub tokens_before: u64,
-    /// What the summary will stand for; the one before it is not among them.
+    /// Messages that the summary will replace, without the previous summary.
     pub messages: &'a [Cow<'a, Message>],
     pub previous_summary: Option<&'a str>,
-    /// From here on everything stays as it is.
+    /// First entry that compaction keeps. This entry and all later ones stay unchanged.
     pub first_kept_entry_id: &'a EntryId,
 }
 
-/// What an extension wants instead of the model's summary.
+/// Decision of an extension that replaces the model's summary.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instead {
-    /// No summary.
+    /// Cancels the compaction: no summary is made.
     Cancel,
-    /// This one.
+    /// Uses this summary.
     Summary { summary: String, details: Option<RawJson> },
 }
 
-/// Code of the app that runs at fixed points of a turn, in order of registration.
+/// Hooks of the app at fixed points of a turn. Extensions run in order of registration.
 ///
-/// - Each call ends within `TURNWHEEL_HOOK_TIMEOUT` (5 s by default). A panic, an error and a missed deadline are failures:
-///   each is logged with the extension and the hook. What a failure leads to stands at each method.
-/// - A hook must not block its thread: await instead.
-/// - A hook runs at least once: after a take-over or a lost commit it runs again. It causes no effect that must happen once.
+/// - Each call of a hook must end within `TURNWHEEL_HOOK_TIMEOUT` (5 s by default). A panic, an
+///   error and a missed deadline are failures. Each is logged with the extension and the hook. Each
+///   method documents the consequence of its failure.
+/// - A hook must not block its thread. It awaits instead.
+/// - A hook runs at least once: it runs again after a take-over or a lost commit. It must not cause
+///   an effect that must happen once.
 #[async_trait]
 pub trait Extension: Send + Sync + fmt::Debug {
-    /// For logs and messages.
+    /// Name of the extension in logs and error messages.
     fn name(&self) -> &str;
 
-    /// Changes the messages of every model request. The record stays as it is. A failure fails the model call: it is never
-    /// made without this hook.
+    /// Changes the messages of every model request. Stored entries stay unchanged. A failure fails
+    /// the model call: no request is sent without this hook.
     async fn transform_context<'a>(
         &self,
         messages: Vec<Cow<'a, Message>>,
@@ -139,29 +144,31 @@ pub trait Extension: Send + Sync + fmt::Debug {
         Ok(messages)
     }
 
-    /// Changes the body of every model request just before it is sent, also of a compaction's. A failure fails the model
-    /// call unsent.
+    /// Changes the body of every model request, including those of compaction, just before it is
+    /// sent. A failure fails the model call before it is sent.
     async fn on_payload(&self, payload: Value) -> Result<Value, HookError> {
         Ok(payload)
     }
 
-    /// Runs before a call starts; the first block wins and later extensions do not run. A failure blocks the call.
+    /// Runs before a call starts. The first block wins, and later extensions do not run. A failure
+    /// blocks the call.
     async fn before_tool_call(&self, _call: &CallAhead<'_>) -> Result<Option<Block>, HookError> {
         Ok(None)
     }
 
-    /// Runs when a turn is about to close: the response has no tool calls, or all its calls have their results. The first
-    /// extension that returns a decision wins and later extensions do not run; without a decision the prompt goes on as it
-    /// would without this hook. It does not run after a failed or aborted response, nor where the prompt is stopped or given up.
+    /// Runs when a turn is about to close: the response has no tool calls, or all its calls have
+    /// results. The first decision wins, and later extensions do not run. Without a decision the
+    /// prompt continues as it would without this hook. The hook does not run after a failed or
+    /// aborted response, nor if the prompt is aborted or given up.
     ///
-    /// It runs before the commit that closes the turn, and once more where the commit is prepared anew because the queue has
-    /// changed. After a failure the next extension runs.
+    /// It runs before the commit that closes the turn. It runs again if a changed inbox requires a
+    /// new commit. After a failure the next extension runs.
     async fn finish_turn(&self, _turn: &ClosingTurn<'_>) -> Result<Option<FinishTurn>, HookError> {
         Ok(None)
     }
 
-    /// Runs before each try of a compaction; the first extension that returns something replaces the model's summary. After a
-    /// failure the next extension runs, and in the end the model.
+    /// Runs before each attempt of a compaction. The first decision replaces the model's summary.
+    /// After a failure the next extension runs; without a decision the model writes the summary.
     async fn before_compaction(
         &self,
         _ahead: &CompactionAhead<'_>,
@@ -169,8 +176,9 @@ pub trait Extension: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Runs after the `compaction` entry was committed. A worker that dies in between never runs it: read the record for
-    /// what must not be missed. A failure changes nothing.
+    /// Runs after the commit of the `compaction` entry. It does not run if the worker dies right
+    /// after that commit: an extension that needs every compaction must read the stored entries. A
+    /// failure changes nothing.
     async fn after_compaction(
         &self,
         _conversation: &ConversationKey,

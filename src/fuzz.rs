@@ -1,29 +1,29 @@
-//! Strangers' bytes: every parser that reads them is given its corpus, and what chance makes of it.
+//! Fuzz tests of every parser of untrusted input, with its corpus and mutations of it.
 //!
-//! A target is a function that panics where a promise is broken: that nothing stops the process, that what is produced is
-//! bounded by what was read, that what was understood comes back as it was, and that no error repeats a secret. The test
-//! command replays `tests/corpus/<target>` and tries some hundred changes of it, the same ones every time;
-//! `TURNWHEEL_FUZZ=600 cargo test --lib fuzz::` goes on for ten minutes with each target.
+//! A target is a function that panics if an invariant is violated: no input stops the process, the
+//! output is bounded by the input, a parsed value round-trips, and no error contains a secret.
+//! `cargo test` replays `tests/corpus/<target>` and tries 100 mutations of it with a fixed seed.
+//! `TURNWHEEL_FUZZ=600 cargo test --lib fuzz::` runs each target for ten minutes.
 
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Stands for a secret in the corpora: errors that leave the process never repeat it.
+/// Placeholder of a secret in the corpora. Errors that leave the process must not contain it.
 pub(crate) const SECRET: &str = "s3cret";
 
-/// Changes that are tried of each corpus.
+/// Number of mutations of each corpus in a normal run.
 const CHANGES: usize = 100;
-/// Bytes of a changed input.
+/// Bytes of a mutated input.
 const INPUT_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of a failing input that are shown.
+/// Bytes of a failing input that the failure message prints.
 const SHOWN_BYTES_MAX: usize = 2_000;
 
-/// Feeds a target whose corpus is the folder `tests/corpus/<name>`.
+/// Runs a target on its corpus `tests/corpus/<name>` and on mutations of it.
 pub(crate) fn check(name: &str, target: fn(&[u8])) {
     let corpus = corpus(name);
-    assert!(!corpus.is_empty(), "tests/corpus/{name} is empty: begin it with a good input");
+    assert!(!corpus.is_empty(), "tests/corpus/{name} is empty: add a valid input");
     for (file, input) in &corpus {
         run(target, input, file);
     }
@@ -36,21 +36,21 @@ pub(crate) fn check(name: &str, target: fn(&[u8])) {
     let mut number = 0;
     while number < CHANGES || longer.is_some_and(|time| began.elapsed() < time) {
         let input = changed(&corpus, &mut dice);
-        run(target, &input, &format!("{name}, change {number}"));
+        run(target, &input, &format!("{name}, mutation {number}"));
         number += 1;
     }
     if longer.is_some() {
-        #[expect(clippy::print_stdout, reason = "who asked for a long run is told how far it came")]
+        #[expect(clippy::print_stdout, reason = "a long run reports its number of mutations")]
         {
-            println!("{name}: {number} changes held");
+            println!("{name}: {number} mutations passed");
         }
     }
 }
 
-/// How long a longer run takes for each target; another time tries other changes.
+/// Duration of a long run per target; `None` for a normal run. Each duration has its own seed.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one variable by which a longer run is asked for"
+    reason = "the only variable of the fuzz tests, which selects a long run"
 )]
 fn seconds() -> Option<Duration> {
     let text = std::env::var("TURNWHEEL_FUZZ").ok()?;
@@ -63,7 +63,7 @@ fn run(target: fn(&[u8]), input: &[u8], name: &str) {
     let shown = &input[..input.len().min(SHOWN_BYTES_MAX)];
     assert!(
         catch_unwind(|| target(input)).is_ok(),
-        "{name} breaks a promise. Keep it in the corpus under a name that tells it:\n{}",
+        "{name} violates an invariant. Add it to the corpus under a descriptive name:\n{}",
         shown.escape_ascii()
     );
 }
@@ -72,7 +72,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// In the order of names, so that a run is the same everywhere.
+/// Reads a corpus in the order of file names, so that every machine runs the same inputs.
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     let folder = folder().join(name);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -81,7 +81,7 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     files.into_iter().map(|file| (file.display().to_string(), fs::read(file).unwrap())).collect()
 }
 
-/// What parsers stumble over.
+/// Tokens that are difficult for parsers.
 const WORDS: [&str; 28] = [
     "\"",
     "\\",
@@ -170,8 +170,8 @@ fn corpora_are_small_and_each_is_somebodys() {
     for target in fs::read_dir(folder()).unwrap() {
         let name = target.unwrap().file_name().into_string().unwrap();
         let call = format!("check(\"{name}\", {name})");
-        assert!(sources.iter().any(|source| source.contains(&call)), "nobody has `{call}`");
+        assert!(sources.iter().any(|source| source.contains(&call)), "no fuzz.rs has `{call}`");
         bytes += corpus(&name).iter().map(|(_, input)| input.len()).sum::<usize>();
     }
-    assert!(bytes <= 200 * 1024, "the corpora have {bytes} bytes: keep what tells something");
+    assert!(bytes <= 200 * 1024, "the corpora have {bytes} bytes: remove redundant inputs");
 }

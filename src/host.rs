@@ -1,7 +1,8 @@
-//! The local development host: drives the handler over loopback as the Functions host does.
+//! The local development host: sends requests to the handler over loopback as the Functions host
+//! does.
 //!
-//! Stricter where Azure would hang or corrupt silently. It knows the handler only by its address, or as what answers HTTP
-//! requests in this process: nothing here calls what the handler is made of.
+//! It is stricter where Azure would hang or corrupt data silently. It uses the handler only by its
+//! address, or as an HTTP service in this process. Nothing here calls the handler's internals.
 
 mod admin;
 mod config;
@@ -55,38 +56,38 @@ use crate::queue::Queue;
 use crate::server::{self, Bounds};
 use crate::settings::origins::AllowedOrigins;
 
-/// The port of `func start`, too.
+/// The same port as `func start`.
 pub const PORT: u16 = 7071;
-/// How long a received message is hidden; renewed at half time.
+/// How long a received message stays hidden. The lease is renewed at half of this time.
 pub const LEASE: Duration = Duration::from_mins(10);
-/// What a stop waits for invocations under way.
+/// How long a stop waits for running invocations.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// The host asks this often whether the handler answers yet, and gives up after [`READY_MAX`].
+/// Interval of the readiness checks of the handler. The host gives up after [`READY_MAX`].
 const READY_INTERVAL: Duration = Duration::from_millis(25);
 const READY_MAX: Duration = Duration::from_secs(30);
-/// Runs asked for by `POST /admin/functions/<name>` that wait to be started.
+/// Waiting runs that `POST /admin/functions/<name>` requested.
 const MANUAL_MAX: usize = 64;
 
 #[derive(Debug)]
 pub struct HostOptions {
-    /// 0: any free one.
+    /// 0: any free port.
     pub port: u16,
     pub root: ScriptRoot,
-    /// Where the handler answers: `127.0.0.1:43997`.
+    /// The handler's address: `127.0.0.1:43997`.
     pub handler: Authority,
     pub queues: Arc<dyn Queue>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
-    /// Names beside loopback ones under which requests may ask for this host: that of a tunnel.
+    /// Host names accepted besides the loopback names: that of a tunnel.
     pub names: Vec<String>,
-    /// Pages that may call the API beside those of this machine.
+    /// Origins of pages that may call the API besides those of this machine.
     pub allowed_origins: AllowedOrigins,
-    /// [`LEASE`], but for tests.
+    /// [`LEASE`], except in tests.
     pub lease: Duration,
-    /// [`GRACE`], but for tests.
+    /// [`GRACE`], except in tests.
     pub grace: Duration,
-    /// [`Bounds::LOCAL_HOST`], but for tests.
+    /// [`Bounds::LOCAL_HOST`], except in tests.
     pub bounds: Bounds,
 }
 
@@ -98,13 +99,13 @@ pub enum HostError {
     PortTaken { port: u16 },
     #[error("cannot listen on 127.0.0.1:{port}")]
     Listen { port: u16, source: std::io::Error },
-    #[error("the handler did not answer `GET /` within {} s", READY_MAX.as_secs())]
+    #[error("the handler did not respond to `GET /` within {} s", READY_MAX.as_secs())]
     HandlerSilent,
-    #[error("the local host stopped by itself: {0}")]
+    #[error("the local host stopped unexpectedly: {0}")]
     Broken(String),
 }
 
-/// What every part of a running host knows.
+/// State that all tasks of a running host share.
 #[derive(Debug)]
 struct Shared {
     config: HostConfig,
@@ -117,14 +118,14 @@ struct Shared {
     allowed_origins: AllowedOrigins,
     lease: Duration,
     manual: mpsc::Sender<Manual>,
-    /// By queue: what wakes its listener when an output was put there.
+    /// By queue: wakes the queue's listener after an output was sent there.
     woken: BTreeMap<String, watch::Sender<u64>>,
     stop: CancellationToken,
     /// On the monotonic clock.
     started: Duration,
 }
 
-/// Listens already; answers and works once [`RunningHost::run`] does.
+/// Listens already; accepts requests once [`RunningHost::run`] runs.
 pub struct RunningHost {
     shared: Shared,
     listener: TcpListener,
@@ -140,10 +141,10 @@ impl fmt::Debug for RunningHost {
     }
 }
 
-/// Reads the files and takes the port.
+/// Reads the files and opens the port.
 ///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Show the error and exit: each text says what to do.
 pub async fn start(options: HostOptions) -> Result<RunningHost, HostError> {
     let (config, mut functions) = options.root.read().map_err(HostError::Files)?;
     functions.sort_by_key(|function| match &function.trigger {
@@ -188,21 +189,22 @@ impl RunningHost {
         self.address
     }
 
-    /// The handler is in this process: requests go to it without a connection.
+    /// Uses a handler in this process: requests reach it without a connection.
     #[must_use]
     pub fn beside(mut self, handler: Router) -> Self {
         self.shared.handler = self.shared.handler.here(handler);
         self
     }
 
-    /// Works until `stop`, then takes nothing new and waits for what runs, at most [`HostOptions::grace`].
+    /// Runs until `stop`, then accepts nothing new and waits for running invocations, at most
+    /// [`HostOptions::grace`].
     ///
     /// # Errors
-    /// The handler never answered, or a part of the host died: show it and exit.
+    /// The handler never responded, or a task of the host failed: show the error and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), HostError> {
         let Self { shared, listener, manual, grace, bounds, address: _ } = self;
         let shared = Arc::new(shared);
-        // However this ends, streams to readers end too.
+        // Every exit from here also ends the streams to readers.
         let ended = shared.stop.clone().drop_guard();
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -227,21 +229,21 @@ impl RunningHost {
             () = stop.cancelled() => None,
             ended = tasks.join_next() => Some(match ended {
                 Some(Err(error)) => error.to_string(),
-                Some(Ok(())) | None => "one of its parts ended".to_owned(),
+                Some(Ok(())) | None => "one of its tasks ended".to_owned(),
             }),
         };
         drop(ended);
         let drain = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, drain).await.is_err() {
             tracing::warn!(
-                "gave up waiting for what still runs; its messages come back when their lease ends"
+                "stop timed out with running invocations; their messages return when the leases end"
             );
         }
         broken.map_or(Ok(()), |reason| Err(HostError::Broken(reason)))
     }
 }
 
-/// Asks until anything answers.
+/// Polls until the handler responds with any status. Returns false after [`READY_MAX`].
 async fn ready(handler: &Handler) -> bool {
     let asking = async {
         while !handler.is_ready().await {

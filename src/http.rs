@@ -1,4 +1,5 @@
-//! Every public route, the Functions host's envelopes, and one mapping from errors to problems.
+//! HTTP API: the public routes, the Functions host's envelopes, and the mapping from errors to
+//! problems.
 
 pub mod api;
 mod approvals;
@@ -50,7 +51,7 @@ use crate::turn::admission::Answer;
 pub use api::Api;
 pub(crate) use api::Shared;
 
-/// What a request says beside its body.
+/// Address and headers of a request.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) uri: Uri,
@@ -61,14 +62,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        // Nested routers see a shorter path; links to the next page need the whole one.
+        // Nested routers see a shorter path. Links to the next page need the whole path.
         let whole = parts.extensions.get::<OriginalUri>().map(|whole| whole.0.clone());
         let uri = whole.unwrap_or_else(|| parts.uri.clone());
         Ok(Self { uri, headers: parts.headers.clone() })
     }
 }
 
-/// Every route under `/api`; whatever goes wrong in it is answered as a problem.
+/// The router of all routes under `/api`. Every error becomes a problem response.
 pub fn router(api: Arc<Api>) -> Router {
     let (router, _) = openapi::described().split_for_parts();
     router
@@ -87,7 +88,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-/// JSON as it is, without a second reading.
+/// Responds with `body` as JSON.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
     raw(status, &RawJson::of(body))
 }
@@ -99,7 +100,7 @@ fn raw(status: StatusCode, body: &RawJson) -> Response {
     response
 }
 
-/// What was accepted, as the client hears it.
+/// Converts the result of a command to an HTTP response.
 fn answered(answer: Answer) -> Response {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
     let mut response =

@@ -1,4 +1,4 @@
-//! The names of things, one type each, and the only source of chance.
+//! Id types, and the only source of randomness.
 
 pub mod fate;
 
@@ -14,7 +14,7 @@ macro_rules! string_id {
         pub struct $name(String);
 
         impl $name {
-            /// Takes the text as it is: whoever reads it from outside checks it with [`is_plain`].
+            /// Wraps the text unchecked. Validate external text with [`is_plain`] first.
             pub fn new(text: impl Into<String>) -> Self {
                 Self(text.into())
             }
@@ -33,9 +33,9 @@ macro_rules! string_id {
 }
 
 string_id! {
-    /// Who is billed and isolated: the first part of every key.
+    /// Unit of billing and isolation: the first part of every key.
     TenantId;
-    /// Whose conversation it is: the second part of every key.
+    /// Owner of a conversation: the second part of every key.
     UserId;
     /// 1 to 128 characters that pass [`is_plain`]; unique for its owner.
     ConversationId;
@@ -45,21 +45,23 @@ string_id! {
     InputId;
     /// Eight hex digits, unique in the conversation; never reused.
     EntryId;
-    /// `tw_<conversation>_<incarnation>_<seq of the answer>_<index of the call>`; the same for every attempt.
+    /// `tw_<conversation>_<incarnation>_<seq of the model response>_<index of the call>`; the same
+    /// for every attempt.
     EffectId;
-    /// What a person is asked; unique in the conversation.
+    /// An approval request; unique in the conversation.
     RequestId;
     /// 1 to 64 characters that pass [`is_plain`]; unique for its owner.
     ScheduleId;
-    /// Fresh for every commit: tells a won commit from a lost one when the answer was lost.
+    /// New for every commit. It distinguishes a won commit from a lost one after its response was
+    /// lost.
     CommitId;
-    /// One process of ours; fresh at every start.
+    /// A process of the service; new at every start.
     WorkerId;
     /// `<effect id>.<sha256 of the bytes>`.
     ArtifactId;
 }
 
-/// Whose conversation, and which: the partition key.
+/// Owner and id of a conversation: the partition key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConversationKey {
@@ -75,7 +77,7 @@ impl fmt::Display for ConversationKey {
 }
 
 impl PromptId {
-    /// The prompt that an accepted input begins, known before any worker has seen it.
+    /// Id of the prompt that an accepted input starts. It is known before a worker runs.
     pub fn of(input: &InputId) -> Self {
         let text = input.as_str();
         Self(format!("pr_{}", text.strip_prefix("in_").unwrap_or(text)))
@@ -83,18 +85,20 @@ impl PromptId {
 }
 
 impl EntryId {
-    /// The id of the entry stored under `seq`: a bijection on 31 bits, so two entries of a conversation never share one.
+    /// Id of the entry with this `seq`. The mapping is a bijection on 31 bits, so ids are unique in
+    /// a conversation.
     pub fn of_entry(incarnation: &str, seq: u64) -> Self {
         Self::scramble(incarnation, u32::try_from(seq & 0x7fff_ffff).unwrap_or(0))
     }
 
-    /// The id of the answer of a conversation's `number`-th model call: known before the answer is, so that deltas can
-    /// name their message. It shares no value with [`Self::of_entry`].
+    /// Id of the response of a conversation's `number`-th model call. It is known before the
+    /// response, so that deltas can name their message. No value equals one of [`Self::from_seq`].
     pub fn of_answer(incarnation: &str, number: u64) -> Self {
         Self::scramble(incarnation, 0x8000_0000 | u32::try_from(number & 0x7fff_ffff).unwrap_or(0))
     }
 
-    /// Odd multiplications and xor-shifts are invertible, so this is one-to-one; the incarnation only moves the start.
+    /// Odd multiplications and xor-shifts are invertible, so the mapping is one-to-one. The
+    /// incarnation only shifts its start.
     fn scramble(incarnation: &str, number: u32) -> Self {
         let salt = incarnation
             .bytes()
@@ -122,7 +126,8 @@ impl ArtifactId {
         Self(format!("{effect}.{sha256}"))
     }
 
-    /// The effect that made it and the hash of its bytes; `None` when the text is no artifact id.
+    /// Returns the effect that created the artifact and the hash of its bytes; `None` if the text
+    /// is no artifact id.
     pub fn parts(&self) -> Option<(EffectId, &str)> {
         let (effect, sha256) = self.0.rsplit_once('.')?;
         let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -130,8 +135,9 @@ impl ArtifactId {
     }
 }
 
-/// Whether a text from outside may become part of a key or a document id: 1 to 255 of `A-Z a-z 0-9 _ . -`, and not only
-/// dots. Cosmos takes `/ \ ? #` and cannot read them back, and a blob path must not climb.
+/// True if an external text may be part of a key or a document id: 1 to 255 characters of `A-Z a-z
+/// 0-9 _ . -`, and not only dots. Cosmos accepts `/ \ ? #` and cannot read them back, and blob
+/// paths must not traverse upwards.
 pub fn is_plain(text: &str) -> bool {
     (1..=255).contains(&text.len())
         && text
@@ -140,12 +146,13 @@ pub fn is_plain(text: &str) -> bool {
         && !text.bytes().all(|byte| byte == b'.')
 }
 
-/// Where new ids come from. Simulations hand out ids of one seed; production asks the operating system.
+/// Source of new ids: the operating system in production, a seed in simulations.
 pub trait Ids: Send + Sync + fmt::Debug {
-    /// 128 bits that sort by time, as 32 hex digits.
+    /// Returns a new id: 128 bits that sort by time, as 32 hex digits.
     fn fresh(&self) -> String;
 
-    /// From 0 to below 1, each as likely as the other: the last digits of a fresh id, which no time is in.
+    /// Returns a uniform random number from 0 to below 1, from the last digits of a new id, which
+    /// do not depend on the time.
     fn chance(&self) -> f64 {
         let id = self.fresh();
         let digits = id.get(id.len().saturating_sub(8)..).unwrap_or_default();
@@ -158,13 +165,13 @@ pub trait Ids: Send + Sync + fmt::Debug {
 pub struct SystemIds;
 
 impl Ids for SystemIds {
-    #[expect(clippy::disallowed_methods, reason = "this is the one source of chance")]
+    #[expect(clippy::disallowed_methods, reason = "this is the one source of randomness")]
     fn fresh(&self) -> String {
         uuid::Uuid::now_v7().simple().to_string()
     }
 }
 
-/// Numbers from a seed, for tests and simulations: the same seed gives the same ids.
+/// Ids from a seed, for tests and simulations: the same seed gives the same ids.
 #[derive(Debug)]
 pub struct SeededIds {
     seed: u64,
@@ -184,10 +191,10 @@ impl Ids for SeededIds {
     }
 }
 
-/// `bytes_count` bytes from the operating system, for keys and signatures.
+/// Returns `bytes_count` random bytes from the operating system, for keys and signatures.
 ///
 /// # Errors
-/// The operating system has no randomness to give: stop, a guessable key is worse than none.
+/// The operating system has no randomness. Stop: a guessable key is worse than none.
 pub fn secret_bytes(bytes_count: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; bytes_count];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
@@ -208,7 +215,7 @@ mod tests {
                 [EntryId::of_entry("0a1b2c3d", number), EntryId::of_answer("0a1b2c3d", number)]
             {
                 assert_eq!(id.as_str().len(), 8);
-                assert!(seen.insert(id), "{number} met an earlier id");
+                assert!(seen.insert(id), "the id of {number} is not unique");
             }
         }
     }
@@ -224,7 +231,7 @@ mod tests {
     fn only_plain_text_becomes_part_of_a_key() {
         assert!(is_plain("a-b_c.9"));
         for bad in ["", ".", "..", "a/b", "a\\b", "a?b", "a#b", "a b", "ü", &"x".repeat(256)] {
-            assert!(!is_plain(bad), "{bad:?} was taken");
+            assert!(!is_plain(bad), "{bad:?} was accepted");
         }
     }
 

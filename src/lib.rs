@@ -1,4 +1,5 @@
-//! Turnwheel: a durable agent runtime. One queue message turns the wheel once.
+//! Turnwheel: a durable agent runtime. Each queue message starts one delivery, which continues one
+//! conversation and commits its progress.
 
 pub mod agent;
 pub mod agents;
@@ -32,7 +33,7 @@ pub use app::{Agent, App};
 pub use tools::ToolResult;
 pub use tools::code::{Approval, CallContext as ToolContext, Tool, ToolError};
 
-/// The code of that page is compiled.
+/// Compiles the code examples of `docs/rust.md`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/rust.md")]
 struct RustPage;

@@ -1,5 +1,5 @@
-//! What readers are told while it happens: deltas, progress, and that something was committed. Nothing here is durable, and
-//! a reader that misses it loses time, never truth.
+//! Live events for readers: deltas, tool progress and notices of commits. Nothing here is durable:
+//! a reader that misses an event reads the committed result later.
 
 #[cfg(test)]
 mod contract;
@@ -26,33 +26,36 @@ use crate::agent::event::AnswerEvent;
 use crate::agent::raw::RawJson;
 use crate::ids::{ConversationKey, EntryId, PromptId};
 
-/// How often readers look at the store by themselves where nobody tells what other processes do.
+/// Poll interval of readers if commits of other processes are not published here.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Not durable; order within one epoch is the order of publication.
+/// A live event; not durable. The order within one epoch is the order of publication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum LiveEvent {
-    /// Something was committed: the newest event has this number.
+    /// A commit; `event_seq` is the number of its newest event.
     Committed {
         event_seq: u64,
-        /// The prompt that certainly goes on and asks nobody; `None`: who wants to know looks at the store.
+        /// The prompt that continues without a request to an approver. `None`: unknown; the store
+        /// has the state.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         busy_with: Option<PromptId>,
     },
     /// The conversation was deleted.
     #[serde(skip)]
     Gone,
-    /// A turn and its answer began; the durable `turn_start` and `message_start` come with the answer's commit.
+    /// A turn and its model response started. The durable `turn_start` and `message_start` follow
+    /// with the commit of the response.
     AnswerStarted(LiveAnswer),
     Delta {
         message_id: EntryId,
         event: AnswerEvent,
     },
-    /// An answer under way elsewhere, of which a part was missed: it takes the place of what was told of it.
+    /// The partial response of another instance after a gap. It replaces everything received of
+    /// that response.
     #[serde(skip)]
     SoFar(Snapshot),
-    /// What was streamed of this answer is void.
+    /// Invalidates everything streamed of this response.
     Reset {
         message_id: EntryId,
     },
@@ -62,22 +65,22 @@ pub enum LiveEvent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveAnswer {
-    /// Of the worker's claim.
+    /// Epoch of the worker's lease.
     pub epoch: u64,
     pub message_id: EntryId,
     pub prompt_id: PromptId,
     pub turn: u64,
-    /// Whether `turn_start` is new too; a prompt's first turn has begun with its input.
+    /// True if `turn_start` is new too. The first turn of a prompt has started with its input.
     pub begins_turn: bool,
-    /// Whether `agent_start` is new too, because the answer is a retry.
+    /// True if `agent_start` is new too, because the response is a retry.
     #[serde(default)]
     pub begins_agent: bool,
-    /// Empty when a worker of an earlier version tells of it.
+    /// Empty if the worker has an earlier version.
     #[serde(default)]
     pub author: Author,
 }
 
-/// Who writes an answer, as the message will say it.
+/// API, provider and model of a response, as its message will record them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Author {
     pub api: String,
@@ -88,7 +91,7 @@ pub struct Author {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolUpdate {
-    /// Of the worker's claim; readers are not told.
+    /// Epoch of the worker's lease; not sent to readers.
     #[serde(skip)]
     pub epoch: u64,
     pub prompt_id: PromptId,
@@ -99,30 +102,30 @@ pub struct ToolUpdate {
     pub partial_result: RawJson,
 }
 
-/// What an answer under way holds so far: for a reader that joins in the middle.
+/// The partial content of a model response, for a reader that subscribes in the middle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub answer: LiveAnswer,
     pub content: Vec<Block>,
 }
 
-/// One reader. Dropping it ends the subscription.
+/// A reader of one conversation. Dropping it ends the subscription.
 #[async_trait]
 pub trait LiveReader: Send + fmt::Debug {
-    /// The next thing that happens. A reader that falls far behind misses deltas and is given
-    /// [`LiveEvent::Committed`] instead, so that it looks at the store.
+    /// Waits for the next event. A reader that falls far behind loses deltas and gets
+    /// [`LiveEvent::Committed`] instead, so that it reads the store.
     async fn next(&mut self) -> LiveEvent;
 }
 
-/// What a reader waits for.
+/// Kinds of events that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     Commits,
-    /// Deltas too.
+    /// Commits and deltas.
     All,
 }
 
-/// A reader's; dropping it ends the looking.
+/// A reader's subscription to the events of other instances. Dropping it ends the polling.
 pub trait Attention: Send + fmt::Debug {}
 
 impl Attention for () {}
@@ -130,23 +133,23 @@ impl Attention for () {}
 pub trait Live: Send + Sync + fmt::Debug {
     fn publish(&self, key: &ConversationKey, event: LiveEvent);
 
-    /// Everything published from now on, and the answer under way, if there is one.
+    /// Returns the partial response, if there is one, and a reader of all later events.
     fn subscribe(&self, key: &ConversationKey) -> (Option<Snapshot>, Box<dyn LiveReader>);
 
-    /// From now on subscribers hear what other instances do in the conversation, as long as the answer is kept. Where
-    /// there are no others, it does nothing.
+    /// Delivers events of other instances to the subscribers of the conversation until the result
+    /// is dropped. Does nothing if there are no other instances.
     fn attend(&self, _key: &ConversationKey, _interest: Interest) -> Box<dyn Attention> {
         Box::new(())
     }
 
-    /// How often a reader that attends looks at the store by itself, should nobody tell it anything.
+    /// Interval at which a reader with a remote subscription polls the store without any event.
     fn look_every(&self) -> Duration {
         LOOK_EVERY
     }
 }
 
 impl LiveEvent {
-    /// Of what begins something.
+    /// Epoch of an event that starts something.
     fn epoch(&self) -> Option<u64> {
         match self {
             Self::AnswerStarted(answer) => Some(answer.epoch),
@@ -159,7 +162,7 @@ impl LiveEvent {
         }
     }
 
-    /// What it holds beyond its own size.
+    /// Bytes of the event's texts.
     fn bytes(&self) -> usize {
         match self {
             Self::Committed { .. } | Self::Gone | Self::AnswerStarted(_) | Self::Reset { .. } => 0,
@@ -181,7 +184,7 @@ impl LiveEvent {
     }
 }
 
-/// Of what an answer under way can hold.
+/// Bytes of a block of a partial response.
 fn bytes_of(block: &Block) -> usize {
     match block {
         Block::Text(text) => text.text.len(),

@@ -1,4 +1,4 @@
-//! The product with no tools but its own.
+//! The `turnwheel` program: the application with only its built-in tools.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! The model: one answer to one request. Whatever goes wrong is in the answer; nothing is thrown.
+//! The model port: one request, one model response. Failures are part of the response.
 
 pub mod catalogue;
 pub mod compat;
@@ -20,7 +20,7 @@ use crate::agent::usage::{Cost, Usage};
 use crate::model::compat::Compat;
 use crate::model::responses::headers::ModelHeaders;
 
-/// What is known of a model. Prices are US dollars per million tokens.
+/// Identity, abilities and prices of a model. Prices are US dollars per million tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelRecord {
@@ -28,29 +28,31 @@ pub struct ModelRecord {
     pub name: String,
     pub api: String,
     pub provider: String,
-    /// Where it answers; empty: nowhere, it is in this process.
+    /// Base URL of the API; empty for a model in this process.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub base_url: String,
     pub reasoning: bool,
-    /// Whether images may be sent.
+    /// True if the model accepts images.
     #[serde(rename = "input", with = "input_kinds")]
     pub images: bool,
     pub cost: Prices,
     pub context_window: u64,
     pub max_tokens: u64,
     pub deployment_name: String,
-    /// Of each request to this model; they may hold a gateway's key and are not serialised.
+    /// Extra headers of each request to this model. They may contain a gateway's key and are not
+    /// serialised.
     #[serde(skip)]
     pub headers: ModelHeaders,
     #[serde(default, skip_serializing_if = "Compat::is_default")]
     pub compat: Compat,
 }
 
-/// As the sources have it (TY-15): `["text", "image"]`, or `["text"]`.
+/// Stored form of [`ModelRecord::images`], as in the sources (TY-15): `["text", "image"]` or
+/// `["text"]`.
 mod input_kinds {
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(super) fn serialize<S: Serializer>(images: &bool, to: S) -> Result<S::Ok, S::Error> {
         let kinds: &[&str] = if *images { &["text", "image"] } else { &["text"] };
         kinds.serialize(to)
@@ -61,13 +63,14 @@ mod input_kinds {
     }
 }
 
-/// The service refuses fewer.
+/// Smallest output limit; the service rejects lower values.
 const OUTPUT_TOKENS_MIN: u64 = 16;
-/// Asked for when nobody says how much: it counts against the quota before the answer is there.
+/// Output limit of a request that sets none. The service counts the limit against the quota before
+/// the response exists.
 const OUTPUT_TOKENS_DEFAULT: u64 = 32_000;
 
 impl ModelRecord {
-    /// Tokens that an answer is limited to, when so many are wanted.
+    /// Output token limit of a response: `requested` or the default, at most the model's maximum.
     pub fn output_max(&self, wanted: Option<u64>) -> u64 {
         wanted.unwrap_or(OUTPUT_TOKENS_DEFAULT).min(self.max_tokens).max(OUTPUT_TOKENS_MIN)
     }
@@ -83,7 +86,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// What these tokens cost.
+    /// Cost of these tokens.
     pub fn cost(&self, usage: &Usage) -> Cost {
         #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
         let part = |tokens: u64, price: f64| price / 1_000_000.0 * tokens as f64;
@@ -101,7 +104,8 @@ impl Prices {
     }
 }
 
-/// A tool as the model is told of it. `name` is the tool's own; the client maps it to the wire and back.
+/// A tool definition in a model request. `name` is the tool's own name; the client maps it to its
+/// wire name and back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ToolOffer<'a> {
     pub name: &'a str,
@@ -110,23 +114,25 @@ pub struct ToolOffer<'a> {
     pub strict: bool,
 }
 
-/// One request. Messages and tools are references: neither the history nor a schema is copied for a call.
+/// A model request. Messages and tools are references, so that a call copies neither the history
+/// nor a schema.
 #[derive(Debug)]
 pub struct ModelRequest<'a> {
     pub model: &'a ModelRecord,
     pub system: Option<&'a str>,
-    /// Well-formed: each call has one output, no failed answer among them (`agent::projection`).
+    /// Well-formed messages: each call has one output, and failed responses are omitted
+    /// (`agent::projection`).
     pub messages: &'a [&'a Message],
     pub tools: &'a [ToolOffer<'a>],
     pub thinking: ThinkingLevel,
     pub temperature: Option<f64>,
     pub max_output_tokens: Option<u64>,
-    /// JSON Schema that the last answer fits.
+    /// JSON Schema of the final response.
     pub response_schema: Option<&'a Value>,
-    /// Groups calls for the provider's prompt cache.
+    /// Key that groups calls in the provider's prompt cache.
     pub session_id: &'a str,
     pub traceparent: Option<&'a str>,
-    /// Sees the request's body before it is sent; `None`: nobody does.
+    /// Hook that may change the request body just before it is sent.
     pub payload: Option<&'a dyn PayloadHook>,
 }
 
@@ -134,22 +140,23 @@ pub struct ModelRequest<'a> {
 #[async_trait]
 pub trait PayloadHook: Send + Sync + fmt::Debug {
     /// # Errors
-    /// Why the request must not be sent: a sentence.
+    /// Do not send the request; the text states the reason.
     async fn on_payload(&self, payload: Value) -> Result<Value, String>;
 }
 
-/// What the caller does differently about a failed call.
+/// Class of a failed call, by what the caller does about it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// Try again, not before that long.
+    /// Retry the call, after this delay at the earliest.
     Retryable { after: Option<Duration> },
-    /// The input no longer fits the window.
+    /// The input exceeds the context window.
     Overflow,
-    /// The same request will fail again.
+    /// The same request fails again.
     Final,
 }
 
-/// `failure` is set exactly when the message's stop reason is `error`.
+/// Result of one model call. `failure` is set exactly when the stop reason of the message is
+/// `error`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub message: AssistantMessage,
@@ -157,32 +164,34 @@ pub struct Answer {
     pub reply: Reply,
 }
 
-/// What the provider said of the call itself: told to collectors, and not recorded.
+/// The provider's data about a call. It is exported as telemetry and not recorded in the
+/// conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
     pub id: Option<String>,
-    /// The model that answered, as the provider names it.
+    /// The provider's name of the model that responded.
     pub model: Option<String>,
-    /// Of a failure that was an HTTP response.
+    /// HTTP status of a failed call; absent if the failure was no HTTP response.
     pub status: Option<u16>,
-    /// Of a failure: the provider's code, the HTTP status, or `connection`.
+    /// Error type of a failed call: the provider's code, the HTTP status, or `connection`.
     pub error: Option<String>,
 }
 
-/// Told what the answer is made of, as it comes.
+/// Receives the events of a model response while it streams.
 pub trait Listener: Send + Sync {
     fn hear(&self, event: AnswerEvent);
 }
 
 #[async_trait]
 pub trait Model: Send + Sync + fmt::Debug {
-    /// One answer. Dropping the future cancels the call. The message's `timestamp` is left 0: the driver sets it.
+    /// Calls the model once. Dropping the future cancels the call. The message's `timestamp` stays
+    /// 0: the driver sets it.
     async fn answer(&self, request: ModelRequest<'_>, listener: &dyn Listener) -> Answer;
 
-    /// What is known of a model id (tiers `normal`, `high` included).
+    /// Returns the record of a model id or of a tier (`normal`, `high`).
     ///
     /// # Errors
-    /// No such model is configured: the sentence that says what to set.
+    /// The model is not configured. Show the text: it names the setting to set.
     fn record(&self, model: &str) -> Result<ModelRecord, String>;
 }
 

@@ -1,6 +1,7 @@
 //! `turnwheel package`: stages the folder that `func azure functionapp publish` uploads.
 //!
-//! Everything is staged beside the folder and checked there; a refused package leaves the folder as it was.
+//! All files are staged and checked beside the folder; a rejected package leaves the folder
+//! unchanged.
 
 use std::fs;
 use std::io;
@@ -27,22 +28,24 @@ pub const BINARY: &str = "turnwheel";
 const AGENTS: &str = "agents";
 const SAMPLE: &str = "local.settings.sample.json";
 
-/// Begins the `.funcignore` of every package of ours: only such a folder is replaced without being asked.
+/// First line of the `.funcignore` of every package: only such a folder is replaced without
+/// `--force`.
 const MARK: &str = "# Staged by `turnwheel package`: the next one replaces what is here.";
 const IGNORED: &str =
     "local.settings.json\nlocal.settings.sample.json\n.git*\n.vscode/\n.turnwheel/\n";
 
-/// What to stage.
+/// Input of `package`.
 #[derive(Debug)]
 pub struct Order<'a> {
-    /// The project: what is relative is relative to it.
+    /// The project's folder: relative paths are relative to it.
     pub root: &'a Path,
     pub out: &'a Path,
-    /// Absent: the running program, or the newest release build below `target` when that one will not do.
+    /// `None`: the running program, or the newest release build below `target` if Azure cannot
+    /// start the running one.
     pub binary: Option<&'a Path>,
     pub agents_dir: &'a Path,
     pub auth: Auth,
-    /// Also into a folder that is not empty and not ours.
+    /// True to stage also into a folder that is not empty and not an earlier package.
     pub is_forced: bool,
 }
 
@@ -53,9 +56,9 @@ pub enum PackageError {
     Agents(Vec<String>),
     #[error("there is no agent: put at least one NAME.agent.md into {}", .0.display())]
     NoAgents(PathBuf),
-    #[error("{} is not empty and not an earlier package: choose another --out, or say --force", .0.display())]
+    #[error("{} is not empty and not an earlier package: choose another --out, or use --force", .0.display())]
     Foreign(PathBuf),
-    #[error("{} holds what is packaged: choose an --out beside it, such as dist", .0.display())]
+    #[error("{} contains the files to package: choose an --out beside it, such as dist", .0.display())]
     Overlap(PathBuf),
     #[error(transparent)]
     Script(#[from] ScriptError),
@@ -72,8 +75,8 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Packa
     move |source| PackageError::Io { doing, path, source }
 }
 
-/// Stages the package. `agent_mistakes` stop it before anything is written; `check` is shown the staged folder and
-/// answers what the host would not accept.
+/// Stages the package. `agent_mistakes` stop it before anything is written. `check` returns the
+/// reasons why the host would reject the staged folder.
 ///
 /// # Errors
 /// Nothing was changed at `order.out`, unless the very last moves failed: the text says what to do.
@@ -93,7 +96,7 @@ pub fn package(
         if problems.is_empty() { Ok(package) } else { Err(PackageError::Refused(problems)) }
     });
     let package = package.and_then(|package| folder::replace(&out, &stage).map(|()| package));
-    // Best effort: what a failure leaves is removed by the next package.
+    // Best effort: the next package removes the remains of a failure.
     let _ = fs::remove_dir_all(&stage);
     package
 }
@@ -117,7 +120,7 @@ fn fill(order: &Order<'_>, script: &Script, stage: &Path) -> Result<Package, Pac
     Ok(Package { out, auth, staged, embedded, azd: None, warnings })
 }
 
-/// By name, with their bytes; never empty.
+/// Returns the agent files by name, with their bytes; never empty.
 fn agents(order: &Order<'_>) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
     let dir = order.root.join(order.agents_dir);
     let entries = match fs::read_dir(&dir) {
@@ -139,7 +142,7 @@ fn agents(order: &Order<'_>) -> Result<Vec<(String, Vec<u8>)>, PackageError> {
     if found.is_empty() { Err(PackageError::NoAgents(dir)) } else { Ok(found) }
 }
 
-/// The project's own lines stay in force.
+/// Returns the package's lines, then the project's own lines, which stay in force.
 fn funcignore(root: &Path) -> Result<String, PackageError> {
     let path = root.join(".funcignore");
     let own = match fs::read_to_string(&path) {
@@ -150,7 +153,7 @@ fn funcignore(root: &Path) -> Result<String, PackageError> {
     Ok(format!("{MARK}\n{IGNORED}{own}"))
 }
 
-/// The project's sample, or ours: `package` also works away from a clone.
+/// Returns the project's sample, or the embedded one: `package` also works outside a clone.
 fn sample(root: &Path) -> String {
     fs::read_to_string(root.join(SAMPLE))
         .unwrap_or(include_str!("../local.settings.sample.json").to_owned())

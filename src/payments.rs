@@ -1,4 +1,5 @@
-//! The example's payments service: it sends no money, and pays one key once.
+//! Payments service of the example agent. It sends no money and records one payment per idempotency
+//! key.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,18 +15,18 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::tools::sha256_hex;
 
-/// One more than anybody shows in an example.
+/// Payments that the service stores at most: more than an example needs.
 const PAYMENTS_MAX: usize = 10_000;
 
-/// A payment that was made, once.
+/// A recorded payment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Payment {
     pub key: String,
     pub receipt: String,
     pub to: String,
-    /// As it was written.
+    /// With the digits of the request.
     pub amount: Number,
-    /// How often it was asked for with the same key.
+    /// Number of requests with this key.
     pub requests: u32,
 }
 
@@ -37,14 +38,14 @@ impl Payment {
 
 #[derive(Debug, Default)]
 struct Book {
-    /// In the order in which they were made.
+    /// Oldest first.
     payments: Vec<Payment>,
     by_key: BTreeMap<String, usize>,
 }
 
 type Shared = Arc<Mutex<Book>>;
 
-/// Listens on a free port of loopback until it is dropped.
+/// A server on a free loopback port. It stops when it is dropped.
 #[derive(Debug)]
 pub struct PaymentsServer {
     /// `http://127.0.0.1:PORT`
@@ -55,7 +56,7 @@ pub struct PaymentsServer {
 
 impl PaymentsServer {
     /// # Errors
-    /// No port of loopback is free.
+    /// No loopback port is free. Report it; the example cannot start.
     pub async fn start() -> std::io::Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = tokio::net::TcpListener::bind(address).await?;
@@ -67,13 +68,13 @@ impl PaymentsServer {
         let serve = axum::serve(listener, router).with_graceful_shutdown(stopped);
         #[expect(
             clippy::disallowed_methods,
-            reason = "it serves beside `dev` and ends with the guard"
+            reason = "the server runs beside `dev` and stops with its guard"
         )]
         tokio::spawn(serve.into_future());
         Ok(Self { base_url, book, _stop: stop.drop_guard() })
     }
 
-    /// In the order in which they were made.
+    /// All payments, oldest first.
     pub fn payments(&self) -> Vec<Payment> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner).payments.clone()
     }
@@ -84,7 +85,7 @@ fn router(book: Shared) -> Router {
         .route("/pay/{to}", post(pay))
         .route("/payments", get(list))
         .fallback(|| async {
-            refused(StatusCode::NOT_FOUND, "Here are POST /pay/{to} and GET /payments.")
+            refused(StatusCode::NOT_FOUND, "The routes are POST /pay/{to} and GET /payments.")
         })
         .with_state(book)
 }
@@ -112,7 +113,7 @@ async fn pay(
         if payment.to != asked.to || payment.amount != asked.amount {
             return refused(
                 StatusCode::UNPROCESSABLE_ENTITY,
-                "This Idempotency-Key was used for another payment: take a new one.",
+                "This Idempotency-Key belongs to another payment: send a new key.",
             );
         }
         return Json(payment.shown()).into_response();
@@ -120,7 +121,7 @@ async fn pay(
     if book.payments.len() >= PAYMENTS_MAX {
         return refused(
             StatusCode::INSUFFICIENT_STORAGE,
-            "The example's book is full: start it anew.",
+            "The example cannot store more payments: restart it.",
         );
     }
     let payment = Payment {
@@ -153,10 +154,10 @@ impl Asked {
             .and_then(|value| value.to_str().ok())
             .map(|key| key.trim().trim_matches('"'))
             .filter(|key| (1..=255).contains(&key.len()))
-            .ok_or("Send the header Idempotency-Key: the same key pays once.")?;
+            .ok_or("Send the header Idempotency-Key: each key pays once.")?;
         if to.trim().is_empty() || to.chars().count() > 100 {
             return Err(
-                "Say whom to pay in the path, in at most 100 letters: POST /pay/Ada.".to_owned()
+                "Name the payee in the path, in at most 100 characters: POST /pay/Ada.".to_owned()
             );
         }
         let amount = serde_json::from_str::<Value>(body)
@@ -166,7 +167,7 @@ impl Asked {
                 _ => None,
             })
             .filter(|amount| amount.as_f64().is_some_and(|amount| amount > 0.0 && amount <= 1e6))
-            .ok_or(r#"Send JSON like {"amount": 250}: more than 0, at most 1000000."#)?;
+            .ok_or(r#"Send JSON like {"amount": 250}, with more than 0 and at most 1000000."#)?;
         Ok(Self { key: key.to_owned(), to: to.to_owned(), amount })
     }
 }

@@ -1,6 +1,8 @@
-//! Queues of small texts: doorbells of ours, and `agent-prompts`, which holds users' only copy until it is acknowledged.
+//! Queues of small texts: nudges, and `agent-prompts`, which holds the users' only copy of a prompt
+//! until it is acknowledged.
 //!
-//! At least once, in no order. The shape is Storage queues': messages are hidden while somebody works on them.
+//! Delivery is at least once, in no order. The port follows Azure Storage queues: a received
+//! message is hidden while a receiver processes it.
 
 #[cfg(test)]
 mod contract;
@@ -25,22 +27,23 @@ pub use self::redrive::redrive;
 pub use self::storage::StorageQueue;
 use crate::clock::Timestamp;
 
-/// Bytes of one message (Storage: 64 KiB).
+/// Maximum bytes of one message (Storage: 64 KiB).
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// The expiry of a message that never expires: the last second that [`Timestamp`] can write as ISO 8601.
+/// The expiry of a message that never expires: the last second that [`Timestamp`] can format as
+/// ISO 8601.
 pub const NEVER: Timestamp = Timestamp(253_402_207_200_000);
 
 pub const TURNS: &str = "agent-turns";
 pub const PROMPTS: &str = "agent-prompts";
 pub const NOTIFY: &str = "agent-notify";
 
-/// The queue that takes what cannot be delivered.
+/// Name of the poison queue, for messages that cannot be delivered.
 pub fn poison_of(queue: &str) -> String {
     format!("{queue}-poison")
 }
 
-/// Storage's rule for the names of queues.
+/// True if Azure Storage allows the name for a queue.
 pub fn is_name(name: &str) -> bool {
     (3..=63).contains(&name.len())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
@@ -49,7 +52,7 @@ pub fn is_name(name: &str) -> bool {
         && !name.contains("--")
 }
 
-/// What every queue asks of a text before it takes it.
+/// Validates a message text for every queue.
 fn check(text: &str) -> Result<(), QueueError> {
     if text.len() > MESSAGE_BYTES_MAX {
         return Err(QueueError::TooLarge(text.len()));
@@ -63,9 +66,9 @@ fn check(text: &str) -> Result<(), QueueError> {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Received {
     pub id: String,
-    /// Changes with every receive and renewal; only the newest deletes.
+    /// Changes with every receive and renewal; only the newest one is valid.
     pub pop_receipt: String,
-    /// From 1.
+    /// Number of receives, starting at 1.
     pub dequeue_count: u32,
     pub text: String,
     pub inserted_at: Timestamp,
@@ -74,9 +77,9 @@ pub struct Received {
 }
 
 impl fmt::Debug for Received {
-    /// Without the text, which may be a person's prompt, and without the receipt, which deletes it.
+    /// Omits the text, which may be a user's prompt, and the pop receipt, which permits deletion.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received")
+        f.debug_struct("QueueMessage")
             .field("id", &self.id)
             .field("dequeue_count", &self.dequeue_count)
             .field("bytes", &self.text.len())
@@ -86,25 +89,26 @@ impl fmt::Debug for Received {
 
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The message is gone, or somebody else has it: do nothing more with it.
-    #[error("the message is no longer held")]
+    /// The message is deleted, or another receiver has it: do nothing more with it.
+    #[error("the message is deleted or was received again")]
     Gone,
     #[error("the message is too large: {0} bytes")]
     TooLarge(usize),
-    /// Storage carries messages in XML, which has no such character; refused everywhere, so that `dev` shows it.
-    #[error("no queue carries the character U+{:04X}: send JSON, which escapes it, or base64", u32::from(*.0))]
+    /// Storage sends messages as XML, which cannot contain the character. Every queue rejects it,
+    /// so that the error shows up in `dev` too. Send JSON or base64.
+    #[error("a message cannot contain the character U+{:04X}: send JSON, which escapes it, or base64", u32::from(*.0))]
     BadCharacter(char),
-    /// Try again.
-    #[error("the queue did not answer")]
+    /// The outcome is unknown: try again.
+    #[error("the queue is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 #[async_trait]
 pub trait Queue: Send + Sync + fmt::Debug {
-    /// Creates the queue when it does not exist. Hidden for `delay`.
+    /// Sends a message that is hidden for `delay`. Creates the queue if it does not exist.
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError>;
 
-    /// At most `count_max` visible messages, hidden for `hide` from everyone else.
+    /// Receives at most `count_max` visible messages and hides them for `hide`.
     async fn receive(
         &self,
         queue: &str,
@@ -112,7 +116,7 @@ pub trait Queue: Send + Sync + fmt::Debug {
         hide: Duration,
     ) -> Result<Vec<Received>, QueueError>;
 
-    /// Hides a received message for `hide` from now; answers the new pop receipt.
+    /// Hides a received message for `hide` from now. Returns the new pop receipt.
     async fn renew(
         &self,
         queue: &str,
@@ -123,9 +127,10 @@ pub trait Queue: Send + Sync + fmt::Debug {
 
     async fn delete(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<(), QueueError>;
 
-    /// Messages there are, hidden ones included; approximate where the service is.
+    /// Number of messages, hidden ones included. Approximate on Azure Storage.
     async fn length(&self, queue: &str) -> Result<u64, QueueError>;
 
-    /// Changes whenever a message may have become visible; `None` where only polling tells.
+    /// Returns a counter that changes whenever a message may have become visible. `None` if the
+    /// queue needs polling.
     fn arrivals(&self, queue: &str) -> Option<watch::Receiver<u64>>;
 }

@@ -1,6 +1,7 @@
-//! HTTP/1.1 within bounds: clients that are slow, silent or many hold little, and not for long.
+//! HTTP/1.1 server with limits on the time and memory that slow, idle or numerous clients use.
 //!
-//! The Functions host's own server has such bounds; a handler without that host in front needs them as much.
+//! The Functions host's own server has such limits. A handler without that host in front needs them
+//! too.
 
 mod pace;
 
@@ -23,44 +24,46 @@ use self::pace::{PacedBody, PacedStream};
 
 pub use self::pace::{Pace, is_too_slow};
 
-/// Bytes of a request's line and headers; also what a connection holds of an answer that is not taken.
+/// Maximum bytes of a request line with its headers. Also the maximum of response bytes that a
+/// connection buffers while the client does not read.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Lines of headers.
+/// Maximum number of header lines.
 const HEADERS_MAX: usize = 100;
-/// After a connection could not be accepted, because the process has too many files open.
+/// Delay after a failed accept, for example when the process has too many open files.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What clients may take.
+/// Limits on the time and connections that clients can use.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// For a request's line and headers, and for saying nothing between requests.
+    /// Time limit for a request line with its headers, and for an idle connection between requests.
     pub head: Duration,
-    /// Of a request's body as it comes, and of an answer as it is taken.
+    /// Minimum throughput of request bodies received and of responses sent.
     pub pace: Pace,
-    /// More wait until one is closed.
+    /// Further connections wait until an open one closes.
     pub connections_max: usize,
 }
 
 impl Bounds {
-    /// Of a server that browsers and programs speak to.
+    /// Limits for a server that browsers and programs call directly.
     pub const LOCAL_HOST: Self =
         Self { head: Duration::from_secs(30), pace: Pace::USUAL, connections_max: 2_000 };
 
-    /// Of the handler: the Functions host keeps a connection for a minute or two that it does not use, and one that we
-    /// close while it is used again is a failed invocation.
+    /// Limits for the custom handler. The Functions host keeps idle connections for a minute or
+    /// two. If the handler closes a connection that the host reuses, an invocation fails.
     pub const HANDLER: Self = Self { head: Duration::from_mins(3), ..Self::LOCAL_HOST };
 }
 
-/// Until `stop`; then takes nothing new and ends when what is under way has. Dropped, it cuts that.
+/// Serves connections until `stop` is cancelled. Then accepts no more and returns when the open
+/// requests are complete. Dropping the future cuts them.
 pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, stop: CancellationToken) {
-    // Once, instead of for each request.
+    // Applied once here instead of once per request.
     let router = router.with_state(());
     let mut connections = JoinSet::new();
     let mut was_full = false;
     loop {
         let is_full = connections.len() >= bounds.connections_max;
         if is_full && !was_full {
-            tracing::warn!("{} connections are open: more wait", bounds.connections_max);
+            tracing::warn!(limit = bounds.connections_max, "connection limit reached");
         }
         was_full = is_full;
         tokio::select! {
@@ -81,7 +84,7 @@ fn look(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(error = %error, "a connection died; the others go on");
+        tracing::error!(error = %error, "connection task panicked");
     }
 }
 
@@ -89,16 +92,17 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Small events must not wait for each other; a stream that refuses this is merely slower.
+                // Small events must not wait for each other. Without TCP_NODELAY the stream works,
+                // only slower.
                 if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(error = %error, "TCP_NODELAY was refused");
+                    tracing::debug!(error = %error, "setting TCP_NODELAY failed");
                 }
                 return stream;
             }
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
                 let at = listener.local_addr().map_or_else(|_| String::new(), told);
-                tracing::error!(error = %error, "no connection can be taken{at}; trying again");
+                tracing::error!(error = %error, "accepting connections failed{at}; will retry");
                 tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
@@ -109,14 +113,15 @@ fn told(address: SocketAddr) -> String {
     format!(" at {address}")
 }
 
-/// Whoever connected has left meanwhile.
+/// True if the client disconnected before the connection was accepted.
 fn is_the_clients(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
 
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// One connection, request after request. Not HTTP/2: nobody who speaks to us needs it, and it has more ways to be abused.
+/// Serves the requests of one connection. HTTP/2 is not offered: no client of this server needs it,
+/// and it has more denial-of-service attacks.
 async fn converse(stream: TcpStream, router: Router, bounds: Bounds, stop: CancellationToken) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let request = request.map(|body| Body::new(PacedBody::new(body, bounds.pace)));
@@ -139,7 +144,7 @@ async fn converse(stream: TcpStream, router: Router, bounds: Bounds, stop: Cance
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(error = %error, "a connection was cut");
+        tracing::debug!(error = %error, "connection failed");
     }
 }
 

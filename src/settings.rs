@@ -1,4 +1,4 @@
-//! What the app is told from outside: the only reader of the environment, once, with all mistakes at once.
+//! App settings: the only reader of the environment. Reads it once and reports all errors together.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -38,56 +38,57 @@ pub use reader::{UNRESOLVED, is_unresolved};
 use secret::Secret;
 use telemetry::TelemetrySettings;
 
-/// Everything below is checked; what is absent was not set, or was set to nothing.
+/// Validated settings. An absent value was not set, or was set to an empty text.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub model: ModelSettings,
-    /// `FUNCTIONS_CUSTOMHANDLER_PORT`: the Functions host started us.
+    /// `FUNCTIONS_CUSTOMHANDLER_PORT`. Present if the Functions host started the process.
     pub port: Option<u16>,
     /// Absent: `keys` when served, `header` in `dev`.
     pub auth: Option<Auth>,
-    /// `WEBSITE_AUTH_ENABLED`: the platform removes forged `X-MS-CLIENT-PRINCIPAL` headers only when it is.
+    /// `WEBSITE_AUTH_ENABLED`. Only then does the platform remove forged
+    /// `X-MS-CLIENT-PRINCIPAL` headers.
     pub is_sign_in_on: bool,
-    /// Pages of other origins that may call the API.
+    /// Origins of other sites whose pages may call the API.
     pub allowed_origins: AllowedOrigins,
-    /// `dev` runs on a developer's machine: callers need no identity.
+    /// True in `dev`, which runs on a developer's machine: callers need no identity.
     pub is_dev: bool,
-    /// Where people reach us, without a slash at the end; the start of every approval link.
+    /// The app's public address without a trailing slash; every approval link begins with it.
     pub public_url: Option<String>,
-    /// At least 32 bytes each. The first signs, all verify.
+    /// At least 32 bytes each. The first key signs, all keys verify.
     pub signing_keys: Vec<Secret<Vec<u8>>>,
     pub webhook: Option<Webhook>,
     /// Relative to the working folder; `agents` when not set.
     pub agents_dir: PathBuf,
     pub default_agent: Option<String>,
-    /// `host`, `host:port`, an address or a CIDR range each.
+    /// Each is `host`, `host:port`, an address or a CIDR range.
     pub http_tools_allow: Vec<String>,
-    /// The app's own: of whatever names no other.
+    /// The app's own identity, for every connection that names no other.
     pub identity: Identity,
-    /// Absent: none is named. In Azure it is needed to serve.
+    /// Absent: no account is configured. Required to serve in Azure.
     pub storage: Option<StorageAccount>,
     pub artifact_links: ArtifactLinks,
-    /// Of tenants, users and agents.
+    /// Spending limits of tenants, users and agents.
     pub budgets: Budgets,
     pub rate_limits: RateLimits,
-    /// Whether they are about anything there is, is seen when the agents are read.
+    /// Unknown names are reported when the agents are loaded.
     pub brakes: Brakes,
-    /// How long one hook of an extension may take; absent: 5 s.
+    /// Time limit of one extension hook; absent: 5 s.
     pub hook_timeout: Option<Duration>,
-    /// Absent: the embedded store, which Azure refuses.
+    /// Absent: the embedded store, which is rejected in Azure.
     pub cosmos: Option<CosmosAccount>,
     pub is_in_azure: bool,
-    /// Directives of `RUST_LOG`; `telemetry` has been shown to understand them.
+    /// Directives of `RUST_LOG`, already validated by `tracing_subscriber`.
     pub log: String,
     pub telemetry: TelemetrySettings,
     pub halt_at: Option<HaltAt>,
     app_settings: AppSettings,
 }
 
-/// A name's value, from wherever it comes.
+/// Looks up a setting by name.
 pub type Lookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Where values come from; kept for the `${NAME}` of agent files, which are not known beforehand.
+/// The source of values, kept for the `${NAME}` references of agent files, which are read later.
 #[derive(Clone)]
 struct AppSettings(Lookup);
 
@@ -97,7 +98,8 @@ impl fmt::Debug for AppSettings {
     }
 }
 
-/// One variable of the process; text that is no UTF-8 arrives damaged, so that its check fails by name.
+/// One variable of the process. Text that is not UTF-8 is converted with losses, so that the
+/// validation of that setting fails and names it.
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of the environment")]
 pub fn environment(name: &str) -> Option<String> {
     match std::env::var(name) {
@@ -107,7 +109,6 @@ pub fn environment(name: &str) -> Option<String> {
     }
 }
 
-/// The names of the process's variables.
 fn environment_names() -> impl Iterator<Item = String> {
     std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
 }
@@ -124,29 +125,31 @@ fn with_mistakes(
 }
 
 impl Settings {
-    /// Those of the process's environment.
+    /// Reads the settings from the process's environment.
     ///
     /// # Errors
-    /// As [`Settings::read`]; also for each variable that begins like ours and is no setting.
+    /// As [`Settings::read`], and for each variable with our prefix that is not a setting.
     pub fn of_environment() -> Result<Self, Vec<Mistake>> {
         let unknown = names::unknown(environment_names());
         with_mistakes(Self::read(environment), unknown)
     }
 
-    /// Those of a developer's machine: the environment, behind it `local.settings.json` in that folder.
+    /// Reads the settings of a developer's machine: the environment, then `local.settings.json` in
+    /// the folder.
     ///
     /// # Errors
-    /// As [`Settings::of_environment`], for the file too.
+    /// As [`Settings::from_environment`], and for the file.
     pub fn of_folder(folder: &Path) -> Result<Self, Vec<Mistake>> {
         let values = local::read(folder).map_err(|mistake| vec![mistake])?;
         let unknown = names::unknown(environment_names().chain(values.keys().cloned()));
         with_mistakes(Self::read(local::behind_environment(values)), unknown)
     }
 
-    /// Reads each setting of [`table::ROWS`] that is ours. An empty value counts as absent, as in the portal.
+    /// Reads each setting of [`table::ROWS`] that Turnwheel reads. An empty value counts as absent,
+    /// as in the Azure portal.
     ///
     /// # Errors
-    /// Every mistake, in the order of the table: show them all and do not start.
+    /// All errors, in the order of the table. Show them all and do not start.
     pub fn read(
         lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
     ) -> Result<Self, Vec<Mistake>> {
@@ -191,25 +194,26 @@ impl Settings {
         Err(mistakes)
     }
 
-    /// As `dev` has them: callers name themselves, and pages of this machine may call.
+    /// The settings for `dev`: callers name themselves, and pages of this machine may call the API.
     #[must_use]
     pub fn for_dev(self) -> Self {
         let allowed_origins = self.allowed_origins.clone().with_loopback();
         Self { auth: self.auth.or(Some(Auth::Header)), is_dev: true, allowed_origins, ..self }
     }
 
-    /// The value behind `${NAME}` in an agent file.
+    /// The value of `${NAME}` in an agent file.
     pub fn app_setting(&self, name: &str) -> Option<String> {
         (self.app_settings.0)(name).filter(|value| !value.trim().is_empty())
     }
 
-    /// The lookup behind [`Settings::app_setting`], for who outlives the settings.
+    /// The lookup of [`Settings::app_setting`], for callers that outlive the settings.
     pub fn app_settings(&self) -> Lookup {
         let settings = self.clone();
         Arc::new(move |name| settings.app_setting(name))
     }
 
-    /// Answers `value` for an app setting that is not set: `dev` brings the example's server with it.
+    /// Uses `value` for an app setting that is not set. `dev` sets the address of the example's
+    /// server with it.
     #[must_use]
     pub fn with_app_setting(mut self, name: &'static str, value: String) -> Self {
         let before = self.app_settings.0;
@@ -220,7 +224,7 @@ impl Settings {
         self
     }
 
-    /// What is needed to serve and what `dev` makes for itself; empty when nothing is missing.
+    /// Settings that are required to serve and that `dev` generates itself; empty if all are set.
     pub fn missing_to_serve(&self) -> Vec<Mistake> {
         let mut missing = Vec::new();
         if self.is_in_azure && self.storage.is_none() {
@@ -235,7 +239,7 @@ impl Settings {
         if self.public_url.is_none() {
             missing.push(Mistake::absent(
                 "TURNWHEEL_PUBLIC_URL",
-                "the address people reach the app at, such as https://my-app.azurewebsites.net: approval links begin with it",
+                "the app's public address, such as https://my-app.azurewebsites.net: approval links begin with it",
             ));
         }
         if self.signing_keys.is_empty() {

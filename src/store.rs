@@ -1,6 +1,7 @@
-//! The conversation store: documents in partitions, written in atomic conditional batches. The truth.
+//! The conversation store: documents in partitions, written in atomic conditional batches. It is
+//! the source of truth.
 //!
-//! One contract test (`store::contract`) holds every implementation to what is written here.
+//! Every implementation passes the same contract tests (`store::contract`).
 
 pub(crate) mod check;
 #[cfg(test)]
@@ -27,10 +28,10 @@ use crate::ids::{ConversationKey, TenantId, UserId, WorkerId};
 pub const BATCH_OPERATIONS_MAX: usize = 80;
 /// Bytes of one batch (Cosmos: 2 MB).
 pub const BATCH_BYTES_MAX: usize = 1_500_000;
-/// A claim that ended may be taken over only this much later.
+/// Delay between the end of a lease and its take-over by another worker.
 pub const TAKE_OVER_AFTER: Duration = Duration::from_secs(5);
 
-/// What is atomic together.
+/// The unit of atomic writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Partition {
     Conversation(ConversationKey),
@@ -46,9 +47,10 @@ pub enum Kind {
     Inbox,
     Receipt,
     Notice,
-    /// What readers on other instances are told of an answer under way; it has a [`Document::ttl`].
+    /// Deltas of a partial model response, for readers on other instances; has a
+    /// [`Document::ttl`].
     Live,
-    /// Which instances want to be told; it has a [`Document::ttl`].
+    /// Names the instances that want live deltas; has a [`Document::ttl`].
     Watch,
     /// Any document of a [`Partition::Scope`].
     Scope,
@@ -69,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a stored document.
+    /// Parses the kind of a stored document.
     pub(crate) fn named(text: &str) -> Result<Self, StoreError> {
         let kinds = [
             Self::Head,
@@ -84,7 +86,7 @@ impl Kind {
         ];
         let found = kinds.into_iter().find(|kind| kind.as_str() == text);
         found.ok_or_else(|| {
-            StoreError::Corrupt(format!("a document is of the unknown kind `{text}`"))
+            StoreError::Corrupt(format!("a document has the unknown kind `{text}`"))
         })
     }
 }
@@ -92,7 +94,7 @@ impl Kind {
 /// Id of a conversation's head.
 pub const HEAD_ID: &str = "head";
 
-/// Id of the entry with that `seq`: sorts as the number does.
+/// Id of the entry with that `seq`. Ids sort like the numbers.
 pub fn entry_id(seq: u64) -> String {
     format!("{seq:012}")
 }
@@ -102,25 +104,26 @@ pub fn events_id(first: u64) -> String {
     format!("ev-{first:012}")
 }
 
-/// One JSON document and the few facts by which it is found.
+/// One JSON document and the fields by which queries find it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// Unique in its partition; passes [`crate::ids::is_plain`].
     pub id: String,
     pub kind: Kind,
     pub body: RawJson,
-    /// When something is owed; absent: nothing is.
+    /// When pending work is due; absent if there is none.
     pub due: Option<Timestamp>,
-    /// On heads: lists are newest first.
+    /// Set on heads: lists are newest first.
     pub created_at: Option<Timestamp>,
-    /// On heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
+    /// Set on heads: `idle`, `running`, `waiting_for_approval` or `deleted`.
     pub state: Option<String>,
-    /// Whole seconds, at least one, from its last write: the store may forget the document any time later, or never, so
-    /// that nobody may rely on it. Just what is [`Kind::Live`] or [`Kind::Watch`] has one.
+    /// Time to live in whole seconds since the last write, at least one. The store may delete the
+    /// document at any later time, or never: correctness must not depend on it. Only
+    /// [`DocumentKind::Live`] and [`DocumentKind::Watch`] documents have one, and they always do.
     pub ttl: Option<u32>,
 }
 
-/// Names one version of one document. Opaque.
+/// Opaque identifier of one version of one document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ETag(pub String);
 
@@ -132,24 +135,24 @@ pub struct Stored {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Write {
-    /// Refused when the id exists.
+    /// Fails with a conflict if the id exists.
     Create(Document),
-    /// Refused when the id does not exist, or exists with another ETag than the one given.
+    /// Fails with a conflict if the id does not exist, or has another ETag than the given one.
     Replace(Document, Option<ETag>),
-    /// Refused when the id does not exist, or exists with another ETag than the one given.
+    /// Fails with a conflict if the id does not exist, or has another ETag than the given one.
     Delete(String, Option<ETag>),
 }
 
-/// Whether a read may be answered from an older version.
+/// The staleness that a read allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freshness {
-    /// Everything committed before the read began: for what decides.
+    /// Returns everything committed before the read began. For reads that decide something.
     Latest,
-    /// May lag: for what never changes.
+    /// May return an older version. For documents that never change.
     Any,
 }
 
-/// Documents of one kind whose id lies between two ids, both included; ascending.
+/// Selects the documents of one kind in an inclusive range of ids, in ascending order of id.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Selection {
     pub kind: Kind,
@@ -169,25 +172,27 @@ impl Selection {
     }
 }
 
-/// Heads of a tenant, or of one of its users, newest first; purged and deleted ones are not among them.
+/// Selects the heads of a tenant, or of one of its users, newest first. Excludes purged and
+/// deleted conversations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeadQuery {
     pub tenant: TenantId,
     pub user: Option<UserId>,
     pub state: Option<String>,
     pub limit: usize,
-    /// From an earlier page of the same query.
+    /// Continuation of an earlier page of the same query.
     pub continuation: Option<String>,
 }
 
-/// A page may be short or empty before the end; the end is the absence of a continuation.
+/// One page of results. A page may be short or empty before the end; the last page has no
+/// continuation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub continuation: Option<String>,
 }
 
-/// Something that is due.
+/// A document whose pending work is due.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owed {
     pub partition: Partition,
@@ -204,44 +209,48 @@ pub struct ClaimRequest<'a> {
     pub until: Timestamp,
 }
 
-/// The answer to [`ConversationStore::claim`].
+/// The result of [`ConversationStore::acquire_lease`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Claimed {
-    /// There is no such conversation.
+    /// The conversation does not exist.
     Missing,
-    /// Another worker's claim is live, or ended less than [`TAKE_OVER_AFTER`] ago.
+    /// Another worker's lease is live, or ended less than [`TAKE_OVER_DELAY`] ago.
     Held { until: Timestamp },
-    /// Nobody else's is. `is_settled`: the right is already the caller's; otherwise it is once a commit that carries it
-    /// has won, and no effect may begin before. `inbox`: everything of [`Kind::Inbox`], by id. It is never older than the
-    /// head: what the head has taken in is not in it, or it would be taken in twice.
+    /// No other worker has the lease.
+    ///
+    /// If `is_acquired`, the caller has the lease. Otherwise the caller gets it by a commit that
+    /// stores it, and must start no effect before that commit has won. `inbox` holds all
+    /// [`DocumentKind::Inbox`] documents, by id. It is never older than the head; otherwise an
+    /// applied item could be applied twice.
     Free { head: Stored, inbox: Vec<Stored>, is_settled: bool },
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A condition of the batch did not hold, or the id existed: nothing was written by it. Conclude nothing from it
-    /// alone: a batch that the driver itself resent may have won the first time.
-    #[error("the batch lost against another")]
+    /// A condition of the batch failed, or an id existed. This attempt wrote nothing. Conclude
+    /// nothing from it alone: if the SDK sent the batch twice, the first attempt may have won.
+    #[error("the batch conflicts with a concurrent write")]
     Conflict,
-    /// Larger than a batch or document may be: the same batch will never be taken.
+    /// The batch or a document exceeds a size limit. Do not send the same batch again.
     #[error("the batch is too large: {0}")]
     TooLarge(String),
-    /// Nothing was sent: an id is not plain, a head lacks what lists need, or a continuation is not of this query. The
-    /// text says which; the same call will never be taken.
-    #[error("the store does not take this: {0}")]
+    /// Nothing was sent. An id is not plain, a head lacks a field that lists need, or a
+    /// continuation belongs to another query; the text says which. Do not repeat the same call.
+    #[error("invalid store request: {0}")]
     Invalid(String),
-    /// Whether it was written is not known. Send the identical batch again, or read.
-    #[error("the store did not answer")]
+    /// The outcome is unknown: the batch may have been written. Send the identical batch again, or
+    /// read.
+    #[error("the store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// What is stored cannot be read: a person has to look.
-    #[error("the store holds what cannot be read: {0}")]
+    /// A stored document cannot be read. An operator must inspect it.
+    #[error("a stored document is corrupt: {0}")]
     Corrupt(String),
 }
 
 #[async_trait]
 pub trait ConversationStore: Send + Sync + fmt::Debug {
-    /// All writes or none, in one partition; answers with the ETag of each written document in order (a deleted one has
-    /// an empty ETag).
+    /// Applies all writes or none, in one partition. Returns the ETag of each written document, in
+    /// order; a deleted document has an empty ETag.
     async fn write(
         &self,
         partition: &Partition,
@@ -262,31 +271,37 @@ pub trait ConversationStore: Send + Sync + fmt::Debug {
         freshness: Freshness,
     ) -> Result<Vec<Stored>, StoreError>;
 
-    /// Whether the caller may act on the conversation, with its head and what waits for it, read [`Freshness::Latest`]:
-    /// one request where requests are paid for.
+    /// Acquires the lease on a conversation if no other worker has it, and returns the head and the
+    /// inbox, read with [`Freshness::Latest`]. Costs one request on stores that bill requests.
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError>;
 
-    /// Extends a settled claim without a commit, where the store keeps claims apart from heads; `false`: this store does
-    /// not, extend it by a commit; [`StoreError::Conflict`]: it is no longer the caller's.
+    /// Extends an acquired lease without a commit, on stores that keep leases outside the head.
+    /// Returns `false` on other stores: extend the lease by a commit.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] if the caller no longer has the lease: stop its work.
     async fn renew(&self, request: ClaimRequest<'_>) -> Result<bool, StoreError>;
 
-    /// Who has the claim, and until when, where the store keeps claims apart from heads; `None`: nobody has, or it stands in
-    /// the head. For people: nothing is decided by it.
+    /// Returns the worker that has the lease and the end of the lease, on stores that keep leases
+    /// outside the head. `None` if no worker has it, or if the head stores it. For display only:
+    /// decide nothing by it.
     fn holder(&self, _key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
         None
     }
 
-    /// Whether the process before this one died while a worker had the lease on the conversation, where leases end with their
-    /// process; elsewhere the lease that is left in the head says so.
+    /// True if the previous process died while one of its workers had the lease on the
+    /// conversation. For stores whose leases end with the process; on others the head still stores
+    /// the lease.
     fn has_died_with(&self, _key: &ConversationKey) -> bool {
         false
     }
 
-    /// Gives the claim back where the store keeps it apart; otherwise the last commit has done it. Never fails: an
-    /// unreleased claim ends by itself.
+    /// Releases the lease on stores that keep leases outside the head; on others the last commit
+    /// has released it. Never fails: a lease that is not released expires.
     async fn release(&self, key: &ConversationKey, worker: &WorkerId);
 
-    /// Documents with `due <= at`, by pages, each once per sweep; `continuation` is bound to `at`.
+    /// Lists documents with `due <= at`, in pages, each once per sweep. `continuation` is bound to
+    /// `at`.
     async fn due(
         &self,
         at: Timestamp,

@@ -1,9 +1,11 @@
-//! What the service tells of itself: log lines to stdout; spans, metrics and logs to collectors.
+//! Telemetry: log lines to stdout; spans, metrics and logs to collectors.
 //!
-//! Names of fields and attributes, the same everywhere, dotted by thing, unit last: `conversation.id`, `prompt.id`,
-//! `turn`, `effect.id`, `effect.number`, `tool.name`, `agent.name`, `queue.name`, `attempt`, `duration_ms`, `size_bytes`,
-//! `error`; of model and tool calls OpenTelemetry's `gen_ai.*` (docs/telemetry.md). Prompts, answers, arguments, results,
-//! keys and addresses are in no line above `debug`, and in nothing exported unless OpenTelemetry's own switch says so.
+//! Field and attribute names are the same everywhere. They are dotted by subject, with the unit
+//! last: `conversation.id`, `prompt.id`, `turn`, `effect.id`, `effect.number`, `tool.name`,
+//! `agent.name`, `queue.name`, `attempt`, `duration_ms`, `size_bytes`, `error`. Model and tool
+//! calls use OpenTelemetry's `gen_ai.*` (docs/telemetry.md).
+//! Prompts, responses, arguments, results, keys and addresses are in no line above `debug`. They
+//! are exported only if OpenTelemetry's own switch allows content.
 
 mod export;
 pub mod fault;
@@ -27,30 +29,29 @@ use crate::settings::telemetry::TelemetrySettings;
 pub use lines::Style;
 use metrics::Metrics;
 
-/// How long a stop waits for collectors.
+/// Time that a stop waits for collectors.
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// Why nothing is told.
+/// The reason why telemetry cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    #[error("RUST_LOG is not usable")]
+    #[error("invalid RUST_LOG")]
     Filter(#[source] tracing_subscriber::filter::ParseError),
-    /// Something else in the process writes them already; go on.
-    #[error("log lines are already being written")]
+    /// The process already has a global log subscriber. Continue without starting telemetry.
+    #[error("a log subscriber is already installed")]
     Started(#[source] tracing_subscriber::util::TryInitError),
-    #[error("telemetry cannot be exported")]
+    #[error("creating a telemetry exporter failed")]
     Export(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Gives the tokens with which Application Insights knows the app.
+/// Source of the tokens that authenticate the app to Application Insights.
 #[async_trait]
 pub trait TokenSource: Send + Sync + fmt::Debug {
-    /// # Errors
-    /// The sentence that says why there is none.
+    /// Returns the reason as text if no token is available. The export fails; log the reason.
     async fn token(&self) -> Result<Secret<String>, String>;
 }
 
-/// What is told, and to whom.
+/// The log format and the destinations of telemetry.
 #[derive(Debug)]
 pub struct Voice<'a> {
     /// Directives of `RUST_LOG`.
@@ -58,11 +59,13 @@ pub struct Voice<'a> {
     pub style: Style,
     pub settings: &'a TelemetrySettings,
     pub token: Option<Arc<dyn TokenSource>>,
-    /// The Functions host carries the lines to Application Insights: then nobody else does.
+    /// True if the Functions host forwards stdout to Application Insights. Log lines are then not
+    /// exported a second time.
     pub is_carried: bool,
 }
 
-/// Where spans and metrics are given; a clone is the same. The default tells nobody and costs nothing.
+/// Handle for spans and metrics. Clones share one pipeline. The default records nothing and costs
+/// nothing.
 #[derive(Clone, Default)]
 pub struct Telemetry(Option<Arc<Told>>);
 
@@ -79,10 +82,10 @@ impl fmt::Debug for Telemetry {
     }
 }
 
-/// Begins to tell, for the rest of the process. Within the runtime that sends what is exported.
+/// Starts telemetry for the rest of the process. Call it within the runtime that sends exports.
 ///
-/// # Errors
-/// The directives are wrong (`Settings::log` never is), an exporter cannot be built, or it was called before.
+/// The directives are invalid (`Settings::log` never is), an exporter cannot be built, or the
+/// process already has a log subscriber. Report the error at start-up.
 pub fn start(voice: &Voice<'_>, clock: Arc<dyn Clock>) -> Result<Telemetry, TelemetryError> {
     use tracing_subscriber::util::SubscriberInitExt as _;
     let captures_content = voice.settings.captures_content;
@@ -104,22 +107,23 @@ impl Telemetry {
         Self(Some(Arc::new(Told { tracer, metrics, captures_content, providers })))
     }
 
-    /// `None`: nobody counts.
+    /// Returns the metrics, or `None` if no metrics are exported.
     pub fn metrics(&self) -> Option<&Metrics> {
         self.0.as_ref()?.metrics.as_ref()
     }
 
-    /// Whether content may be put on spans, and there are spans.
+    /// True if spans are exported and may carry content.
     pub fn captures_content(&self) -> bool {
         self.0.as_ref().is_some_and(|told| told.captures_content && told.tracer.is_some())
     }
 
-    /// A span that can be started; without a collector it only passes its parent on.
+    /// Builds a span to start. Without a collector the span only propagates its parent.
     pub fn span(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> trace::Beginning {
         trace::Beginning::new(self.0.as_ref().and_then(|told| told.tracer.clone()), name.into())
     }
 
-    /// Sends what is left, for at most [`FLUSH_WITHIN`]: a collector that hangs does not hold the process.
+    /// Flushes for at most [`FLUSH_TIMEOUT`]. A collector that hangs does not delay the process
+    /// further.
     pub async fn stop(&self) {
         let Some(told) = &self.0 else { return };
         told.providers.stop(FLUSH_WITHIN).await;

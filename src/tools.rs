@@ -1,4 +1,4 @@
-//! Tools: what an agent can do to the world, each with its declared effect.
+//! The tool port: definitions, calls and results. Each tool declares the effect of its calls.
 
 pub mod cap;
 pub mod code;
@@ -34,16 +34,16 @@ use bytes::Bytes;
 use sha2::Digest as _;
 use tokio_util::sync::CancellationToken;
 
-/// A time-out above it is a mistake in the agent file.
+/// Longest time-out of a tool. A longer one is an error in the agent file.
 pub const TIMEOUT_MAX: Duration = Duration::from_mins(4);
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// What a tool says of itself.
+/// Declaration of a tool: name, parameters, effect and bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDefinition {
-    /// As records, events and approvals have it; dots are legal.
+    /// The name in records, events and approvals. It may contain dots.
     pub name: String,
-    /// For people; the name when nothing better is known.
+    /// Display name; equal to `name` if the tool has none.
     pub label: String,
     pub description: String,
     /// JSON Schema of the arguments.
@@ -52,13 +52,14 @@ pub struct ToolDefinition {
     pub on_unknown: OnUnknown,
     /// At most [`TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// Whether the service holds the model to `parameters` (AZ-20): [`strict::objection`] has none.
+    /// True if the model service enforces `parameters` (AZ-20). Then
+    /// [`strict_schema::find_violation`] returns `None`.
     pub strict: bool,
-    /// Changes when what the tool does changes: an approval is bound to it.
+    /// Changes with the tool's behaviour. An approval is bound to one revision.
     pub revision: String,
 }
 
-/// What a person is asked before a call.
+/// The approval that a call needs before it starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     pub reason: String,
@@ -68,32 +69,34 @@ pub struct Ask {
     pub expires_after: Duration,
 }
 
-/// Arguments as validation left them.
+/// Validated arguments of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
     /// After coercion.
     pub value: Value,
-    /// The same as JSON; the model's own text when coercion changed nothing, so numbers are as it wrote them.
+    /// `value` as JSON text. If coercion changed nothing, this is the model's own text, and numbers
+    /// keep their digits.
     pub text: RawJson,
 }
 
-/// What a call gave.
+/// Result of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolResult {
     /// Text and images, for the model.
     pub content: Vec<Block>,
-    /// For programs and people only.
+    /// For programs and users; the model does not read it.
     pub details: Option<RawJson>,
-    /// Set when the tool answered JSON, or gave `structuredContent`.
+    /// Set if the tool returned JSON or `structuredContent`.
     pub structured: Option<RawJson>,
-    /// What the call cost beside the conversation's model: its own model calls, fees. It counts against budgets.
+    /// Cost of the call itself, such as its own model calls and fees. It counts against budgets.
     pub usage: Option<Usage>,
     pub is_error: bool,
-    /// Asks for an end of the prompt without another answer of the model. It comes when all results of the batch ask.
+    /// True if the prompt can end without another model response. The prompt ends if this is true
+    /// for every result of the batch.
     pub terminate: bool,
-    /// Files and widgets for the person.
+    /// Files and widgets for the user.
     pub outputs: Vec<Output>,
-    /// Workspace paths this call changed.
+    /// Workspace paths that this call changed; `None` marks a removed file.
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
 }
 
@@ -106,28 +109,28 @@ impl ToolResult {
         Self { is_error: true, ..Self::text(text) }
     }
 
-    /// The model reads the JSON text, programs the value.
+    /// A result whose JSON text is for the model and whose value is for programs.
     pub fn json(value: &Value) -> Self {
         Self { structured: Some(RawJson::of(value)), ..Self::text(value.to_string()) }
     }
 }
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolOutcome {
     Returned(ToolResult),
-    /// The tool raised an error: it did not happen, and the model reads why.
+    /// The tool returned an error and the call had no effect. The model reads the text.
     Failed(String),
-    /// It was sent and its answer was lost. For a `write` nobody knows whether it happened.
+    /// The request was sent and its response was lost. A `write` may have had its effect.
     Unknown {
         reason: String,
     },
 }
 
-/// What a call may use.
+/// Identity, bounds and ports of one call.
 #[derive(Clone)]
 pub struct ToolContext {
-    /// The same for every attempt: what a tool fences with.
+    /// Equal for every attempt. A tool uses it as its idempotency key.
     pub effect_id: EffectId,
     /// From 1.
     pub attempt: u32,
@@ -137,15 +140,15 @@ pub struct ToolContext {
     pub clock: Arc<dyn Clock>,
     /// Files of the workspace before the call.
     pub workspace: Arc<BTreeMap<String, WorkspaceFile>>,
-    /// The attempt is over at this time; its future is dropped then.
+    /// End of the attempt. Its future is dropped at this time.
     pub deadline: Timestamp,
-    /// Cancelled when the prompt is stopped. A call of a write has a moment left then, to come to an end that it knows of;
-    /// others are dropped at once.
+    /// Cancelled if the prompt is aborted. A `write` call then has two seconds to finish with a
+    /// known outcome; other calls are dropped at once.
     pub stop: CancellationToken,
-    /// Told of progress: a partial result.
+    /// Receives each partial result as progress.
     pub progress: Arc<dyn Fn(&ToolResult) + Send + Sync>,
     pub traceparent: Option<String>,
-    /// `None` where nobody keeps schedules.
+    /// `None` if the host has no schedules.
     pub schedules: Option<Arc<dyn schedule::Schedules>>,
 }
 
@@ -159,10 +162,10 @@ impl fmt::Debug for ToolContext {
 }
 
 impl ToolContext {
-    /// Puts bytes under this call's effect id; the same bytes again are the same artifact.
+    /// Saves bytes as an artifact under this call's effect id. Equal bytes are one artifact.
     ///
     /// # Errors
-    /// As [`Artifacts::put`].
+    /// The artifact is not saved. Retry or report as for [`Artifacts::put`].
     pub async fn keep(
         &self,
         name: &str,
@@ -181,7 +184,7 @@ impl ToolContext {
     }
 }
 
-/// A sentence for each tool that has the name of an earlier one.
+/// Returns one error message for each tool that has the name of an earlier tool.
 pub fn name_conflicts(tools: &[Arc<dyn RunTool>]) -> Vec<String> {
     let earlier = |place: usize, name: &str| {
         tools.iter().take(place).find(|tool| tool.definition().name == name)
@@ -194,7 +197,7 @@ pub fn name_conflicts(tools: &[Arc<dyn RunTool>]) -> Vec<String> {
     conflicts.collect()
 }
 
-/// Lower-case hex, 64 digits.
+/// SHA-256 as 64 lower-case hex digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     sha2::Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
@@ -203,31 +206,31 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Something that can be called. Implementations hold no state of a call.
+/// Port of a callable tool. Implementations hold no state of a call.
 #[async_trait]
 pub trait RunTool: Send + Sync + fmt::Debug {
     fn definition(&self) -> &ToolDefinition;
 
-    /// The type that implements it: names the tool in a mistake about its name.
+    /// Name of the implementing type, for error messages about duplicate tool names.
     fn type_name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 
-    /// Whether a person must agree to this call.
+    /// Returns the approval that this call needs, or `None` if it needs none.
     fn ask(&self, arguments: &Arguments) -> Option<Ask>;
 
-    /// Whether its calls change files of the workspace: in one answer they run one after the other, each on what the one
-    /// before left.
+    /// True if its calls change workspace files. Such calls of one model response run sequentially,
+    /// each on the files that the previous call left.
     fn changes_workspace(&self) -> bool {
         false
     }
 
-    /// Whether it logs its failed attempts by itself, with their causes.
+    /// True if the tool itself logs its failed attempts with their causes.
     fn logs_failures(&self) -> bool {
         false
     }
 
-    /// Dropped at the deadline, and some time after a stop. A panic is caught by the caller and counts as a lost answer for
-    /// a write.
+    /// Performs the call. The caller drops the future at the deadline and shortly after an abort.
+    /// The caller also catches a panic, which counts as a lost response of a `write`.
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome;
 }

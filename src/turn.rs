@@ -1,4 +1,5 @@
-//! The driver: claim, load, step, commit, perform. It holds the world that the core never touches.
+//! The driver: leases a conversation, loads it, runs the state machine, commits and performs
+//! effects.
 
 pub mod admission;
 mod answering;
@@ -61,7 +62,7 @@ pub use isolation::Isolation;
 pub use memory::EntryMemory;
 pub use stopping::Stops;
 
-/// Everything a turn touches.
+/// The services and settings that turns use.
 #[derive(Clone, Debug)]
 pub struct World {
     pub store: Arc<dyn ConversationStore>,
@@ -73,9 +74,9 @@ pub struct World {
     pub extensions: Vec<Arc<dyn Extension>>,
     pub entries: Arc<EntryMemory>,
     pub stops: Stops,
-    /// Of the tenants' books.
+    /// Serialise this process's writes to one tenant's usage ledger.
     pub writers: Arc<Writers>,
-    /// Carries notices; without one none are written.
+    /// Sends notifications. `None`: commits write no notifications.
     pub herald: Option<Arc<dyn notify::Herald>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn Ids>,
@@ -83,7 +84,7 @@ pub struct World {
     pub worker: WorkerId,
     pub limits: Limits,
     pub money: Arc<money::Money>,
-    /// What is paused; the same as long as the process lives.
+    /// The operator's pauses, fixed for the life of the process.
     pub brakes: Arc<Brakes>,
     /// Where suspect steps run.
     pub isolation: Isolation,
@@ -92,18 +93,19 @@ pub struct World {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Half of the host's `functionTimeout`: the host kills the whole process when one invocation exceeds it.
+    /// Half of the host's `functionTimeout`. When one invocation exceeds that time-out, the host
+    /// kills the whole process.
     pub turn: Duration,
-    /// How long after a model call the tenant's books are told of its cost, where nothing bounds it: what comes meanwhile is
-    /// told with it.
+    /// Delay from a model call to its entry in the usage ledger, if no limit applies. One entry
+    /// covers all calls made meanwhile.
     pub settle_after: Duration,
-    /// The newest `minReader` that is acted on: what needs a newer one is left to newer workers.
+    /// Newest supported `minReader`. Conversations that need a newer one are left to newer workers.
     pub reader: u32,
-    /// How long one hook of an extension may take, 30 s at most.
+    /// Time-out of one extension hook, at most 30 s.
     pub hook: Duration,
 }
 
-/// How long a hook may take where no setting says otherwise.
+/// Default time-out of an extension hook.
 pub const HOOK_DEFAULT: Duration = Duration::from_secs(5);
 
 impl Default for Limits {
@@ -117,13 +119,14 @@ impl Default for Limits {
     }
 }
 
-/// Told of every boundary between two I/O operations, so that a proof can cut there.
+/// Receives every named boundary between two I/O operations, so that tests can kill the process
+/// there.
 #[async_trait::async_trait]
 pub trait Probe: Send + Sync + fmt::Debug {
     async fn reached(&self, boundary: &'static str);
 }
 
-/// Every boundary there is, in the order in which a prompt with a tool and an approval first meets them.
+/// All fail points, in the order in which a prompt with a tool and an approval first reaches them.
 pub const BOUNDARIES: [&str; 50] = [
     "admission.hold-key",
     "admission.accept",
@@ -177,7 +180,7 @@ pub const BOUNDARIES: [&str; 50] = [
     "schedule.cancel",
 ];
 
-/// Production: boundaries are only names.
+/// Production implementation: does nothing.
 #[derive(Debug, Default)]
 pub struct NoProbe;
 
@@ -186,7 +189,8 @@ impl Probe for NoProbe {
     async fn reached(&self, _boundary: &'static str) {}
 }
 
-/// The doorbell: something may be owed here. It says nothing more, so losing or doubling it costs only time.
+/// Says that a conversation may have pending work, and nothing more. A lost or duplicate nudge
+/// costs only time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Nudge {
@@ -194,8 +198,8 @@ pub struct Nudge {
     pub key: ConversationKey,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// The document of a schedule that may be due. The key then names no conversation: a worker that knows no schedules
-    /// finds nothing there.
+    /// Document id of a schedule that may be due. The key then names no conversation, so a worker
+    /// without schedule support finds nothing there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
 }
@@ -205,7 +209,7 @@ impl Nudge {
         Self { key, traceparent, schedule: None }
     }
 
-    /// The bell of a schedule, by its document's id.
+    /// The nudge of a schedule, by its document id.
     pub fn of_schedule(tenant: &TenantId, document_id: &str) -> Self {
         let key = ConversationKey {
             tenant: tenant.clone(),

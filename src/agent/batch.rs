@@ -1,8 +1,9 @@
-//! The open calls of one answer: which may start, which run, and whose result comes next.
+//! The open tool calls of one model response: ready, running, and next in source order.
 
 use crate::agent::phase::{CallState, CallStatus, Phase};
 
-/// Calls that may run at once, whatever the settings say: what one worker can hold, and a take-over can ask about.
+/// Upper bound for parallel calls, whatever the settings are: one worker can run so many, and a
+/// take-over can request decisions on so many.
 pub const AT_ONCE_MAX: u32 = 16;
 
 /// A view of [`Phase::Calls`]; empty in every other phase.
@@ -24,7 +25,7 @@ impl Phase {
 }
 
 impl<'a> Batch<'a> {
-    /// Indexes of what is under way, in source order.
+    /// Indexes of the running calls, in source order.
     pub fn started(self) -> impl Iterator<Item = usize> + 'a {
         let calls = self.calls.iter().enumerate();
         calls.filter(|(_, call)| call.is_started()).map(|(index, _)| index)
@@ -34,8 +35,8 @@ impl<'a> Batch<'a> {
         self.calls.iter().any(CallState::is_started)
     }
 
-    /// Ready calls for which nothing has to happen first, in source order. Where calls run one after the other, that is the
-    /// first that is not done, or none.
+    /// Ready calls whose prerequisites are done, in source order. With a concurrency of 1 that is
+    /// the first call that is not done, or none.
     pub fn startable(self) -> impl Iterator<Item = usize> + 'a {
         let first_open = self.calls.iter().position(|call| !call.is_done());
         let calls = self.calls.iter().enumerate();
@@ -48,34 +49,36 @@ impl<'a> Batch<'a> {
             .map(|(index, _)| index)
     }
 
-    /// The next call to look at, when one more may run. `passed_over`: those up to there were looked at and stay ready.
+    /// The next call to check, if one more may run. `skipped_until`: calls up to this index were
+    /// checked and stay ready.
     pub fn next(self, passed_over: Option<usize>) -> Option<usize> {
         let is_free = self.started().count() < usize::try_from(self.at_once).unwrap_or(1);
         let is_new = |index: &usize| passed_over.is_none_or(|last| *index > last);
         self.startable().find(|index| is_free && is_new(index))
     }
 
-    /// The call whose result is the next one on the path.
+    /// Index of the first call whose result is not on the path.
     pub fn next_placed(self) -> Option<usize> {
         self.calls.iter().position(|call| !call.is_placed())
     }
 
-    /// Whether results that are known only have to be put in their place.
+    /// True if every call is done and only buffered results are left to append.
     pub fn is_placing(self) -> bool {
         !self.calls.is_empty() && self.calls.iter().all(CallState::is_done)
     }
 
-    /// Whether this delivery goes on with it.
+    /// True if the current delivery continues this batch.
     pub fn is_performing(self) -> bool {
         self.is_running() || self.is_placing()
     }
 
-    /// Whether somebody can go on with it now: nobody else has to move first.
+    /// True if a worker can continue the batch without waiting for a decision or another
+    /// conversation.
     pub fn is_owed(self) -> bool {
         self.is_performing() || self.startable().next().is_some()
     }
 
-    /// Whether every result asks for an end without another answer.
+    /// True if every result requests the end of the run without another model response.
     pub fn terminates(self) -> bool {
         !self.calls.is_empty() && self.calls.iter().all(|call| call.terminates)
     }

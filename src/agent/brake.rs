@@ -1,4 +1,4 @@
-//! What holds back a step that is owed: a brake that somebody has put on, or something that the next call waits for.
+//! Operator pauses and deferred model calls.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,30 +6,32 @@ use crate::agent::head::Head;
 use crate::agent::phase::Phase;
 use crate::clock::Timestamp;
 
-/// The agent or the tool that the next step needs is paused: what is owed is kept, and looked at again.
+/// A pause of the agent or tool that the next step needs. The pending work stays stored and is
+/// checked again later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Brake {
-    /// As the setting names it: `*`, `agent:NAME` or `tool:NAME`.
+    /// The paused name as in the setting: `*`, `agent:NAME` or `tool:NAME`.
     pub on: String,
     pub since: Timestamp,
-    /// When somebody looks for the first time whether it is still on; after that nothing is written, and every sweep looks.
+    /// Time of the first check for the end of the pause. Later checks, one in every sweep, write
+    /// nothing.
     pub look_at: Timestamp,
 }
 
-/// Why the next model call is not made before a time.
+/// Reason for a deferred model call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behind {
-    /// Its owner calls models faster than was agreed.
+    /// The owner's rate limit is used up.
     Rate,
-    /// Other calls that are under way may use up what is left of a budget.
+    /// Running calls may use up the rest of a budget.
     BudgetInUse,
-    /// The tenant's books did not answer.
+    /// The tenant's usage ledger is unavailable.
     Books,
 }
 
-/// Told to people; what counts is the time in the phase.
+/// A deferred model call, for display. The time in the phase decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PutOff {
@@ -38,13 +40,13 @@ pub struct PutOff {
 }
 
 impl Head {
-    /// Why the model is not called yet; `None`: it is, or it failed and is called again at that time.
+    /// Why the model call is deferred. `None`: the call is not deferred, or it waits for a retry.
     pub fn put_off(&self) -> Option<&PutOff> {
         let (Phase::Model { not_before, .. } | Phase::Summary { not_before, .. }) = &self.phase
         else {
             return None;
         };
-        // What another time was waited for is past.
+        // A deferral until another time is over.
         self.put_off.as_ref().filter(|put_off| *not_before == Some(put_off.until))
     }
 }

@@ -1,4 +1,4 @@
-//! Budgets: what may be spent, what is spent, and in which words a person is asked when it is used up.
+//! Budgets: limits, their exceedance, and the texts of approval requests about them.
 
 mod alert;
 mod ledger;
@@ -13,15 +13,15 @@ pub use self::shortage::{Shortage, UsedUp};
 
 use crate::agent::usage::{Tally, dollars, nanos};
 
-/// A higher limit bounds nothing: it is a slip of the pen.
+/// Largest accepted limit in dollars. A higher one is probably a typing error.
 pub const USD_MAX: f64 = 1e9;
 pub const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 
-/// What may be spent; what is absent is not bound.
+/// A spending limit. An absent unit is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Limit {
-    /// Of input and output together, cached ones too.
+    /// Input and output tokens together, cached ones included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// US dollars, by the price table.
@@ -29,7 +29,7 @@ pub struct Limit {
     pub usd: Option<f64>,
 }
 
-/// Of a conversation: for each prompt, and for all of them together.
+/// Limits of a conversation: one for each prompt, one for all prompts together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Budget {
@@ -40,7 +40,7 @@ pub struct Budget {
 }
 
 impl Limit {
-    /// What it has to be, when it is not.
+    /// Error text of an invalid limit.
     pub fn mistake(&self) -> Option<&'static str> {
         if self.tokens.is_none() && self.usd.is_none() {
             return Some("a limit has `tokens`, `usd` or both");
@@ -55,7 +55,7 @@ impl Limit {
         is_too_high.then_some("a limit is at most 1000000000 dollars, or 1000000000000000 tokens")
     }
 
-    /// The smaller of both, by unit.
+    /// The smaller limit, per unit.
     fn within(self, ceiling: Self) -> Self {
         let usd = match (self.usd, ceiling.usd) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -69,7 +69,7 @@ impl Limit {
         [(Unit::Usd, self.usd.map(nanos)), (Unit::Tokens, self.tokens)]
     }
 
-    /// What is used up of it first, money before tokens; a limit that was raised counts as raised.
+    /// The exceeded part of the limit, dollars before tokens, with the increases in force.
     pub fn used_up(&self, raised: &[Raise], used: &Tally) -> Option<UsedUp> {
         self.bounds().into_iter().find_map(|(unit, limit)| {
             let set = limit?;
@@ -81,7 +81,7 @@ impl Limit {
 }
 
 impl Budget {
-    /// The smaller of both limits wherever both have one.
+    /// The smaller of both limits wherever both are set.
     #[must_use]
     pub fn within(&self, ceiling: &Self) -> Self {
         let least = |own: Option<Limit>, most: Option<Limit>| match (own, most) {
@@ -94,7 +94,7 @@ impl Budget {
         }
     }
 
-    /// What it has to be, when it is not.
+    /// Error text of an invalid budget.
     pub fn mistake(&self) -> Option<&'static str> {
         if self.prompt.is_none() && self.conversation.is_none() {
             return Some("a budget has `prompt`, `conversation` or both");
@@ -103,7 +103,8 @@ impl Budget {
     }
 }
 
-/// The newest raise of this very limit; who sets another limit takes the raise away with the old one.
+/// The limit with its newest increase. An increase applies only while the configured limit is
+/// unchanged.
 fn raised_to(raised: &[Raise], unit: Unit, limit: u64) -> u64 {
     let raise = raised.iter().rev().find(|raise| raise.unit == unit && raise.from == limit);
     raise.map_or(limit, |raise| raise.to)
@@ -117,7 +118,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",
@@ -125,7 +126,7 @@ impl Unit {
         }
     }
 
-    /// Tokens, or billionths of a dollar.
+    /// The amount in this unit: tokens, or billionths of a dollar.
     pub fn of(self, tally: &Tally) -> u64 {
         match self {
             Self::Tokens => tally.total_tokens,
@@ -133,7 +134,7 @@ impl Unit {
         }
     }
 
-    /// The highest limit that may be set, as people write it.
+    /// The largest accepted limit, in tokens or dollars.
     #[expect(clippy::cast_precision_loss, reason = "10^15 is exact")]
     pub fn max(self) -> f64 {
         match self {
@@ -142,8 +143,8 @@ impl Unit {
         }
     }
 
-    /// Tokens or dollars, as people write them.
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    /// An amount for display, in tokens or dollars.
+    #[expect(clippy::cast_precision_loss, reason = "display only")]
     pub fn told(self, amount: u64) -> f64 {
         match self {
             Self::Tokens => amount as f64,
@@ -159,7 +160,7 @@ impl Unit {
         }
     }
 
-    /// As JSON has an amount: tokens or dollars.
+    /// An amount in JSON, in tokens or dollars.
     fn json(self, amount: u64) -> serde_json::Value {
         match self {
             Self::Tokens => amount.into(),
@@ -167,7 +168,7 @@ impl Unit {
         }
     }
 
-    /// The reverse of [`Self::told`].
+    /// The reverse of [`Self::to_display`].
     pub fn amount(self, told: f64) -> u64 {
         match self {
             Self::Tokens => nanos(told / 1e9),
@@ -176,7 +177,7 @@ impl Unit {
     }
 }
 
-/// At least cents, at most millionths of a dollar.
+/// Formats dollars with at least cents and at most millionths.
 fn money(nanos: u64) -> String {
     let text = format!("{:.6}", dollars(nanos));
     let (whole, parts) = text.split_once('.').unwrap_or((&text, ""));
@@ -184,7 +185,7 @@ fn money(nanos: u64) -> String {
     format!("${whole}.{parts:0<2}")
 }
 
-/// Whose budget it is.
+/// The subject of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -196,7 +197,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Prompt => "prompt",
@@ -208,7 +209,7 @@ impl Level {
     }
 }
 
-/// For which time an account's limit is; days and months are those of UTC.
+/// Period of an account's limit; days and months are in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
@@ -218,7 +219,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -228,7 +229,7 @@ impl Period {
     }
 }
 
-/// A limit that a person raised; it is good as long as the limit stays set as it was.
+/// An approved increase of a limit, valid while the configured limit is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Raise {
@@ -237,13 +238,13 @@ pub struct Raise {
     pub to: u64,
 }
 
-/// A raise of an account's limit: entered into the account before the next call.
+/// An increase of an account's limit, entered into the account before the next call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Agreed {
     pub level: Level,
     pub period: Period,
-    /// The day or month it is good for.
+    /// UTC day or month for which it is valid.
     pub span: String,
     pub raise: Raise,
 }
@@ -265,7 +266,7 @@ mod tests {
         let limit = |usd| Limit { usd: Some(usd), tokens: None };
         let used = cost(nanos(6.0));
         assert_eq!(limit(5.0).used_up(&raised, &used), None);
-        assert!(limit(5.5).used_up(&raised, &used).is_some(), "another limit was set");
+        assert!(limit(5.5).used_up(&raised, &used).is_some(), "the configured limit differs");
         let up = limit(5.0).used_up(&[], &used).unwrap();
         assert_eq!((up.limit, up.used), (nanos(5.0), nanos(6.0)));
     }

@@ -1,5 +1,5 @@
-//! Compaction: when what the model is sent outgrows its window, the older part is summed up. The record stays whole; only
-//! what is sent begins with the summary.
+//! Compaction: a summary replaces the older part of the model's input before it exceeds the context
+//! window. The stored conversation stays complete.
 
 pub mod cut;
 pub mod files;
@@ -19,37 +19,37 @@ use crate::ids::EntryId;
 
 pub use cut::{Plan, Uncut, plan};
 
-/// Counts the tokens of a text. Handed in: the core knows no tokenizer.
+/// Counts the tokens of a text. The core has no tokenizer, so the caller supplies one.
 pub type Count<'a> = &'a dyn Fn(&str) -> u64;
 
-/// Why a conversation is summed up.
+/// Why a conversation is compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// What is sent comes close to the window.
+    /// The input comes close to the context window.
     Threshold,
-    /// The model refused what was sent.
+    /// The model rejected the input as too long.
     Overflow,
-    /// Somebody asked for it.
+    /// A client requested it.
     Manual,
 }
 
-/// How a model's window is shared out.
+/// Division of a model's context window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Tokens; 0 where it is not known: then it is never too full.
+    /// Tokens. 0: unknown, and never exceeded.
     pub window: u64,
-    /// Left for the answer.
+    /// Tokens reserved for the response.
     reserve: u64,
-    /// Of what came last, this much stays as it is.
+    /// Tokens of the newest messages that are kept unchanged.
     pub keep_recent: u64,
-    /// Whether it is summed up without being asked to.
+    /// True if automatic compaction is enabled in the settings.
     pub is_enabled: bool,
 }
 
 impl Room {
-    /// Settings that were made for a larger window leave a quarter of this one to the answer, and half of the rest to what
-    /// stays as it is.
+    /// If the settings fit only a larger window, a quarter of this one is reserved for the
+    /// response, and half of the rest is kept unchanged.
     pub fn new(window: u64, settings: &CompactionSettings) -> Self {
         let reserve =
             if settings.reserve_tokens < window { settings.reserve_tokens } else { window / 4 };
@@ -62,7 +62,7 @@ impl Room {
         Self { window, reserve, keep_recent, is_enabled: settings.enabled }
     }
 
-    /// Whether the conversation is summed up without being asked to.
+    /// True if automatic compaction is enabled and the window is known.
     pub fn is_automatic(&self) -> bool {
         self.is_enabled && self.window > 0
     }
@@ -71,19 +71,19 @@ impl Room {
         self.is_automatic() && tokens > self.window.saturating_sub(self.reserve)
     }
 
-    /// Tokens of a summary, where thinking does not count among them.
+    /// Maximum tokens of a summary, without thinking.
     pub fn summary_tokens(&self) -> u64 {
         self.reserve / 5 * 4 + self.reserve % 5 * 4 / 5
     }
 
-    /// The same of the first part of a turn that is cut in two.
+    /// Maximum tokens of the summary of a divided turn's first part.
     pub fn prefix_tokens(&self) -> u64 {
         self.reserve / 2
     }
 }
 
-/// An answer that came, but to less than was sent, or not to its end, because the window was full: what the record says of
-/// it. Its context has to shrink before the model is asked again.
+/// Detects a response to truncated input, or one cut because the window was full, and returns its
+/// error text. The context must shrink before the next model call.
 pub fn silent_overflow(answer: &AssistantMessage, window: u64) -> Option<String> {
     let usage = &answer.usage;
     let sent = usage.input + usage.cache_read + usage.cache_write;
@@ -92,11 +92,11 @@ pub fn silent_overflow(answer: &AssistantMessage, window: u64) -> Option<String>
     }
     match answer.stop_reason {
         StopReason::Stop if usage.input + usage.cache_read > window => Some(format!(
-            "The input of {sent} tokens exceeds the context window of {window}: the model has not read all of it."
+            "The input of {sent} tokens exceeds the context window of {window}: the model has not received all of it."
         )),
-        // The last hundredth is lost to how providers count.
+        // Providers count differently: one hundredth of tolerance.
         StopReason::Length if tokens::of_usage(usage) >= window - window / 100 => Some(format!(
-            "The answer was cut: with {} tokens the context window of {window} is full.",
+            "The response is incomplete: with {} tokens the context window of {window} is full.",
             tokens::of_usage(usage)
         )),
         StopReason::Stop
@@ -107,19 +107,19 @@ pub fn silent_overflow(answer: &AssistantMessage, window: u64) -> Option<String>
     }
 }
 
-/// What the parts of a summary come to, and what is told beside it.
+/// The parts of a finished summary.
 #[derive(Clone, Debug)]
 pub struct Summed {
-    /// Of what lies before the cut, or before the turn that the cut divides.
+    /// Summary of everything before the cut, or before the turn that the cut divides.
     pub history: String,
-    /// Of the first part of the divided turn.
+    /// Summary of the divided turn's first part.
     pub prefix: Option<String>,
     pub files: files::Files,
     pub shortened: told::Shortened,
 }
 
 impl Summed {
-    /// The text that stands for all that lies before the cut.
+    /// The text that replaces everything before the cut.
     pub fn text(&self) -> String {
         let mut text = self.history.clone();
         if let Some(prefix) = &self.prefix {
@@ -130,7 +130,7 @@ impl Summed {
         text
     }
 
-    /// The entry's body.
+    /// The body of the compaction entry.
     pub fn entry(
         &self,
         first_kept: &EntryId,

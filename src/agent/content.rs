@@ -1,4 +1,4 @@
-//! Blocks of a message: text, thinking, images, tool calls, files, and kinds that later versions bring.
+//! Blocks of a message: text, thinking, images, tool calls, files, and unknown kinds.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub enum Block {
     Image(Image),
     ToolCall(ToolCall),
     File(FileBlock),
-    /// A kind that this version does not know: kept, never sent to the model.
+    /// An unknown kind: stored unchanged, never sent to the model.
     Other(RawJson),
 }
 
@@ -57,7 +57,7 @@ pub struct Image {
     pub extra: Extra,
 }
 
-/// An image that models take, by its first bytes.
+/// Media type of an image that models accept, detected by its first bytes.
 pub fn image_type(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -71,11 +71,11 @@ pub fn image_type(bytes: &[u8]) -> Option<&'static str> {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCall {
-    /// The provider's; Azure: `call_id|item id`. Models repeat them: never a key.
+    /// The provider's id; Azure: `call_id|item id`. Models repeat them, so they are never a key.
     pub id: String,
-    /// The tool's own name, not the one on the wire.
+    /// The tool's own name, not its name in the model request.
     pub name: String,
-    /// As the model wrote them; an object unless the model erred.
+    /// As the model wrote them: an object, unless the model made an error.
     pub arguments: RawJson,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thought_signature: Option<String>,
@@ -83,7 +83,7 @@ pub struct ToolCall {
     pub extra: Extra,
 }
 
-/// A file of the conversation, by reference.
+/// Reference to a file of the conversation.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileBlock {
@@ -98,7 +98,7 @@ pub struct FileBlock {
     pub extra: Extra,
 }
 
-/// What a person or model said never reaches a log by accident.
+/// Hides the content of messages from `Debug`, so that it never reaches a log.
 macro_rules! redacted {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -116,7 +116,7 @@ impl Block {
     }
 }
 
-/// The text blocks of a list, joined by newlines; other kinds are passed over.
+/// The text blocks of a list, joined by newlines. Other kinds are skipped.
 pub fn joined_text(blocks: &[Block]) -> String {
     let texts: Vec<&str> = blocks
         .iter()
@@ -132,7 +132,7 @@ pub fn joined_text(blocks: &[Block]) -> String {
     texts.join("\n")
 }
 
-/// A message's content: a bare string and a list of blocks are both legal, and stay what they were.
+/// A message's content: a plain string or a list of blocks. Serialisation keeps the form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Content {
@@ -155,7 +155,7 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
-/// The first block that cannot be read, and what is wrong with it.
+/// Locates the first invalid block.
 fn mistake_in_blocks(raw: &RawJson, error: &serde_json::Error) -> Mistake {
     let blocks: Vec<RawJson> = raw.read().unwrap_or_default();
     let first = blocks.iter().enumerate().find_map(|(position, block)| {

@@ -1,4 +1,4 @@
-//! What one commit will write: the head as it will be, and everything new.
+//! A transition: the next head and all new documents, which one commit writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,39 +21,40 @@ use crate::agent::step::{ClosedTurn, FinishTurn};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId};
 
-/// What the settings in force say to the core.
+/// The settings in force that the core needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Model answers in one prompt; `None`: no limit but the hard one.
+    /// Model responses per prompt. `None`: only the hard limit applies.
     pub rounds_max: Option<u32>,
     pub hard_rounds_max: u32,
-    /// Calls of one answer that may run at once.
+    /// Calls of one response that may run in parallel.
     pub calls_at_once: u32,
     pub retry: Retry,
-    /// Of the model that is asked next.
+    /// Context budget of the next model call.
     pub room: Room,
-    /// Of prompts that name none.
+    /// Model of prompts that name none.
     pub model: String,
     pub steering_mode: QueueMode,
     pub follow_up_mode: QueueMode,
-    /// Whether a steer skips the calls of its batch that have not been started.
+    /// True if a steer skips the calls of its batch that have not started.
     pub steering_skips_tools: bool,
-    /// Operations and bytes that taking in may fill; what follows in the same commit has the rest.
+    /// Operations and bytes that draining the inbox may use. The rest is left for later inputs of
+    /// the same commit.
     pub taken_in_operations_max: usize,
     pub taken_in_bytes_max: usize,
-    /// Whether there is somebody to send notices to.
+    /// True if a receiver of notifications is configured.
     pub writes_notices: bool,
-    /// Of the conversation and its prompts.
+    /// Budget of the conversation and its prompts.
     pub budget: Option<Budget>,
-    /// How long after a call the tenant's books are told of its cost, at the latest.
+    /// Maximum delay between a call and the report of its cost to the tenant's usage ledger.
     pub settle_after: Duration,
 }
 
-/// An inbox item that was looked at and has not landed.
+/// An inbox item that was read and not yet applied.
 #[derive(Clone, Debug)]
 pub struct Pending {
     pub item: Arc<InboxItem>,
-    /// As stored.
+    /// Size as stored.
     pub bytes: usize,
 }
 
@@ -64,33 +65,35 @@ pub struct Draft {
     pub events: Vec<Event>,
     pub receipts: Vec<Receipt>,
     pub notices: Vec<Notice>,
-    /// Logged and counted once the commit is made; their notifications are among the others.
+    /// Logged and counted after the commit. Their notifications are in `notifications`.
     pub alerts: Vec<BudgetAlert>,
-    /// What waits in the inbox, as far as somebody has looked, oldest first.
+    /// Inbox items read so far and not yet applied, oldest first.
     pub pending: Vec<Pending>,
     pub taken_in_bytes: usize,
-    /// Whether nothing runs, and the end of the last run was not the end of everything: something was still to be looked at.
+    /// True if nothing runs, but the last run ended with inbox items left to check. `agent_settled`
+    /// is then still due.
     pub is_unsettled: bool,
-    /// Of the batch that this commit closes: what ran, and what gave way to a steer. The provider's ids.
+    /// Provider ids of the calls that ran, in the batch that this commit closes.
     pub ran_calls: Vec<String>,
-    /// Those of which nobody knows whether they ran.
+    /// Provider ids of its calls with an unknown outcome.
     pub unknown_calls: Vec<String>,
     pub skipped_calls: Vec<String>,
-    /// Their indexes.
+    /// Indexes of the calls that a steer skipped.
     pub(super) skipped: Vec<usize>,
-    /// The answer whose calls are open; the driver loads it when the phase names one.
+    /// The response whose calls are open. The driver loads it if the phase names one.
     pub answer: Option<Arc<Entry>>,
-    /// Of its calls: the entries that keep results until their turn comes.
+    /// Entries with its buffered results.
     pub kept: Vec<Arc<Entry>>,
     pub rules: Rules,
     pub now: Timestamp,
-    /// The turn that this commit closes, where an extension may decide how the prompt goes on.
+    /// The turn that this commit closes, if an extension may decide how the prompt continues.
     pub closed_turn: Option<ClosedTurn>,
-    /// The decision, until the turn closes.
+    /// The extension's decision, until the turn closes.
     pub(super) finish_turn: Option<FinishTurn>,
-    /// Bytes of kept results that were put on the path.
+    /// Bytes of buffered results appended to the path.
     pub(super) bytes_placed: u64,
-    /// Whether the prompt ends with this commit, whatever is open: each call needs room for a result.
+    /// True if the prompt ends with this commit even with open calls. Each open call then needs
+    /// space for a result.
     pub(super) gives_up: bool,
 }
 
@@ -122,7 +125,7 @@ impl Draft {
         }
     }
 
-    /// Whether a commit would tell anyone anything.
+    /// True if a commit would write nothing but the head.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
             && self.events.is_empty()
@@ -131,19 +134,19 @@ impl Draft {
             && self.alerts.is_empty()
     }
 
-    /// Operations of the batch that this draft becomes: head, entries, one events document, receipts, notices.
+    /// Operations of the commit: head, entries, one events document, receipts, notifications.
     pub fn operations(&self) -> usize {
         2 + self.entries.len() + self.receipts.len() + self.notices.len()
     }
 
-    /// Appends after the leaf, which it becomes.
+    /// Appends an entry after the leaf and makes it the leaf.
     pub(super) fn append(&mut self, body: EntryBody) -> Arc<Entry> {
         let seq = self.head.seq + 1;
         let entry_id = EntryId::of_entry(&self.head.incarnation, seq);
         self.append_as(entry_id, body)
     }
 
-    /// The same under an id that was promised before.
+    /// Like [`Self::append`], with an id that an earlier response promised.
     pub(super) fn append_as(&mut self, entry_id: EntryId, body: EntryBody) -> Arc<Entry> {
         self.head.seq += 1;
         let base = EntryBase {
@@ -170,7 +173,7 @@ impl Draft {
         self.events.push(event);
     }
 
-    /// Appends a message and tells its start and end.
+    /// Appends a message and emits its start and end.
     pub(super) fn speak(&mut self, entry: MessageEntry) -> Arc<Entry> {
         let entry = self.append(EntryBody::Message(entry));
         self.tell_message(&entry);
@@ -187,7 +190,7 @@ impl Draft {
         if !self.rules.writes_notices {
             return;
         }
-        // The event that says the same has this number, so a conversation never names two notices alike.
+        // The event number is unique in the conversation, so the id is, too.
         let id = format!(
             "nt_{}_{}_{}",
             self.head.conversation_id, self.head.incarnation, self.head.event_seq
@@ -204,7 +207,7 @@ impl Draft {
         });
     }
 
-    /// `number` is unique among the alerts of the conversation.
+    /// Adds an alert and its notification. `number` is unique among the alerts of the conversation.
     pub(super) fn issue_alert(&mut self, alert: BudgetAlert, number: &str) {
         if self.rules.writes_notices {
             self.notices.push(alert.notification(&self.head, number, self.now));
@@ -216,7 +219,7 @@ impl Draft {
         self.head.prompt.as_ref().map(|run| run.id.clone())
     }
 
-    /// The answer whose calls are open.
+    /// The response whose calls are open.
     pub fn open_answer(&self) -> Option<&AssistantMessage> {
         self.answer.as_ref()?.body.message()?.as_assistant()
     }
@@ -252,15 +255,16 @@ impl Head {
         whole
     }
 
-    /// When somebody has to look at this conversation again, if nobody holds it; `None`: nothing is owed.
+    /// Time of the next delivery that the conversation needs while no worker has the lease. `None`:
+    /// no work is pending.
     pub fn owed_at(&self, now: Timestamp) -> Option<Timestamp> {
         let step = self.step_owed_at(now);
-        // The books are settled by the same visit, or by one of their own.
+        // Settlement happens in the same delivery, or in one of its own.
         let settling = self.books.settle_at.filter(|_| self.phase != Phase::Deleted);
         step.into_iter().chain(settling).min()
     }
 
-    /// When the next step is due; telling the books is none.
+    /// Time of the next step, without settlement.
     pub fn step_owed_at(&self, now: Timestamp) -> Option<Timestamp> {
         let owed_at = self.unbraked_at(now)?;
         Some(self.brake.as_ref().map_or(owed_at, |brake| owed_at.max(brake.look_at)))

@@ -1,4 +1,4 @@
-//! The timeline: immutable records that form a tree. `seq` orders them, `parentId` makes paths.
+//! The timeline: immutable entries that form a tree. `seq` orders them, `parentId` links them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,23 +17,24 @@ pub struct Entry {
     pub body: EntryBody,
 }
 
-/// What every entry has. In API and export `entryId` is called `id`.
+/// Members of every entry. In API and export `entryId` is called `id`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryBase {
     pub entry_id: EntryId,
     /// `None` for a root; several roots are allowed.
     pub parent_id: Option<EntryId>,
-    /// From 1, without gaps in a conversation.
+    /// From 1, without gaps within a conversation.
     pub seq: u64,
     #[serde(with = "iso")]
     pub timestamp: Timestamp,
-    /// The prompt during which it was written; absent on imported entries and between prompts.
+    /// The prompt during which the entry was written. Absent on imported entries and between
+    /// prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_id: Option<PromptId>,
 }
 
-/// Pi's nine kinds, ours, and what later versions bring.
+/// The body: Pi's nine kinds, ours, and unknown ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EntryBody {
     Message(MessageEntry),
@@ -55,7 +56,7 @@ pub enum EntryBody {
     Protocol(Protocol),
     LostCall(LostCall),
     FailedSummary(FailedSummary),
-    /// A kind that this version does not know, whole: silent, and kept.
+    /// An unknown kind, as it was stored. It is never sent to the model.
     Other(RawJson),
 }
 
@@ -90,7 +91,7 @@ impl EntryBody {
         if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
     }
 
-    /// What a call gave, whether it stands on the path already or is kept until its turn comes.
+    /// The tool result, on the path or buffered until its turn in source order.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are no result")]
     pub fn result(&self) -> Option<&ToolResultMessage> {
         match self {
@@ -130,32 +131,33 @@ impl<'de> Deserialize<'de> for Entry {
 #[serde(rename_all = "camelCase")]
 pub struct MessageEntry {
     pub message: Message,
-    /// On answers: the revision of the agent file that was in force.
+    /// On model responses: the revision of the agent file in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// On tool results: which call of which answer; the provider's call id may repeat, this does not.
+    /// On tool results: the call. The provider's call id may repeat, this reference does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
-    /// On answers: when the request was sent. The entry's own time is when the answer was complete.
+    /// On model responses: the time at which the request was sent. The entry's own time is when the
+    /// response was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// On failed answers: the model was asked once more, so that what this one said before it failed is void.
+    /// On failed model responses: true if a retry followed, which makes this response void.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_retried: bool,
 }
 
 impl MessageEntry {
-    /// A message that is no answer of the model and no tool's result.
+    /// A message that is neither a model response nor a tool result.
     pub fn plain(message: Message) -> Self {
         Self { message, revision: None, call: None, started_at: None, is_retried: false }
     }
 }
 
-/// One call of one answer.
+/// Reference to one tool call of one model response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallRef {
-    /// `seq` of the answer's entry.
+    /// `seq` of the response's entry.
     pub answer: u64,
     /// From 0, in source order.
     pub index: usize,
@@ -182,13 +184,13 @@ pub struct Compaction {
     pub tokens_before: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
-    /// Whether an extension wrote the summary.
+    /// True if an extension wrote the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_hook: Option<bool>,
-    /// What the summary took.
+    /// Usage of the summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// In how many calls; absent in what earlier versions wrote, and where no model was asked.
+    /// Number of model calls. Absent in entries of earlier versions, and if no model was called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u32>,
 }
@@ -196,7 +198,7 @@ pub struct Compaction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BranchSummary {
-    /// The leaf that was left.
+    /// Leaf of the abandoned branch.
     pub from_id: EntryId,
     pub summary: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,7 +227,7 @@ pub struct CustomMessageEntry {
 #[serde(rename_all = "camelCase")]
 pub struct Label {
     pub target_id: EntryId,
-    /// Absent or empty clears it.
+    /// Absent or empty removes the label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
@@ -237,7 +239,7 @@ pub struct SessionInfo {
     pub name: Option<String>,
 }
 
-/// Who began a prompt.
+/// Origin of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
@@ -248,7 +250,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -259,22 +261,22 @@ impl Source {
     }
 }
 
-/// The beginning of a prompt; its input, if any, is the message that follows.
+/// Start of a prompt. The message that follows is its input, if any.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PromptEntry {
     pub input_id: InputId,
-    /// Who began it.
+    /// The user who started it.
     pub user: UserId,
     pub model: String,
     pub visible: bool,
     pub source: Source,
-    /// Whether it was begun without a word: what is said in it first is somebody's steer.
+    /// True if it started without input. The first user message in it is then a steer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_wordless: bool,
 }
 
-/// How a prompt ended.
+/// State of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptState {
@@ -296,7 +298,7 @@ pub enum PromptStop {
 }
 
 impl PromptStop {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::End => "end",
@@ -315,12 +317,12 @@ pub struct PromptEnd {
     pub stop_reason: PromptStop,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
-    /// Set where the last response is cut.
+    /// Set if the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<Incomplete>,
 }
 
-/// Why the last response of a prompt is cut.
+/// Why the last response of a prompt is incomplete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incomplete {
@@ -338,7 +340,7 @@ pub struct PromptError {
     pub message: String,
 }
 
-/// The intent of a call: written before it is sent.
+/// The intent to run a call, written before the call is sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolStarted {
@@ -347,13 +349,13 @@ pub struct ToolStarted {
     pub tool_name: String,
     /// From 1.
     pub attempt: u32,
-    /// Absent in what earlier versions wrote.
+    /// Absent in entries of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
 }
 
-/// The result of a call that ended before an earlier call of the same answer: kept here, and written as a message when all
-/// earlier ones are there. It speaks to nobody.
+/// The buffered result of a call that ended before an earlier call of the same response. Its
+/// message is appended once all earlier results are on the path. It is never sent to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolReturned {
@@ -375,12 +377,13 @@ pub struct DecisionEntry {
     pub decision: Decision,
 }
 
-/// Something for the person beside the model's words; follows the result of the tool that made it.
+/// Output for the user besides the model's text. It follows the result of the tool that produced
+/// it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputEntry {
     pub output: Output,
-    /// The call that made it.
+    /// The call that produced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
 }
@@ -389,7 +392,7 @@ pub struct OutputEntry {
 pub enum Output {
     File(FileOutput),
     Widget(WidgetOutput),
-    /// Display-only kinds that later versions bring.
+    /// Display-only kinds of later versions.
     Other(RawJson),
 }
 
@@ -416,7 +419,7 @@ pub struct FileOutput {
 pub struct WidgetOutput {
     pub widget: String,
     pub data: RawJson,
-    /// What a client that does not know the widget shows.
+    /// Text for clients that do not know the widget.
     pub fallback: String,
     #[serde(flatten)]
     pub extra: Extra,
@@ -434,14 +437,15 @@ impl std::fmt::Debug for WidgetOutput {
     }
 }
 
-/// A model call whose answer was lost with its worker: what it cost is not known, and taken to be what was held for it.
+/// A model call whose response was lost with its worker. Its cost is unknown and counted at the
+/// estimate of its reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostCall {
     pub estimate: Usage,
 }
 
-/// A try of a summary that came to nothing, and what it took all the same.
+/// A failed summary attempt, with its usage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedSummary {

@@ -1,4 +1,5 @@
-//! What subscribers are told. Stored events hold types, ids and references by `seq`; the reader fills in what entries hold.
+//! Durable events. They store types, ids and references by `seq`; the reader resolves the
+//! references to entries.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,7 @@ use crate::agent::raw::{RawJson, tagged};
 use crate::clock::Timestamp;
 use crate::ids::{EntryId, PromptId, RequestId};
 
-/// One durable event. Numbers are consecutive and given only by commits.
+/// One durable event. Only commits assign numbers, which are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
@@ -21,22 +22,22 @@ pub struct Event {
     pub body: EventBody,
 }
 
-/// The sources' names; tagged with `type`.
+/// The type and data of an event. The names in JSON are those of the source projects, in `type`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventBody {
     AgentStart(Empty),
-    /// Stands for the messages new in this run.
+    /// References the messages that are new in this run.
     AgentEnd(AgentEnd),
     AgentSettled(Empty),
     TurnStart(Empty),
     TurnEnd(TurnEnd),
     MessageStart(MessageRef),
     MessageEnd(MessageRef),
-    /// What was streamed of this message is void.
+    /// Everything streamed of this message is void.
     MessageReset(MessageReset),
     ToolExecutionStart(ToolExecutionStart),
     ToolExecutionEnd(ToolExecutionEnd),
-    /// The conversation is being summed up, by itself or because somebody asked.
+    /// Start of a compaction, automatic or requested.
     AutoCompactionStart(CompactionStart),
     AutoCompactionEnd(CompactionEnd),
     SummarizationRetryScheduled(SummarizationRetry),
@@ -80,7 +81,7 @@ tagged!(EventBody by "type" {
 });
 
 impl EventBody {
-    /// The `event:` line.
+    /// The type, as in the `event:` line of a stream.
     pub fn name(&self) -> String {
         match self {
             Self::AgentStart(_) => "agent_start",
@@ -118,35 +119,35 @@ pub struct Empty {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentEnd {
-    /// The messages new in this run are the message entries of the prompt from here …
+    /// `seq` of the first entry of this run. Its new messages are the message entries from here …
     pub from_seq: u64,
     /// … to here, both included.
     pub to_seq: u64,
-    /// Whether the agent begins anew by itself, because the model's call is made once more.
+    /// True if the agent restarts by itself, because a model call is retried.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub will_retry: bool,
 }
 
-/// A call of the model failed and will be made once more.
+/// A model call failed and will be retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoRetryStart {
-    /// From 1: the first is the second try.
+    /// From 1: the first retry is the second attempt.
     pub attempt: u32,
     pub max_attempts: u32,
     pub delay_ms: u64,
-    /// `seq` of the failed answer, which has the error's text.
+    /// `seq` of the failed response, which has the error's text.
     pub message: u64,
 }
 
-/// What became of the retries.
+/// Result of the retries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoRetryEnd {
     pub success: bool,
-    /// Retries that were begun.
+    /// Number of retries made.
     pub attempt: u32,
-    /// Why there are no more; absent on success.
+    /// Why retries ended. Absent on success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub final_error: Option<String>,
 }
@@ -154,7 +155,7 @@ pub struct AutoRetryEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnEnd {
-    /// `seq` of the answer.
+    /// `seq` of the response.
     pub message: u64,
     /// `seq` of each result, in source order.
     pub tool_results: Vec<u64>,
@@ -163,7 +164,7 @@ pub struct TurnEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageRef {
-    /// The entry's id, and the one that deltas named.
+    /// The entry's id, and the message id in its deltas.
     pub message_id: EntryId,
     pub seq: u64,
 }
@@ -179,7 +180,7 @@ pub struct MessageReset {
 pub struct ToolExecutionStart {
     pub tool_call_id: String,
     pub tool_name: String,
-    /// Where the arguments are.
+    /// The call, whose response has the arguments.
     pub call: CallRef,
 }
 
@@ -202,37 +203,37 @@ pub struct CompactionStart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CompactionEnd {
-    /// `seq` of the `compaction` entry; absent when there is none.
+    /// `seq` of the `compaction` entry. Absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<u64>,
     pub aborted: bool,
-    /// Whether the answer that did not fit is asked for once more.
+    /// True if the model call that exceeded the context window is repeated.
     pub will_retry: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
 }
 
-/// A summary failed and is tried again.
+/// A summary failed and will be retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SummarizationRetry {
-    /// From 1: the first is the second try.
+    /// From 1: the first retry is the second attempt.
     pub attempt: u32,
     pub max_attempts: u32,
     pub delay_ms: u64,
     pub error_message: String,
 }
 
-/// Which item of `Prompt.output`.
+/// Reference to an item of `Prompt.output`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputRef {
-    /// `seq` of the entry that made or changed it.
+    /// `seq` of the entry that added or changed it.
     pub seq: u64,
-    /// Which block of that entry's message; absent for side outputs.
+    /// Index of the block in that entry's message. Absent for side outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
-    /// Set when the item is a tool's.
+    /// Set if the item is the output of a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
 }
@@ -247,8 +248,8 @@ pub struct RequestRef {
     pub tool_call_id: Option<String>,
 }
 
-/// What a model answer is made of while it is under way: the sources' twelve kinds less `start`, `done` and `error`,
-/// which are the message's own start and end.
+/// One delta of a model response in progress: the source projects' twelve kinds without `start`,
+/// `done` and `error`, which are the message's own start and end.
 #[derive(Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum AnswerEvent {
@@ -293,7 +294,7 @@ pub enum AnswerEvent {
 }
 
 impl<'de> Deserialize<'de> for AnswerEvent {
-    /// serde's own tagging would lose how numbers were written.
+    /// serde's own tagging would lose the notation of numbers.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -328,18 +329,18 @@ impl<'de> Deserialize<'de> for AnswerEvent {
                 _ => return None,
             })
         };
-        read().ok_or_else(|| serde::de::Error::custom("no event of an answer"))
+        read().ok_or_else(|| serde::de::Error::custom("not an event of an assistant message"))
     }
 }
 
 impl std::fmt::Debug for AnswerEvent {
-    /// What the model said is never printed.
+    /// Never prints content.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AnswerEvent(…)")
+        f.write_str("AssistantMessageEvent(…)")
     }
 }
 
-/// A tool call with its `type`, as it stands among a message's blocks.
+/// A tool call with its `type`, as in a message's blocks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename = "toolCall")]
 pub struct TypedToolCall {

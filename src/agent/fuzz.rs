@@ -1,4 +1,4 @@
-//! Stored documents of any version, and times that people and models write.
+//! Fuzz targets: stored documents of any version, surrogate repair, and schedule timings.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use super::text::repair_surrogates;
 use crate::clock::Timestamp;
 use crate::fuzz::check;
 
-/// What is understood is the same when it was written and read again.
+/// A document that can be read has the same JSON after it is written and read again.
 fn comes_back<T: Serialize + DeserializeOwned>(text: &str) {
     let Ok(read) = serde_json::from_str::<T>(text) else { return };
     let written = serde_json::to_string(&read).unwrap();

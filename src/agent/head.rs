@@ -20,35 +20,37 @@ use crate::ids::{
     CommitId, ConversationId, ConversationKey, EntryId, PromptId, TenantId, UserId, WorkerId,
 };
 
-/// What this version writes.
+/// Schema version that this version writes.
 pub const SCHEMA: u32 = 1;
-/// The newest `minReader` that this version may act on.
+/// The highest `minReader` that this version can process.
 pub const READER: u32 = 4;
-/// Bytes of a head as JSON; a commit above it is refused.
+/// Maximum bytes of a head as JSON. A larger commit is rejected.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Prompts whose span the head remembers.
+/// Number of prompts whose span is in the head.
 pub const PROMPTS_KEPT: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     pub schema: u32,
-    /// A worker below this acknowledges and leaves the work to newer ones.
+    /// Minimum reader version. An older worker acknowledges the message and leaves the work to
+    /// newer ones.
     pub min_reader: u32,
     pub tenant: TenantId,
     pub user: UserId,
     pub conversation_id: ConversationId,
-    /// Eight hex digits, fresh at creation: tells a conversation from an earlier one of the same id.
+    /// Eight hex digits, new at creation. They distinguish the conversation from an earlier one
+    /// with the same id.
     pub incarnation: String,
     pub commit_id: CommitId,
-    /// Grows with what clients see: their `ETag`.
+    /// Increases with each change visible to clients: their `ETag`.
     pub revision: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
-    /// Of the newest claim; grows by one with each.
+    /// Epoch of the newest lease. Each lease increases it by one.
     #[serde(default)]
     pub epoch: u64,
-    /// Deaths of worker processes during the same step without progress, whatever killed them.
+    /// Deaths of worker processes during the same step without progress, whatever their cause.
     #[serde(default)]
     pub claims: u32,
     #[serde(default, skip_serializing_if = "Suspicion::is_blank")]
@@ -56,13 +58,13 @@ pub struct Head {
     pub phase: Phase,
     #[serde(default)]
     pub leaf_id: Option<EntryId>,
-    /// Of the newest entry; 0 when there is none.
+    /// `seq` of the newest entry. 0: none.
     pub seq: u64,
-    /// Number of the newest event; 0 when there is none.
+    /// Number of the newest event. 0: none.
     pub event_seq: u64,
-    /// Turns begun.
+    /// Number of turns started.
     pub turn: u64,
-    /// Model calls whose answer is in the record; names the next answer.
+    /// Number of stored model responses; names the next one.
     #[serde(default)]
     pub answers: u64,
     pub agent: String,
@@ -70,42 +72,43 @@ pub struct Head {
     pub settings: Settings,
     #[serde(default)]
     pub usage: Usage,
-    /// The prompt that runs or waits.
+    /// The running or waiting prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Run>,
-    /// The last ones, oldest first.
+    /// The newest prompts, oldest first.
     #[serde(default)]
     pub prompts: Vec<PromptSpan>,
-    /// What a person is asked and has not decided.
+    /// Undecided approval requests.
     #[serde(default)]
     pub requests: Vec<Request>,
-    /// Requests ever made; names the next.
+    /// Number of requests made; names the next one.
     #[serde(default)]
     pub requests_made: u64,
-    /// Writes whose outcome nobody knows: `tool + arguments` hash → request; an equal call is not started meanwhile.
+    /// Writes with an unknown outcome: hash of tool and arguments → request. An equal call does not
+    /// start meanwhile.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unknown_writes: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub plugin_state: BTreeMap<String, PluginState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_state: Option<RawJson>,
-    /// `seq` when the conversation was last summed up, or could not be: there is no next try before something is said.
+    /// `seq` at the last compaction or failed attempt. The next attempt needs a newer entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction_tried: Option<u64>,
-    /// Whether a `compaction` entry was ever written.
+    /// True if a `compaction` entry exists.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compacted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<RawJson>,
-    /// The model call whose cost is held; absent: none is, or nothing bounds what is spent.
+    /// Reservation of the current model call. Absent: no call, or no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
     #[serde(default, skip_serializing_if = "Books::is_blank")]
     pub books: Books,
-    /// Good until the next look at what waits, which takes it out or puts it on again.
+    /// The pause of the next step. Each inbox read removes or renews it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brake: Option<Brake>,
-    /// See [`Head::put_off`].
+    /// See [`Head::deferral`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub put_off: Option<PutOff>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,25 +119,26 @@ pub struct Head {
     pub metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// Inbox items that were looked at and left waiting, and will begin something: whoever frees the conversation owes them
-    /// a look. What is held for the next prompt is not counted.
+    /// Inbox items that were read, left in the inbox, and will start something. The worker that
+    /// releases the conversation must read them again. Items that wait for the next prompt are not
+    /// counted.
     #[serde(default)]
     pub waiting: u32,
-    /// When something is owed; absent: nothing is.
+    /// Time at which work is due. Absent: no pending work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
-    /// A model call was under way at the deletion: until then its worker may report what it cost.
+    /// Set if a model call ran at the deletion. Until this time its worker may report the cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreported_call: Option<Timestamp>,
     #[serde(flatten)]
     pub extra: Extra,
 }
 
-/// A worker's right to act.
+/// A worker's exclusive, expiring right to process the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
@@ -143,56 +147,59 @@ pub struct Claim {
     pub until: Timestamp,
 }
 
-/// The prompt that has not ended.
+/// The current prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and a member of the stored head"
+    reason = "each is an independent fact, and a member of the stored head"
 )]
 pub struct Run {
     pub id: PromptId,
     /// `seq` of its `prompt` entry.
     pub from_seq: u64,
-    /// Who began it.
+    /// The user who started it.
     pub user: UserId,
-    /// Overrides the conversation's for this prompt.
+    /// Overrides the conversation's model for this prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Model answers so far.
+    /// Model responses so far.
     pub rounds: u32,
-    /// `seq` at which the agent run began that this prompt is part of: prompts that follow one another without a pause are
-    /// one run, and a retry begins a new one. Absent: with this prompt.
+    /// `seq` of the first entry of the agent run. Set if this prompt continues an earlier run
+    /// (follow-up) or restarts one (retry). Absent: the run starts with this prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_from_seq: Option<u64>,
-    /// Whether the first `turn_start` is already in the record.
+    /// True if the first `turn_start` is stored.
     pub is_turn_open: bool,
-    /// Whether the window was too small since the last answer that came whole: the next time it is the prompt's end.
+    /// True if a model call has exceeded the context window since the last complete response. The
+    /// next time ends the prompt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_overflowed: bool,
-    /// Whether a failed answer has ended the run, which its next try begins anew.
+    /// True if a failed response has ended the run. The retry starts a new one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_between_tries: bool,
-    /// Whether a steer has been taken in since the last answer or result: one at a time means no other until then.
+    /// True if a steer was applied since the last response or result. One at a time: no further
+    /// steer until then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_steered: bool,
-    /// Whether a response that did not fit the response schema has been shown to the model.
+    /// True if the model was sent an error about a response that does not match the response
+    /// schema.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_repaired: bool,
-    /// Why the last response is cut.
+    /// Why the last response is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<Incomplete>,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// W3C trace context of the turn that committed last: the next one links to it.
+    /// W3C trace context of the turn that committed last. The next turn links to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<String>,
-    /// Of model calls whose answer was lost, at their estimate; not in `usage`.
+    /// Estimated usage of model calls whose response was lost. Not in `usage`.
     #[serde(default, skip_serializing_if = "Tally::is_nothing")]
     pub lost: Tally,
-    /// Of the limit of one prompt, for this one.
+    /// Increases of the prompt limit, for this prompt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raised: Vec<Raise>,
     /// The highest percentage of that limit that an alert reported, by unit.
@@ -208,7 +215,7 @@ pub struct PromptSpan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<PromptStop>,
     pub from_seq: u64,
-    /// `seq` of its `prompt_end` entry; absent while it runs.
+    /// `seq` of its `prompt_end` entry. Absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
 }
@@ -220,7 +227,7 @@ pub struct PluginState {
     pub value: RawJson,
 }
 
-/// The conversation that began this one.
+/// The conversation that started this one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parent {
@@ -232,13 +239,13 @@ pub struct Parent {
 }
 
 impl Run {
-    /// `seq` of the first entry of the agent run that the prompt is part of.
+    /// `seq` of the first entry of the agent run of which the prompt is part.
     pub fn agent_from(&self) -> u64 {
         self.run_from_seq.unwrap_or(self.from_seq)
     }
 }
 
-/// What clients are told of a conversation's state; derived, never stored apart.
+/// State of a conversation in the API, derived from the head and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -256,17 +263,22 @@ impl Head {
         }
     }
 
-    /// Whether a used-up budget keeps the next model call waiting.
+    /// True if the next model call waits for a budget increase.
     pub fn is_paused(&self) -> bool {
         self.requests.iter().any(|request| request.kind == RequestKind::Budget)
     }
 
-    /// The oldest version that does right by what is owed now: 2 where calls run at once, which version 1 would take for one
-    /// after the other; where a budget bounds the next call, of which version 1 knows nothing; and where the conversation is or
-    /// was summed up: version 1 would send the model all of it. 3 while a brake is on, of which version 2 knows nothing. 4 while
-    /// the step is suspect: version 3 would run it beside other turns, and fail it for deaths that others may have caused.
+    /// Minimum reader version for the current state. An older worker would mishandle it:
+    ///
+    /// - 2 for parallel calls, which version 1 would run one after the other; for a budget, which
+    ///   version 1 does not know; and for a compacted conversation, or one being compacted, which
+    ///   version 1 would send to the model in full.
+    /// - 3 while paused: version 2 does not know the pause.
+    /// - 4 while the step is suspect: version 3 would run it beside other turns, and fail it for
+    ///   deaths that other turns may have caused.
     pub fn reader_needed(&self) -> u32 {
-        // Version 3 would also forget a reservation that the report of a deleted conversation's call has to end.
+        // Version 3 would also drop a reservation that the cost report of a deleted conversation's
+        // call must end.
         if self.is_suspect() || self.unreported_call.is_some() {
             return 4;
         }

@@ -1,4 +1,5 @@
-//! What has been accepted and not yet taken in, and the receipt that replaces it under the same id.
+//! The inbox: accepted requests that are not yet applied, and the receipts that replace them under
+//! the same id.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,36 +12,36 @@ use crate::agent::request::Decision;
 use crate::clock::Timestamp;
 use crate::ids::{InputId, PromptId, UserId};
 
-/// An accepted request. It is created before the client hears 2xx, and nothing else holds it.
+/// An accepted request. It is created before the client receives 2xx, and is the only copy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InboxItem {
     pub input_id: InputId,
-    /// Orders what waits, then `input_id`.
+    /// Orders the inbox, before `input_id`.
     pub accepted_at: Timestamp,
     #[serde(default)]
     pub admission: Admission,
-    /// W3C trace context of a request that lets a prompt go on; a prompt has its own in the body.
+    /// W3C trace context of a request that continues a prompt. A prompt has its own in the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     pub body: InboxBody,
 }
 
-/// Where what is said waits until the loop takes from it.
+/// The queue in which a message waits for the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Begins a prompt.
+    /// Starts a prompt.
     Prompt,
-    /// Joins the prompt that runs, before its next answer.
+    /// Joins the running prompt before its next model call.
     Steering,
-    /// Begins a prompt where the one before ends.
+    /// Starts a prompt when the previous one ends.
     FollowUp,
-    /// Joins the next prompt that a person begins.
+    /// Joins the next prompt that a user starts.
     NextTurn,
 }
 
 impl InboxItem {
-    /// What a person says, or a program in the same way.
+    /// The message of a prompt, steer or follow-up.
     pub fn prompt(&self) -> Option<&PromptInput> {
         match &self.body {
             InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
@@ -55,7 +56,7 @@ impl InboxItem {
         }
     }
 
-    /// `None`: nothing is said by it.
+    /// The queue of the item. `None`: the item holds no message.
     pub fn queue(&self) -> Option<Queue> {
         match &self.body {
             InboxBody::Prompt(_) => Some(Queue::Prompt),
@@ -74,7 +75,7 @@ impl InboxItem {
         }
     }
 
-    /// Whether it changes something by itself in a conversation in which nothing runs: such an item is owed a look.
+    /// True if the item takes effect in an idle conversation. Such an item is pending work.
     pub fn starts_when_idle(&self) -> bool {
         match &self.body {
             InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
@@ -89,7 +90,7 @@ impl InboxItem {
         }
     }
 
-    /// Whether what it does then is to begin a prompt.
+    /// True if the item starts a prompt in an idle conversation.
     pub fn begins_prompt(&self) -> bool {
         match &self.body {
             InboxBody::Prompt(_) | InboxBody::Steer(_) | InboxBody::FollowUp(_) => {
@@ -105,13 +106,13 @@ impl InboxItem {
     }
 }
 
-/// What a repeated request is compared with and answered from.
+/// Idempotency record of a request: identifies a repeated request and holds the response to return.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Admission {
     /// SHA-256 of the request's JSON in canonical form.
     pub body_hash: String,
-    /// The first answer.
+    /// HTTP status of the first response.
     pub status: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<RawJson>,
@@ -133,19 +134,19 @@ pub enum InboxBody {
     Custom(CustomInput),
 }
 
-/// What an input does in a conversation in which nothing runs.
+/// Effect of an input in an idle conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum WhenIdle {
-    /// It begins a prompt.
+    /// It starts a prompt.
     #[default]
     Start,
-    /// It waits for the next prompt, and owes nothing meanwhile.
+    /// It waits for the next prompt and is no pending work meanwhile.
     Hold,
 }
 
 impl WhenIdle {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     fn is_start(&self) -> bool {
         *self == Self::Start
     }
@@ -156,10 +157,10 @@ impl WhenIdle {
 pub struct PromptInput {
     pub prompt_id: PromptId,
     pub user: UserId,
-    /// What becomes of it when nothing runs.
+    /// Effect in an idle conversation.
     #[serde(default, skip_serializing_if = "WhenIdle::is_start")]
     pub when_idle: WhenIdle,
-    /// Absent: begun by the system, adds no user message.
+    /// Absent: the system starts the prompt, without a user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
     pub visible: bool,
@@ -171,23 +172,23 @@ pub struct PromptInput {
     pub traceparent: Option<String>,
 }
 
-/// A message of a program's own kind: the model reads it as it reads a person's.
+/// A message of an application-defined kind. The model receives it as a user message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CustomInput {
-    /// Of the prompt that it may begin.
+    /// Id of the prompt that it may start.
     pub prompt_id: PromptId,
     pub user: UserId,
     pub message: CustomMessageEntry,
-    /// Absent: as a steer.
+    /// Absent: like a steer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliver_as: Option<DeliverAs>,
-    /// Whether it begins a prompt when nothing runs; otherwise it is only put on record then.
+    /// True if it starts a prompt in an idle conversation. Otherwise it is only appended.
     #[serde(default)]
     pub trigger_turn: bool,
 }
 
-/// Which queue a custom message waits in.
+/// The queue of a custom message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DeliverAs {
@@ -208,15 +209,18 @@ pub struct AbortInput {
 pub struct ContinueInput {
     pub prompt_id: PromptId,
     pub user: UserId,
-    /// Whether the conversation ended with an answer: then it goes on with what waits in the queues.
+    /// True if the conversation ended with a model response. It then continues with the queued
+    /// messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_answered: bool,
-    /// Of the conversation as this was accepted: in a later one something has run since.
+    /// Turn of the conversation when the request was accepted. In a later turn something has run
+    /// since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u64>,
 }
 
-/// The outcome of a tool whose worker lost its claim while it ran: known, so it is kept.
+/// The outcome of a tool whose worker lost the lease during the call. It is known, so it is
+/// recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LateResult {
@@ -234,17 +238,17 @@ pub struct Command {
     pub args: Option<RawJson>,
 }
 
-/// What became of an accepted request.
+/// Outcome of an accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Landed,
-    /// It changed nothing: it came too late, or was said before.
+    /// It changed nothing: it came too late or was a repetition.
     Ignored,
     Cleared,
 }
 
-/// Replaces an inbox item in the commit that takes it in; lives as long as the conversation.
+/// Replaces an inbox item in the commit that applies it. It lives as long as the conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
@@ -253,18 +257,18 @@ pub struct Receipt {
     #[serde(default)]
     pub admission: Admission,
     pub outcome: Outcome,
-    /// The turn in which it landed.
+    /// The turn in which the item was applied.
     pub turn: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_id: Option<PromptId>,
-    /// What was decided, when it was a decision: a later, different one is told.
+    /// The decision, if the item was one. A later, different decision is rejected with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped_calls: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ran_calls: Vec<String>,
-    /// Calls that a stop cut off: whether they happened is not known.
+    /// Calls that an abort interrupted: their outcome is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_calls: Vec<String>,
     #[serde(flatten)]
@@ -272,7 +276,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// That says no more than what became of it.
+    /// A receipt with nothing but the outcome.
     pub fn new(
         input_id: InputId,
         accepted_at: Timestamp,

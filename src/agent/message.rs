@@ -1,4 +1,5 @@
-//! Messages with the sources' shapes; a role that this version does not know loads, round-trips and speaks to nobody.
+//! Messages in the shapes of the source projects. An unknown role loads, round-trips and is never
+//! sent to the model.
 
 use std::collections::BTreeMap;
 
@@ -63,12 +64,12 @@ pub struct UserMessage {
     pub extra: Extra,
 }
 
-/// Why the model stopped.
+/// Why the model stopped generating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StopReason {
     Stop,
-    /// Cut by the output limit: its calls are not run.
+    /// Truncated by the output limit. Its tool calls do not run.
     Length,
     ToolUse,
     Error,
@@ -95,7 +96,7 @@ pub struct AssistantMessage {
 }
 
 impl AssistantMessage {
-    /// Of something that is no model of a provider, and costs nothing.
+    /// A message that no provider's model wrote; it costs nothing.
     pub fn of_ours(author: &str, content: Vec<Block>, stop_reason: StopReason) -> Self {
         Self {
             content,
@@ -110,7 +111,7 @@ impl AssistantMessage {
         }
     }
 
-    /// The service's own words, such as of an aborted turn, come from no model and cost nothing.
+    /// False for texts of the service, such as that of an aborted turn. They cost nothing.
     pub fn is_from_a_model(&self) -> bool {
         self.provider != "turnwheel"
     }
@@ -127,14 +128,14 @@ impl AssistantMessage {
         })
     }
 
-    /// Why it is cut; `None`: it is whole, or failed.
+    /// Why the response is incomplete. `None`: it is complete, or failed.
     pub fn incomplete(&self) -> Option<Incomplete> {
         let (reason, message) = match (self.stop_reason, &self.error_message) {
-            // The model's client says so only of the content filter.
+            // The model client sets an error message only for the content filter.
             (StopReason::Length, Some(message)) => ("content_filter", message.as_str()),
             (StopReason::Length, None) => (
                 "max_output_tokens",
-                "The response reached the limit of output tokens: raise `maxOutputTokens`, or ask for less.",
+                "The response reached the limit of output tokens: raise `maxOutputTokens`, or request a shorter output.",
             ),
             (
                 StopReason::Stop | StopReason::ToolUse | StopReason::Error | StopReason::Aborted,
@@ -146,7 +147,7 @@ impl AssistantMessage {
         Some(Incomplete { reason: reason.to_owned(), message: message.to_owned() })
     }
 
-    /// Left out of what the model is sent, and its calls are not run.
+    /// True if the response failed. It is not sent to the model, and its calls do not run.
     pub fn is_failed(&self) -> bool {
         matches!(self.stop_reason, StopReason::Error | StopReason::Aborted)
     }
@@ -159,13 +160,13 @@ pub struct ToolResultMessage {
     pub tool_name: String,
     /// Text and images.
     pub content: Vec<Block>,
-    /// For programs and people; never sent to the model.
+    /// For programs and display; never sent to the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<RawJson>,
-    /// What the tool answered as JSON, when it answered JSON: the `output` of the prompt's view.
+    /// The tool's result as JSON, if it returned JSON: `output` in the prompt's view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<RawJson>,
-    /// What the call cost beside the model: counted with the prompt's usage.
+    /// Usage that the tool reported. It counts toward the prompt's usage.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -173,14 +174,15 @@ pub struct ToolResultMessage {
     )]
     pub usage: Option<Box<Usage>>,
     pub is_error: bool,
-    /// Whether the tool asks for an end without another answer: it comes when all results of the batch ask.
+    /// True if the tool requests the end of the run without another model response. The run ends if
+    /// all results of the batch request it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminate: bool,
     /// The approver's rejection; present only if the call did not run because of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
     pub timestamp: Timestamp,
-    /// Files of the workspace that this call changed: path → artifact, or `null` for a removed one.
+    /// Workspace files that this call changed: path → artifact, or `null` for a removed one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub workspace: BTreeMap<String, Option<WorkspaceFile>>,
     #[serde(flatten)]
@@ -213,13 +215,13 @@ impl Rejection {
 const REJECTED: &str = "Rejected by user";
 
 impl ToolResultMessage {
-    /// What the call cost beside the model; nothing when the tool did not say.
+    /// Usage that the tool reported, or zero.
     pub fn usage(&self) -> Usage {
         self.usage.as_deref().copied().unwrap_or_default()
     }
 }
 
-/// Where the bytes of a workspace file are.
+/// Location of a workspace file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkspaceFile {

@@ -1,4 +1,4 @@
-//! A notice: an outgoing webhook that is owed, written in the commit that makes it true.
+//! A notification: an outgoing webhook, written in the commit that causes it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,20 +8,21 @@ use crate::clock::Timestamp;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notice {
-    /// The receiver's key against doubles: the same for every try.
+    /// Key by which the receiver recognises duplicates: the same for every attempt.
     pub id: String,
     /// `prompt.approval-requested`, `prompt.completed`, `prompt.error`, `budget.alert`.
     #[serde(rename = "type")]
     pub kind: String,
     pub at: Timestamp,
-    /// Ids and facts; no prompt or answer text. Links are added when it is sent, with the key in force then.
+    /// Ids and facts; no prompt or response text. The sender adds links, signed with the key that
+    /// is current at that time.
     pub data: RawJson,
-    /// One sentence for a person.
+    /// One sentence for display.
     pub text: String,
-    /// Tries so far.
+    /// Attempts so far.
     #[serde(default)]
     pub attempts: u32,
-    /// Set when it was taken, or when nobody wanted it any more.
+    /// Time at which the receiver accepted it, or the sender gave up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_at: Option<Timestamp>,
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The path: from the leaf back to its root, along `parentId`.
+//! The path: the entries from a root to the leaf, linked by `parentId`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::agent::entry::Entry;
 use crate::ids::EntryId;
 
-/// Root first. Without a leaf the path is empty; a parent that is not there ends it.
+/// The path, root first. Empty without a leaf. A missing parent ends it.
 pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
     let Some(leaf) = leaf else { return Vec::new() };
     if let Some(straight) = straight_path(entries, leaf) {
@@ -18,7 +18,7 @@ pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
     let mut at = by_id.get(leaf).copied();
     while let Some(entry) = at {
         path.push(Arc::clone(entry));
-        // A circle cannot be written by us; an imported one ends here instead of going round for ever.
+        // Only an imported tree can have a cycle. It ends here.
         if path.len() > entries.len() {
             break;
         }
@@ -28,8 +28,8 @@ pub fn path(entries: &[Arc<Entry>], leaf: Option<&EntryId>) -> Vec<Arc<Entry>> {
     path
 }
 
-/// The same from the leaf back, without a list of it: for who reads only the end. `entries` are in order of `seq`, and a
-/// parent stands before its children.
+/// The path, leaf first, as an iterator for callers that read only its end. `entries` are in order
+/// of `seq`, and each parent precedes its children.
 pub fn back<'a>(
     entries: impl DoubleEndedIterator<Item = &'a Arc<Entry>>,
     leaf: Option<&'a EntryId>,
@@ -44,7 +44,8 @@ pub fn back<'a>(
     })
 }
 
-/// The common case without a table: every entry's parent is the one before it, and the last is the leaf.
+/// The common case, without an index: every entry's parent is the previous entry, and the last
+/// entry is the leaf.
 fn straight_path(entries: &[Arc<Entry>], leaf: &EntryId) -> Option<Vec<Arc<Entry>>> {
     let is_leaf_last = entries.last().is_some_and(|last| &last.base.entry_id == leaf);
     let is_chain = entries.windows(2).all(|pair| match pair {

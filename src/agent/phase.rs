@@ -1,4 +1,5 @@
-//! What is owed next. Nothing that waits is held anywhere but here.
+//! The phase: the conversation's pending work. No other document stores what a conversation waits
+//! for.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,38 +11,39 @@ use crate::ids::{ConversationId, EffectId, RequestId};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "owed", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Phase {
-    /// Nothing is owed.
+    /// No work is pending.
     #[default]
     Idle,
-    /// A model call, not before that time.
+    /// A model call, not before `not_before`.
     Model {
-        /// From 1; counts the tries for the same answer.
+        /// From 1; counts the attempts for the same response.
         attempt: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
     },
-    /// Results of the calls of one answer.
+    /// The tool calls of one response.
     Calls {
-        /// `seq` of the answer's entry.
+        /// `seq` of the response's entry.
         answer: u64,
-        /// In source order; never empty; the message of at least one result is not on the path.
+        /// In source order. Never empty: at least one call has no result on the path.
         calls: Vec<CallState>,
-        /// How many of them may run at once, as it was when the answer came; 1: one after the other.
+        /// How many calls may run in parallel, as set when the response was committed. 1: one after
+        /// the other.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         at_once: u32,
     },
-    /// A summary of what the window no longer holds. What comes after it: the next answer of the prompt that runs, or
-    /// nothing.
+    /// A summary because of the context window or a request. Then follows the next model call of
+    /// the running prompt, if any.
     Summary {
         attempt: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
         reason: Reason,
-        /// What it should dwell on.
+        /// Focus of the summary.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instructions: Option<String>,
     },
-    /// The conversation is being purged; for everyone else it is gone.
+    /// The conversation is being purged. Clients receive 404.
     Deleted,
 }
 
@@ -49,19 +51,21 @@ pub enum Phase {
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
     pub status: CallStatus,
-    /// Tries so far.
+    /// Attempts so far.
     #[serde(default)]
     pub attempts: u32,
-    /// Whether a person was asked about it: its output is in the prompt's view already.
+    /// True if an approval request was made for this call. Its output is then already in the
+    /// prompt's view.
     #[serde(default)]
     pub is_asked: bool,
-    /// The binding a person has approved; good for exactly that tool, arguments and definition.
+    /// The approved binding. It is valid for exactly this tool, these arguments and this
+    /// definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// Index of an earlier call that has to be done before this one is looked at.
+    /// Index of an earlier call that must be done before this one is checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<usize>,
-    /// Whether its result asks for an end without another answer.
+    /// True if its result requests the end of the run without another model response.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminates: bool,
 }
@@ -69,27 +73,27 @@ pub struct CallState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum CallStatus {
-    /// Nobody has looked at it yet, or a person let it run.
+    /// Not checked yet, or approved.
     Ready,
-    /// Somebody else has to move first.
+    /// Waits for a decision, another conversation or a callback.
     Waiting { on: WaitsFor },
-    /// Sent, or about to be: the intent is committed.
+    /// Sent, or about to be sent: the intent is committed.
     Started {
         effect_id: EffectId,
         effect: Effect,
-        /// The tool's setting for a lost answer.
+        /// The tool's setting for a lost response.
         on_unknown: OnUnknown,
         /// Hash of tool name and arguments.
         fingerprint: String,
-        /// When the attempt is certainly over.
+        /// Time at which the attempt has ended for certain.
         until: Timestamp,
     },
-    /// Its result is in the record.
+    /// Its result is stored.
     Done {
         /// `seq` of the result's entry.
         result: u64,
-        /// Set while that entry only keeps the result, because an earlier call has none: its bytes. The message on the path
-        /// is written when its turn comes.
+        /// Bytes of the buffered result. Set while an earlier call has no result. The message is
+        /// then appended later, in source order.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<u64>,
     },
@@ -103,19 +107,19 @@ pub enum WaitsFor {
     Callback { token: String },
 }
 
-/// What happens when a write's answer is lost.
+/// What happens if the response of a write is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
-    /// A person says what happened.
+    /// An approver decides.
     #[default]
     Ask,
-    /// The model reads that the outcome is unknown and must not repeat it.
+    /// The model reads that the outcome is unknown and that it must not repeat the call.
     Tell,
 }
 
 impl CallState {
-    /// A call nobody has looked at.
+    /// A call that was not checked yet.
     pub fn fresh() -> Self {
         Self {
             status: CallStatus::Ready,
@@ -127,12 +131,12 @@ impl CallState {
         }
     }
 
-    /// Whether what it gave is known for good.
+    /// True if its result is final.
     pub fn is_done(&self) -> bool {
         matches!(self.status, CallStatus::Done { .. })
     }
 
-    /// Whether its result stands on the path.
+    /// True if its result is on the path.
     pub fn is_placed(&self) -> bool {
         matches!(self.status, CallStatus::Done { kept: None, .. })
     }
@@ -146,7 +150,7 @@ fn one() -> u32 {
     1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_one(number: &u32) -> bool {
     *number == 1
 }

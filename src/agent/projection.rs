@@ -1,5 +1,6 @@
-//! From the path to what the model is sent. Two stages, as the sources have it: the messages of the path, which extensions
-//! may change, and then the conversion that makes them well-formed (invariant 8).
+//! Projection: from the path to the model's input. Two stages, as in the source projects: collect
+//! the messages of the path, which extensions may change, and convert them to a well-formed list
+//! (invariant 8).
 
 pub mod wording;
 
@@ -21,7 +22,7 @@ use crate::agent::raw::Extra;
 use crate::agent::usage::Usage;
 use crate::clock::Timestamp;
 
-/// In the prompt loop the text of an error result is a JSON string (PR-05).
+/// Encodes the text of error results as a JSON string, as the prompt loop requires (PR-05).
 pub fn errors_as_json(messages: &mut [Cow<'_, Message>]) {
     for message in messages {
         let Message::ToolResult(result) = message.as_ref() else { continue };
@@ -36,10 +37,11 @@ pub fn errors_as_json(messages: &mut [Cow<'_, Message>]) {
     }
 }
 
-/// What stands in for a result that is not there.
+/// Text that replaces a missing result.
 pub const NO_RESULT: &str = "No result provided";
 
-/// The messages that the model is sent next. After a compaction: its summary, what it kept, and what came after it.
+/// The messages of the path. After a compaction: its summary, the entries that it kept, and all
+/// later ones.
 pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
     let Some((at, compaction)) = last_compaction(path) else { return spoken(path) };
     let (before, rest) = path.split_at(at);
@@ -63,13 +65,14 @@ pub fn messages(path: &[Arc<Entry>]) -> Vec<Cow<'_, Message>> {
     messages
 }
 
-/// The newest compaction of a path, and where it stands.
+/// The newest compaction of a path and its index.
 pub fn last_compaction(path: &[Arc<Entry>]) -> Option<(usize, &Compaction)> {
     path.iter().enumerate().rev().find_map(|(at, entry)| Some((at, entry.body.compaction()?)))
 }
 
-/// What entries say, in order, whatever its role; files that tools sent to the person speak as a sentence, after
-/// the results of their batch. Stored messages are borrowed: the history is not copied.
+/// The messages of the entries, in order, whatever their role. Files that tools sent to the user
+/// become a sentence after the results of their batch. Stored messages are borrowed, because
+/// copying the history would cost too much.
 pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a, Message>> {
     let mut spoken = Vec::new();
     let mut files: Vec<Message> = Vec::new();
@@ -81,7 +84,8 @@ pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a,
                     spoken.extend(files.drain(..).map(Cow::Owned));
                 }
                 if let Message::ToolResult(_) = message {
-                    // One without its place settles them all: it was not written by us.
+                    // A result without a call reference comes from an import and closes all of
+                    // them.
                     asked.retain(|(open, _)| call.is_some_and(|settled| settled != *open));
                 } else {
                     settle_asked(&mut spoken, &mut asked, entry.base.timestamp);
@@ -123,7 +127,7 @@ pub fn spoken<'a>(path: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<Cow<'a,
     spoken
 }
 
-/// What an entry that is no message says as one; a branch without a summary says nothing.
+/// Converts an entry that holds no message. A branch without a summary gives none.
 fn told_aside(entry: &Entry) -> Option<Message> {
     let timestamp = entry.base.timestamp;
     if let EntryBody::CustomMessage(custom) = &entry.body {
@@ -147,7 +151,7 @@ fn told_aside(entry: &Entry) -> Option<Message> {
     })
 }
 
-/// A request that nobody decided before the conversation went on: the model reads that its call is pending.
+/// Adds a pending result for each call whose request was undecided when the conversation continued.
 fn settle_asked(
     spoken: &mut Vec<Cow<'_, Message>>,
     asked: &mut Vec<(CallRef, &str)>,
@@ -196,11 +200,12 @@ fn result_of(call: &ToolCall, text: String, is_error: bool, timestamp: Timestamp
     })
 }
 
-/// Keeps user, assistant and tool result messages, and lets summaries, commands and what extensions add speak as the user; leaves out failed answers and results without a call; gives every call
-/// exactly one result, before the next user or assistant message.
+/// Converts to provider messages. Keeps user, assistant and tool result messages. Maps summaries,
+/// shell output and custom messages to the user role. Drops failed responses and orphaned results.
+/// Gives every call exactly one result, before the next user or assistant message.
 pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
     let mut converted = Vec::with_capacity(messages.len());
-    // Calls of the last answer that have no result yet, oldest first.
+    // Calls of the last response without a result, oldest first.
     let mut open: VecDeque<ToolCall> = VecDeque::new();
     for message in messages {
         match message.as_ref() {
@@ -214,7 +219,8 @@ pub fn convert(messages: Vec<Cow<'_, Message>>) -> Vec<Cow<'_, Message>> {
             }
             Message::Assistant(answer) if answer.is_failed() => {}
             Message::Assistant(answer) => {
-                // A sentence about a file between two results of a batch would part a call from its result.
+                // A file sentence between two results of a batch would separate a call from its
+                // result.
                 if answer.api.is_empty() && !open.is_empty() {
                     continue;
                 }

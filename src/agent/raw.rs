@@ -1,4 +1,4 @@
-//! JSON that is carried and not understood: kept as it was written, numbers and all.
+//! JSON that is stored unparsed and written back unchanged, numbers included.
 
 use std::fmt;
 
@@ -7,18 +7,19 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-/// JSON text, valid by construction. Equality is equality as JSON.
+/// JSON text, valid by construction. Two values are equal if they are equal as JSON.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
     /// # Errors
-    /// The text is not JSON.
+    /// The text is not JSON: reject it.
     pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
         RawValue::from_string(text.into()).map(Self)
     }
 
-    /// Any value that serialises; one that does not (a map with keys that are no strings) becomes `null`.
+    /// Serialises any value. A value that cannot be serialised (a map with keys that are no
+    /// strings) becomes `null`.
     pub fn of(value: &impl Serialize) -> Self {
         Self(serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
     }
@@ -27,29 +28,29 @@ impl RawJson {
         self.0.get()
     }
 
-    /// As a tree; numbers beyond 64 bits lose digits here, and only here.
+    /// Parses to a tree. Numbers beyond 64 bits lose digits here, and only here.
     pub fn value(&self) -> Value {
         serde_json::from_str(self.text()).unwrap_or(Value::Null)
     }
 
     /// # Errors
-    /// The JSON is not of that shape.
+    /// The JSON does not match the type: report it with [`redacted_error`].
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
         serde_json::from_str(self.text())
     }
 
-    /// The text of a top-level member, when it is a string.
+    /// The value of a top-level member, if it is a string.
     pub fn string_member(&self, name: &str) -> Option<String> {
         self.value().get(name).and_then(Value::as_str).map(ToOwned::to_owned)
     }
 
-    /// The same with each member once, the last one: what every reader must take it for, people who approve it included.
-    /// The text itself where no member stands twice.
+    /// Removes duplicate members and keeps the last, which readers then agree on, approvers
+    /// included. Text without duplicates stays unchanged.
     #[must_use]
     pub fn with_members_once(self) -> Self {
         match self.read::<Value>() {
             Ok(value) if self.has_member_twice() => Self::of(&value),
-            // What nests too deep to be read as a tree is told by validation.
+            // Validation reports JSON that nests too deep for a tree.
             _ => self,
         }
     }
@@ -69,23 +70,24 @@ impl RawJson {
     }
 }
 
-/// What is wrong with JSON, and where, without a word of it: for logs and errors. serde's own texts quote what they found.
+/// Describes a JSON error and its position without quoting content, for logs and errors. serde's
+/// own texts quote it.
 pub fn misfit(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    // The name of a member of ours.
+    // This text names only a member of our own types.
     if text.starts_with("missing field `") {
         return text;
     }
     let what = match error.classify() {
-        Category::Io => "it cannot be read",
-        Category::Syntax => "it is not JSON",
-        Category::Eof => "it ends too early",
-        Category::Data => "a value is not of the kind that is expected",
+        Category::Io => "the JSON cannot be read",
+        Category::Syntax => "the text is not JSON",
+        Category::Eof => "the JSON ends too early",
+        Category::Data => "a value has the wrong type",
     };
     format!("{what} at line {} column {}", error.line(), error.column())
 }
 
-/// An object's members as they stand, doubled ones too.
+/// An object's members in order, duplicates included.
 #[derive(Default)]
 struct Members(Vec<(String, RawJson)>);
 
@@ -122,7 +124,7 @@ impl PartialEq for RawJson {
 }
 
 impl fmt::Debug for RawJson {
-    /// Content is never printed: only how much of it there is.
+    /// Prints the size, never the content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RawJson({} bytes)", self.text().len())
     }
@@ -140,7 +142,7 @@ impl<'de> Deserialize<'de> for RawJson {
     }
 }
 
-/// Members of an object that this version does not know; they survive a rewrite.
+/// Unknown members of an object, which survive a rewrite.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Extra(serde_json::Map<String, Value>);
@@ -168,7 +170,7 @@ impl std::ops::DerefMut for Extra {
 impl<'de> Deserialize<'de> for Extra {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut members = serde_json::Map::deserialize(deserializer)?;
-        // The tags: the enum around the object writes them.
+        // The enclosing enum writes the tags.
         members.remove("type");
         members.remove("role");
         Ok(Self(members))
@@ -181,7 +183,7 @@ pub(crate) struct Tagged<'a, T> {
     pub(crate) inner: &'a T,
 }
 
-/// The text of a JSON object's string member, without reading the rest into a tree.
+/// The value of a string member of a JSON object, without parsing the rest to a tree.
 pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
     struct Finder<'a>(&'a str);
 
@@ -213,8 +215,8 @@ pub(crate) fn tag_of(text: &str, name: &str) -> Option<String> {
     Deserializer::deserialize_map(&mut deserializer, Finder(name)).ok().flatten()
 }
 
-/// An enum told apart by a string member. serde's own tagging buffers the object and would lose [`RawJson`] members;
-/// this one keeps an unknown kind as the text it was.
+/// Implements an enum that a string member distinguishes. serde's own tagging buffers the object
+/// and would lose [`RawJson`] members. This one keeps an unknown kind as its text.
 macro_rules! tagged {
     ($name:ident by $tag:literal { $($kind:literal => $variant:ident($inner:ty),)* }) => {
         impl serde::Serialize for $name {
@@ -244,7 +246,8 @@ macro_rules! tagged {
 
         impl $name {
             /// # Errors
-            /// A member of a known kind is missing or of the wrong shape. An unknown kind is no error.
+            /// A member of a known kind is missing or of the wrong type. An unknown kind is no
+            /// error.
             pub fn from_raw(raw: $crate::agent::raw::RawJson) -> Result<Self, serde_json::Error> {
                 match $crate::agent::raw::tag_of(raw.text(), $tag).as_deref() {
                     $(Some($kind) => raw.read().map(Self::$variant),)*
@@ -252,10 +255,10 @@ macro_rules! tagged {
                 }
             }
 
-            /// Why [`Self::from_raw`] fails, with the place.
+            /// Checks that [`Self::from_raw`] succeeds.
             ///
             /// # Errors
-            /// The first mistake.
+            /// The first error with its pointer: report it to the sender.
             pub fn check(raw: &$crate::agent::raw::RawJson) -> Result<(), $crate::agent::strict::Mistake> {
                 match $crate::agent::raw::tag_of(raw.text(), $tag).as_deref() {
                     $(Some($kind) => $crate::agent::strict::read::<$inner>(raw.text()).map(drop),)*

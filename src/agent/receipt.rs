@@ -1,4 +1,5 @@
-//! The receipt of a prompt: what it cost, what it did to the world, and who agreed to it. Built from the record alone.
+//! The receipt of a prompt: its cost, its tool calls and the decisions on them, derived from the
+//! entries alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,41 +42,43 @@ pub struct PromptReceipt {
     #[serde(skip_serializing_if = "Option::is_none", with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
-    /// Answers that the prompt went on with, or ended by.
+    /// Model responses that continued or ended the prompt.
     pub turns: u64,
-    /// Failed and lost ones too, and those of summaries.
+    /// Model calls, including failed and lost ones and those of summaries.
     pub model_calls: u64,
-    /// Of all model responses and summaries, failed ones too, and what tools report of their own.
+    /// Usage of all model responses and summaries, failed ones included, and the usage that tools
+    /// report.
     #[schema(value_type = Object)]
     pub usage: Usage,
-    /// Calls whose answer was lost with a worker: what was held for them, in none of the other sums.
+    /// Estimated usage of calls whose response was lost with a worker. It is in none of the other
+    /// sums.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub lost_usage: Option<Usage>,
-    /// Calls of tools that were started.
+    /// Tool calls that were started.
     pub tool_calls: u64,
     pub writes: Writes,
     pub requests: Vec<Asked>,
 }
 
-/// Calls that change something and may not be repeated.
+/// Counts of calls with the effect `write`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Writes {
     pub done: u64,
-    /// Known not to have happened.
+    /// Calls that failed for certain.
     pub failed: u64,
-    /// Nobody knows whether they happened.
+    /// Calls with an unknown outcome.
     pub unknown: u64,
-    /// Under way, or a person is asked what became of them.
+    /// Calls that run, or whose outcome an approver has to decide.
     pub open: u64,
-    /// Sent once more because a person said so.
+    /// Repetitions that an approver decided.
     pub again: u64,
-    /// Sent once more and nobody had said so: always 0.
+    /// Repetitions without a decision: always 0.
     pub repeated: u64,
 }
 
-/// What a person was asked, and what was decided.
+/// An approval request of the prompt, with its decision.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
@@ -88,7 +91,7 @@ pub struct Asked {
     pub tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// `toolName` by its old name.
+    /// The former name of `toolName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(deprecated)]
     pub tool: Option<String>,
@@ -111,12 +114,12 @@ pub struct Asked {
     pub decided_at: Option<Timestamp>,
 }
 
-/// What the record says of one call.
+/// One tool call, as the entries show it.
 #[derive(Default)]
 struct Called {
     effect: Option<Effect>,
     attempts: u64,
-    /// Times that a person said to send it again.
+    /// Number of decisions to send it again.
     again: u64,
     result: Option<Ending>,
 }
@@ -128,8 +131,8 @@ enum Ending {
     Unknown,
 }
 
-/// The receipt of that prompt; `None` when it has not begun.
-#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry cost nothing")]
+/// Builds the receipt of a prompt. `None` if the prompt has not started.
+#[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry are not in the receipt")]
 pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
     let mut receipt: Option<PromptReceipt> = None;
     let mut calls: BTreeMap<(u64, usize), Called> = BTreeMap::new();
@@ -194,7 +197,7 @@ pub fn receipt(id: &PromptId, entries: &[Arc<Entry>]) -> Option<PromptReceipt> {
         }
     }
     let mut receipt = receipt?;
-    // A prompt that ends by a failure ends by that turn; one that goes on has tried it again.
+    // A failed response counts as a turn only if it ended the prompt. Otherwise a retry followed.
     receipt.turns += u64::from(has_failed && receipt.ended_at.is_some());
     receipt.tool_calls = calls.values().filter(|called| called.attempts > 0).count() as u64;
     receipt.writes = writes(calls.values(), receipt.ended_at.is_some());
@@ -300,7 +303,7 @@ fn settle(requests: &mut [Asked], decision: &Decision) {
     }
 }
 
-/// The call that a decision was about.
+/// The call of a decision's request.
 fn call_of(entries: &[Arc<Entry>], decision: &Decision) -> Option<CallRef> {
     entries.iter().find_map(|entry| {
         let EntryBody::Request(asked) = &entry.body else { return None };

@@ -1,4 +1,4 @@
-//! A request for a person: an approval, an outcome to be told, a budget to extend, a question. One shape.
+//! Approval requests: approvals, unknown outcomes, budgets to increase and questions, in one shape.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,18 +12,18 @@ use crate::ids::{PromptId, RequestId, UserId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestKind {
-    /// May this call run?
+    /// Approval of a tool call.
     Tool,
-    /// A write's answer was lost: did it happen?
+    /// Outcome of a write whose response was lost.
     Outcome,
-    /// May this cost more than was agreed?
+    /// Increase of an exceeded budget.
     Budget,
-    /// An extension asks.
+    /// Question of an extension.
     Question,
 }
 
 impl RequestKind {
-    /// What may be decided, in the order in which a person is offered it.
+    /// The possible decisions, in display order.
     pub fn decisions(self) -> &'static [Verdict] {
         match self {
             Self::Tool | Self::Budget => &[Verdict::Approve, Verdict::Reject],
@@ -42,14 +42,14 @@ pub enum Verdict {
     DidNotHappen,
     Again,
     Answer,
-    /// Nobody decided in time; only the clock says so.
+    /// The request expired without a decision. Only the expiry creates it.
     Expired,
-    /// The prompt was stopped; only an abort says so.
+    /// The prompt was aborted. Only the abort creates it.
     Aborted,
 }
 
 impl Verdict {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Approve => "approve",
@@ -64,7 +64,8 @@ impl Verdict {
     }
 }
 
-/// What is asked. Open ones stand in the head, so they are small: arguments stay in the answer's entry.
+/// An approval request. Undecided ones are in the head, so they are small: arguments stay in the
+/// entry of the response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
@@ -73,7 +74,7 @@ pub struct Request {
     pub title: String,
     pub reason: String,
     pub prompt_id: PromptId,
-    /// The call it is about; absent for budgets and questions.
+    /// The call. Absent for budgets and questions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallRef>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,41 +83,41 @@ pub struct Request {
     pub tool: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// Hash of tool name, arguments and definition: an approval is good for these and nothing else.
+    /// Hash of tool name, arguments and definition. An approval is valid only for these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// What is used up, when it is about a budget.
+    /// The exceeded limit, for a budget request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Shortage>,
-    /// JSON Schema of `value`, where one is expected.
+    /// JSON Schema of the decision's `value`, if one is expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<RawJson>,
     #[serde(with = "iso")]
     pub requested_at: Timestamp,
-    /// Who began the prompt.
+    /// The user who started the prompt.
     pub requested_by: UserId,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "iso_option")]
     pub expires_at: Option<Timestamp>,
     /// `owner`, `link`, `role:NAME`.
     pub approvers: Vec<String>,
-    /// Whoever began the prompt may not decide it.
+    /// True if the user who started the prompt may not decide it.
     #[serde(default)]
     pub not_requester: bool,
 }
 
-/// What a tool does to the world: decides what a take-over may do.
+/// Effect of a tool. It determines what a take-over may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// Changes nothing: may run again.
+    /// Changes nothing. May run again.
     Read,
-    /// Changes something, and the same effect id changes it once: may run again.
+    /// Changes something, but only once per effect id. May run again.
     Idempotent,
     /// Never silently run again.
     Write,
 }
 
-/// What was decided, by whom.
+/// The decision of an approval request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
@@ -134,7 +135,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether two decisions say the same; who and when does not matter.
+    /// True if both decisions have the same content. Author and time are ignored.
     pub fn says_the_same(&self, other: &Self) -> bool {
         self.request_id == other.request_id
             && self.verdict == other.verdict

@@ -1,4 +1,5 @@
-//! Schedules: prompts that begin by themselves, once or again and again. The stored shape, and what a firing makes of it.
+//! Schedules: prompts that start at set times, once or repeatedly. The stored form, and its state
+//! after each firing.
 
 pub mod rule;
 #[cfg(test)]
@@ -17,68 +18,69 @@ use crate::agent::schedule::rule::{Rule, Timing};
 use crate::clock::{Timestamp, iso};
 use crate::ids::{ConversationId, InputId, PromptId, ScheduleId, UserId};
 
-/// How soon a firing that could not be made, for a reason that may pass, is tried again.
+/// Delay between attempts of a firing that failed for a temporary reason.
 pub const AGAIN_AFTER: Duration = Duration::from_mins(5);
-/// How long it is tried, unless the next firing comes before.
+/// Duration of these attempts, unless the next firing comes earlier.
 pub const TRIED_FOR: Duration = Duration::from_hours(24);
 
-/// What happens when the conversation is busy at the time.
+/// What a firing does if the conversation is busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// The firing is left out.
+    /// The firing is skipped.
     Prompt,
-    /// It goes into what runs.
+    /// The input joins the running prompt.
     Steer,
-    /// It waits its turn.
+    /// The input is queued as a follow-up.
     #[default]
     FollowUp,
 }
 
-/// A schedule as it is stored; one that will never fire again has no `next_at`.
+/// A stored schedule. Without `next_at` it never fires again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Schedule {
     pub id: ScheduleId,
-    /// Whose it is, and whose prompts it begins.
+    /// Owner of the schedule and user of its prompts.
     pub user: UserId,
-    /// Fresh for each schedule: one that is made anew under an old id shares no firing with it.
+    /// Unique for each schedule: a new one under an old id shares no firing with it.
     pub incarnation: String,
     pub agent: String,
-    /// Where its prompts go; absent: each firing begins a conversation.
+    /// Conversation of its prompts. Absent: each firing starts a conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<Target>,
-    /// The conversation whose agent made it.
+    /// Conversation whose agent created it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_in: Option<ConversationId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Content>,
     #[serde(default)]
     pub mode: Mode,
-    /// Of the conversations that it begins.
+    /// Metadata of the conversations that it starts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     pub timing: Timing,
     #[serde(with = "iso")]
     pub created_at: Timestamp,
-    /// The firing that is owed.
+    /// Time of the next firing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
-    /// When a firing that could not be made is tried again.
+    /// Time of the next attempt, after a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_fired: Option<Fired>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_problem: Option<Trouble>,
-    /// The document that stands for the idempotency key it was made with.
+    /// Document of the idempotency key that it was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<String>,
     #[serde(flatten)]
     pub extra: Extra,
 }
 
-/// A conversation as it was when the schedule was made: another one under its id is not meant.
+/// A conversation at the time of the schedule's creation. A later one with the same id does not
+/// match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
@@ -92,11 +94,11 @@ pub struct Fired {
     pub at: Timestamp,
     pub conversation_id: ConversationId,
     pub input_id: InputId,
-    /// The prompt that it began or joined, as it was promised.
+    /// The prompt that it started or joined, by the promised id.
     pub prompt_id: PromptId,
 }
 
-/// Why a firing was not made; for people.
+/// Why a firing was not made, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Trouble {
@@ -106,7 +108,7 @@ pub struct Trouble {
     pub detail: String,
 }
 
-/// What became of a firing.
+/// Result of a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Accepted {
@@ -114,22 +116,21 @@ pub enum Outcome {
         input_id: InputId,
         prompt_id: PromptId,
     },
-    /// This one is left out.
+    /// This firing is skipped.
     LeftOut(String),
-    /// The reason may pass.
+    /// The reason is temporary.
     NotYet(String),
-    /// No firing can be made any more.
+    /// No further firing is possible.
     Over(String),
 }
 
 impl Schedule {
-    /// When something is to be done about it.
+    /// Time of the next firing or attempt.
     pub fn due(&self) -> Option<Timestamp> {
         self.next_at.map(|at| self.again_at.unwrap_or(at))
     }
 
-    /// The schedule after a firing: what it tells, and what it owes next. Firings that were missed meanwhile are not made
-    /// up for.
+    /// The schedule after a firing. Firings missed meanwhile are not made up for.
     #[must_use]
     pub fn after(self, outcome: Outcome, now: Timestamp) -> Self {
         let Some(at) = self.next_at else { return self };

@@ -1,4 +1,5 @@
-//! Settings of a conversation: what the request, the agent file and the defaults say, in that order.
+//! Settings of a conversation, merged from the request, the agent file and the defaults, in that
+//! order.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,7 +9,7 @@ use crate::agent::budget::Budget;
 use crate::agent::raw::RawJson;
 use crate::agent::strict::{self, Mistake};
 
-/// As given: absent means "as the agent file, or else the default, has it".
+/// The settings as given. An absent member has the value of the agent file, or else the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
@@ -23,7 +24,7 @@ pub struct Settings {
     pub temperature: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output_tokens: Option<u64>,
-    /// Names of the tools that are offered; absent: all of the agent.
+    /// Names of the tools offered to the model. Absent: all tools of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_tools: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +34,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_execution: Option<ToolExecution>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// How many calls run at once when `toolExecution` is `parallel`: 1 to 16, 8 when absent.
+    /// Maximum number of parallel tool calls if `toolExecution` is `parallel`: 1 to 16. Default: 8.
     #[schema(minimum = 1, maximum = 16)]
     pub parallel_tools_max: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +49,7 @@ pub struct Settings {
     pub compaction: Option<CompactionSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation: Option<Continuation>,
-    /// As it was given: what an earlier version took for one bounds nothing.
+    /// As given. A value that only an earlier version accepted as a budget limits nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Budget>)]
     pub budget: Option<RawJson>,
@@ -56,7 +57,7 @@ pub struct Settings {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-/// `protocol` is not available yet: requests and agent files that set it are refused.
+/// `protocol` is not available yet. Requests and agent files that set it are rejected.
 pub enum LoopKind {
     #[default]
     Prompt,
@@ -65,7 +66,7 @@ pub enum LoopKind {
 }
 
 impl LoopKind {
-    /// Why it cannot be set.
+    /// Error text of a kind that cannot be set.
     pub fn mistake(self) -> Option<&'static str> {
         match self {
             Self::Prompt | Self::Agent => None,
@@ -76,7 +77,7 @@ impl LoopKind {
     }
 }
 
-/// How hard the model thinks. `off` is sent as no reasoning.
+/// Reasoning effort of the model. `off` requests no reasoning.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
@@ -108,7 +109,7 @@ pub enum QueueMode {
     All,
 }
 
-/// Whether the next turn is taken by a new delivery or at once.
+/// Where the next turn runs: in a new delivery (`queue`) or in the current one (`inline`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Continuation {
@@ -124,13 +125,13 @@ pub struct Retry {
     pub max_retries: u32,
     pub base_delay_ms: u64,
     pub max_delay_ms: u64,
-    /// Share of the delay that chance may add, 0 to 1.
+    /// Maximum random addition, as a share of the delay, 0 to 1.
     pub jitter: f64,
 }
 
-/// Tries of one answer after the first: each leaves a message in the record.
+/// Maximum retries of one model call. Each adds a message to the conversation.
 pub const RETRIES_MAX: u32 = 100;
-/// A day: whoever waits longer wants a schedule.
+/// One day. For a longer wait, a schedule is the better tool.
 pub const RETRY_DELAY_MAX_MS: u64 = 86_400_000;
 
 impl Default for Retry {
@@ -159,32 +160,32 @@ impl Default for CompactionSettings {
     }
 }
 
-/// The tier that is asked where nobody names a model.
+/// Model tier if no model is named.
 pub const MODEL: &str = "normal";
 
-/// Bytes of a model's id.
+/// Maximum bytes of a model id.
 pub const MODEL_BYTES_MAX: usize = 128;
-/// More than any model writes.
+/// Upper bound of `maxOutputTokens`, above every model's own limit.
 pub const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
 
-/// What is wrong with a model's id, whatever models there are.
+/// Error text of an invalid model id. It does not check whether the model exists.
 pub fn model_mistake(model: &str) -> Option<String> {
     let is_fit = (1..=MODEL_BYTES_MAX).contains(&model.len())
         && model.trim() == model
         && !model.chars().any(char::is_control);
     (!is_fit).then(|| {
-        format!("`model` is the id of a model, or `normal` or `high`: 1 to {MODEL_BYTES_MAX} bytes without blanks around it")
+        format!("`model` is the id of a model, or `normal` or `high`: 1 to {MODEL_BYTES_MAX} bytes without spaces around it")
     })
 }
 
-/// Rounds after which the service stops a prompt whatever its settings say.
+/// Rounds after which the service ends a prompt, whatever its settings are.
 pub const HARD_ROUNDS_MAX: u32 = 200;
 
-/// Calls that run at once where they may and nobody says how many.
+/// Default number of parallel tool calls.
 const AT_ONCE_DEFAULT: u32 = 8;
 
 impl Settings {
-    /// `self` where it says something, else `fallback`.
+    /// The settings in `self`, with `fallback` for absent ones.
     #[must_use]
     pub fn over(&self, fallback: &Self) -> Self {
         Self {
@@ -208,7 +209,7 @@ impl Settings {
         }
     }
 
-    /// Rounds of model calls in one prompt; `None`: no limit but the hard one.
+    /// Maximum rounds of model calls in one prompt. `None`: only the hard limit applies.
     pub fn rounds_max(&self) -> Option<u32> {
         self.max_rounds.or(match self.loop_kind.unwrap_or_default() {
             LoopKind::Prompt => Some(25),
@@ -217,12 +218,12 @@ impl Settings {
         })
     }
 
-    /// What may be spent; `None`: as much as there is.
+    /// The budget. `None`: unlimited.
     pub fn bounds(&self) -> Option<Budget> {
         self.budget.as_ref()?.read().ok()
     }
 
-    /// What is wrong with the budget.
+    /// Error of an invalid budget.
     pub fn budget_mistake(&self) -> Option<Mistake> {
         match strict::read::<Budget>(self.budget.as_ref()?.text()) {
             Ok(budget) => budget
@@ -232,7 +233,7 @@ impl Settings {
         }
     }
 
-    /// Calls of one answer that may run at once; 1: one after the other.
+    /// Calls of one response that may run in parallel. 1: one after the other.
     pub fn calls_at_once(&self) -> u32 {
         match self.tool_execution.unwrap_or_default() {
             ToolExecution::Sequential => 1,
@@ -247,7 +248,8 @@ impl Settings {
     }
 }
 
-/// The budget in force: that of the agent file is a ceiling, so of two limits of one kind the smaller counts.
+/// The budget in force. The agent file's budget is a ceiling: of two limits of one kind the smaller
+/// applies.
 fn within(own: Option<&RawJson>, ceiling: Option<&RawJson>) -> Option<RawJson> {
     let (Some(own), Some(ceiling)) = (own, ceiling) else { return own.or(ceiling).cloned() };
     match (own.read::<Budget>(), ceiling.read::<Budget>()) {

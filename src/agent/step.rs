@@ -1,4 +1,6 @@
-//! One step: an input changes what is owed. Cannot fail: every input has a meaning in every state, if only "ignored".
+//! The step function: it applies one input to the transition.
+//!
+//! It cannot fail: every input is defined in every state, if only as "ignored".
 
 mod answer;
 mod budget_alerts;
@@ -36,82 +38,91 @@ pub use paying::{Asks, Paying, own_shortage};
 pub use retrying::{Setback, wait_after};
 pub use taking_in::{gives_way, is_understood};
 
-/// What the driver found out or did. The same inputs on the same head give the same draft, so a lost commit is made anew.
+/// An input of the state machine: a fact that the driver found out, or an action that it took.
+///
+/// The same inputs on the same head produce the same transition, so the driver can compute a
+/// transition again after a lost commit.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// All that waits in the inbox, oldest first. It lands where the loop looks: with [`Input::TakeIn`], or where an answer
-    /// would end the run.
+    /// All waiting inbox items, oldest first. [`Input::DrainInbox`] applies them, or a response
+    /// that would end the run.
     Looked(Vec<Pending>),
-    /// What was looked at and can land now does.
+    /// Applies the pending inbox items that can be applied in this state.
     TakeIn,
-    /// The worker that held the conversation stopped in the middle of something.
+    /// This worker took over the lease of a worker that stopped during a step.
     TakenOver,
-    /// The model answered, or failed.
+    /// The model returned a response, or the model call failed.
     Answered(Box<Answered>),
-    /// What the model is sent next comes too close to its window.
+    /// The next model input leaves too little room in the context window.
     Crowded,
-    /// A summary was made, or could not be.
+    /// An attempt to create a summary ended.
     Summarised(Box<Summarised>),
-    /// A ready call was looked at.
+    /// The preflight of a ready call ended.
     Prepared { index: usize, gate: Gate },
-    /// A started call gave its result.
+    /// A started call returned its result.
     Returned { index: usize, result: Box<CallResult> },
-    /// Kept results whose turn has come are put in their places: there was no room for them before.
+    /// Appends buffered results that are next in source order and had no room in earlier commits.
     Placing,
-    /// A started call's answer was lost, and nobody knows whether it happened.
+    /// The result of a started call was lost, so it is unknown whether the call took effect.
     OutcomeUnknown { index: usize, reason: String, expires_at: Timestamp },
-    /// The step is proven to kill its process, or can never be made.
+    /// The step cannot succeed: it repeatedly kills its process, or no commit can hold it.
     Poisoned { reason: String },
-    /// Something about money.
+    /// A budget check, a settlement or a deferral of a model call.
     Paying(Box<Paying>),
-    /// What comes next is not begun: the agent or the tool is paused.
+    /// The next step does not start because an operator paused the agent or the tool.
     Braked(Brake),
-    /// An extension has decided on the turn that a later input of the same commit closes.
+    /// The decision of an extension on the turn that a later input of the same commit closes.
     FinishTurn(FinishTurn),
 }
 
+/// A finished model call: the response or the failure.
 #[derive(Clone, Debug)]
 pub struct Answered {
     pub message: AssistantMessage,
-    /// Of the agent file that was in force.
+    /// Revision of the agent file that the call used.
     pub revision: String,
     pub started_at: Timestamp,
-    /// What a failure means; of no meaning to an answer that has not failed.
+    /// Kind of the failure; meaningless if the call succeeded.
     pub setback: Setback,
-    /// Why a last response does not fit the agent's response schema, as the driver has found it.
+    /// Validation error of a final response that does not fit the agent's response schema.
     pub misfit: Option<String>,
 }
 
-/// What stands between a call and its start.
+/// Outcome of the preflight of a tool call.
 #[derive(Clone, Debug)]
 pub enum Gate {
-    /// It will not run: unknown tool, bad arguments, blocked. The model reads the text.
+    /// The call will not run: unknown tool, invalid arguments or blocked. The model receives the
+    /// text.
     Refused {
         text: String,
-        /// Whether whoever refused it asks for an end without another answer.
+        /// True if the rejection asks to end the prompt without another model call.
         terminate: bool,
     },
-    /// That call has to be done first: both change files, or are the same write.
+    /// The call with index `earlier` must finish first: both change files, or both are the same
+    /// write.
     Behind {
         earlier: usize,
     },
+    /// The call may start, or needs an approval first.
     Open(Box<Start>),
 }
 
+/// Facts about a call that may start.
 #[derive(Clone, Debug)]
 pub struct Start {
     pub effect: Effect,
     pub on_unknown: OnUnknown,
-    /// When the attempt is certainly over.
+    /// Time after which the attempt is certainly over.
     pub until: Timestamp,
-    /// Hash of tool name, arguments and definition.
+    /// Hash of tool name, arguments and definition. An approval is valid for this hash only.
     pub binding: String,
-    /// Hash of tool name and arguments: equal calls have equal ones, whatever the deployment.
+    /// Hash of tool name and arguments. It is equal for equal calls in every deployment.
     pub fingerprint: String,
+    /// Set if the call needs an approval.
     pub ask: Option<Asked>,
 }
 
-/// A person has to agree first.
+/// Approval that a call needs before it starts.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub reason: String,
@@ -120,16 +131,16 @@ pub struct Asked {
     pub expires_at: Timestamp,
 }
 
-/// What a tool gave, as the record will have it.
+/// The result of a tool call, as the entry stores it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallResult {
     pub content: Vec<Block>,
     pub details: Option<RawJson>,
     pub structured: Option<RawJson>,
-    /// What the call cost beside the model.
+    /// Usage of the call itself, in addition to the model's.
     pub usage: Option<Box<Usage>>,
     pub is_error: bool,
-    /// Asks for an end without another answer.
+    /// True if the result asks to end the prompt without another model call.
     pub terminate: bool,
     pub rejected: Option<Rejection>,
     pub outputs: Vec<Output>,
@@ -137,7 +148,7 @@ pub struct CallResult {
 }
 
 impl CallResult {
-    /// With empty details, as the sources have them (TO-04).
+    /// An error result with empty details, as the source format has it (TO-04).
     pub fn error(text: impl Into<String>) -> Self {
         let details = Some(RawJson::of(&serde_json::Map::new()));
         Self { content: vec![Block::text(text)], details, is_error: true, ..Self::default() }
@@ -149,7 +160,7 @@ impl CallResult {
     }
 }
 
-/// Applies one input to the draft.
+/// Applies one input to the transition.
 pub fn step(draft: &mut Draft, input: &Input) {
     match input {
         Input::Looked(pending) => taking_in::look(draft, pending),

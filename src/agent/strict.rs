@@ -1,4 +1,5 @@
-//! Reading JSON that clients wrote: an object is never taken from a list, and each mistake has its place and plain words.
+//! Strict reading of JSON from clients: an object is never read from a list, and each error has a
+//! pointer and a plain message.
 
 use std::fmt;
 
@@ -7,15 +8,16 @@ use serde::de::{
     Visitor,
 };
 
-/// Bytes of a pointer or a sentence: names and texts in them are the sender's, and as long as it likes.
+/// Maximum bytes of a pointer or message. Both contain names and texts of the sender, of any
+/// length.
 const MISTAKE_BYTES_MAX: usize = 400;
-/// Before the place of a mistake inside a value that is read on its own.
+/// Precedes the pointer of an error inside a value that is parsed separately.
 const PLACE: &str = " (at ";
 
-/// What is wrong, and where.
+/// An error in JSON, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// RFC 6901; empty: the whole.
+    /// RFC 6901; empty: the whole document.
     pub pointer: String,
     pub detail: String,
 }
@@ -30,7 +32,7 @@ impl fmt::Display for Mistake {
 }
 
 impl Mistake {
-    /// The same, seen from the value that it is in.
+    /// Prefixes the pointer with that of the enclosing value.
     #[must_use]
     pub fn below(mut self, pointer: &str) -> Self {
         self.pointer.insert_str(0, pointer);
@@ -38,10 +40,10 @@ impl Mistake {
     }
 }
 
-/// Reads JSON text into a type whose objects must be objects.
+/// Reads JSON text into a type whose objects must be JSON objects.
 ///
 /// # Errors
-/// The first mistake.
+/// Returns the first error in the JSON: report it to the sender.
 pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Mistake> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = from(&mut deserializer)?;
@@ -51,10 +53,10 @@ pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Mistake> {
     Ok(value)
 }
 
-/// The same from a tree or any other source.
+/// Like [`from_str`], from any deserializer, such as a JSON tree.
 ///
 /// # Errors
-/// The first mistake.
+/// Returns the first error in the JSON: report it to the sender.
 pub fn from<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result<T, Mistake> {
     serde_path_to_error::deserialize(Strict(source)).map_err(|error| {
         let pointer = pointer_of(error.path());
@@ -62,7 +64,8 @@ pub fn from<'de, T: Deserialize<'de>, D: Deserializer<'de>>(source: D) -> Result
     })
 }
 
-/// The text's last part may say where in a value the mistake is, or which member it is about.
+/// Builds the error. The end of serde's text may have the pointer inside a value, or the name of a
+/// member.
 fn mistake(mut pointer: String, text: &str) -> Mistake {
     let text = without_position(text);
     let (text, inner) = match text.rsplit_once(PLACE) {
@@ -97,7 +100,7 @@ fn without_position(text: &str) -> &str {
     text.rsplit_once(" at line ").map_or(text, |(before, _)| before)
 }
 
-/// serde's sentence in words that a user of the API knows; what is none of its own passes.
+/// Rewrites a message of serde for users of the API. Other messages stay unchanged.
 pub fn plain(text: &str) -> String {
     for start in ["invalid type: ", "invalid value: ", "invalid length "] {
         if let Some((found, expected)) =
@@ -116,12 +119,12 @@ pub fn plain(text: &str) -> String {
     for (theirs, ours) in [
         (
             "expected ident",
-            "a word that is none of `true`, `false`, `null`, or a text without quotes",
+            "a word without quotes that is none of `true`, `false` and `null`",
         ),
-        ("expected value", "a value is missing or not written as JSON has it"),
-        ("EOF while parsing", "it ends too early, in"),
-        ("trailing characters", "something follows the end of the JSON"),
-        ("recursion limit exceeded", "it nests too deep"),
+        ("expected value", "a value is missing or is not valid JSON"),
+        ("EOF while parsing", "the JSON ends too early, in"),
+        ("trailing characters", "unexpected text after the end of the JSON"),
+        ("recursion limit exceeded", "the JSON nests too deeply"),
     ] {
         if let Some(rest) = text.strip_prefix(theirs) {
             return format!("{ours}{rest}");
@@ -170,12 +173,12 @@ fn plain_found(found: &str) -> String {
     }
 }
 
-/// RFC 6901: one step of a pointer.
+/// Escapes one segment of an RFC 6901 pointer.
 pub fn pointer_token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// Where a reader stood, as an RFC 6901 pointer.
+/// Converts a path to an RFC 6901 pointer.
 fn pointer_of(path: &serde_path_to_error::Path) -> String {
     use std::fmt::Write as _;
 
@@ -194,8 +197,8 @@ fn pointer_of(path: &serde_path_to_error::Path) -> String {
     })
 }
 
-/// Around a deserializer and all that it hands out. serde's derive takes a list for an object, member by member in the order
-/// of the source; asked for a map it does not.
+/// Wraps a deserializer and everything that it returns. serde's derive accepts a list for a struct,
+/// member by member in source order; a request for a map prevents that.
 struct Strict<T>(T);
 
 macro_rules! deserialize {

@@ -1,4 +1,5 @@
-//! Evidence against a step during which worker processes died: when it is suspect, when it is retried, when it is given up.
+//! Deaths of worker processes during a step: when the step becomes suspect, is retried, or fails
+//! its prompt.
 
 use std::time::Duration;
 
@@ -7,27 +8,28 @@ use serde::{Deserialize, Serialize};
 use crate::agent::head::Head;
 use crate::clock::Timestamp;
 
-/// Deaths without progress after which a step is suspect: from then on it runs in a process of its own.
+/// Deaths without progress after which a step is suspect and runs in a separate process.
 pub const SUSPECT_DEATHS: u32 = 2;
-/// Deaths of a process that ran nothing but this step, after which its prompt fails.
+/// Deaths of a process that ran only this step, after which its prompt fails.
 pub const ISOLATED_DEATHS_MAX: u32 = 3;
-/// Before each further try of a suspect step; the last one repeats.
+/// Delays before each further attempt of a suspect step; [`DELAY_MAX`] after the last one.
 const DELAYS: [Duration; 3] =
     [Duration::from_secs(5), Duration::from_secs(30), Duration::from_mins(2)];
 const DELAY_MAX: Duration = Duration::from_mins(10);
 
-/// Reset by progress, with [`Head::claims`], which counts the deaths that others may be to blame for.
+/// Evidence that a step kills its process. Progress resets it, together with
+/// [`Head::leases_without_progress`], which counts deaths that other turns may have caused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Suspicion {
-    /// Deaths of a process that ran nothing but this step.
+    /// Deaths of a process that ran only this step.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub isolated_deaths: u32,
-    /// The next try is not before this time. Absent: at once.
+    /// Earliest time of the next attempt. Absent: immediately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Timestamp>,
-    /// Whether a worker runs the step now while its process runs no other turn: a death counts as an isolated one. Only
-    /// programs that cannot start a process for it do so.
+    /// True if a worker runs the step now and its process runs no other turn. A death then counts
+    /// as an isolated one. Only programs that cannot start a separate process do so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_alone: bool,
 }
@@ -35,10 +37,10 @@ pub struct Suspicion {
 /// A death of a worker process during a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The lease was not given back: the process died for any reason. `is_delayed`: the step may take the next process
-    /// down with all its other turns, so its next try waits.
+    /// The lease was not released: the process died for an unknown reason. `is_delayed`: the next
+    /// attempt waits, because the step may kill the next process with all its other turns.
     Presumed { is_delayed: bool },
-    /// The process that ran only this step died, and the one that started it lives.
+    /// The process that ran only this step died; its parent process runs on.
     Isolated,
 }
 
@@ -49,17 +51,18 @@ impl Suspicion {
 }
 
 impl Head {
-    /// Whether the step may kill its process, so that it must not run beside other turns.
+    /// True if the step may kill its process and must not run beside other turns.
     pub fn is_suspect(&self) -> bool {
         self.claims >= SUSPECT_DEATHS || self.suspicion.isolated_deaths > 0
     }
 
-    /// Whether the step is proven to kill its process.
+    /// True if the step has killed enough isolated processes to fail its prompt.
     pub fn is_hopeless(&self) -> bool {
         self.suspicion.isolated_deaths >= ISOLATED_DEATHS_MAX
     }
 
-    /// Another step begins, or a part of this one is done: no death of the past says anything about it.
+    /// Resets the counts when a step or a part of it is done: earlier deaths no longer concern the
+    /// current step.
     pub fn note_progress(&mut self) {
         self.claims = 0;
         self.suspicion = Suspicion::default();

@@ -1,10 +1,10 @@
-//! Stories of the core: inputs in, one line per event out.
+//! Tests of the state machine: they apply inputs and compare one line per event.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
     clippy::needless_pass_by_value,
     clippy::format_collect,
-    reason = "a story reads better than it runs"
+    reason = "test helpers favour readable tests over fast ones"
 )]
 
 mod batches;
@@ -77,12 +77,12 @@ pub(super) fn prompt(text: &str) -> Input {
     landed(item("in_1", body))
 }
 
-/// Comes in when somebody looks, and is taken in at once.
+/// An inbox read that returns one item.
 pub(super) fn landed(item: InboxItem) -> Input {
     looked(&[item])
 }
 
-/// What waits from now on.
+/// An inbox read that returns these items.
 pub(super) fn looked(items: &[InboxItem]) -> Input {
     let pending = |item: &InboxItem| Pending { item: Arc::new(item.clone()), bytes: 100 };
     Input::Looked(items.iter().map(pending).collect())
@@ -119,7 +119,7 @@ pub(super) fn decision(draft: &Draft, verdict: Verdict, reason: Option<&str>) ->
     })
 }
 
-/// `content`: texts, or calls as `name {json}`.
+/// A model response. `content`: texts, or calls as `name {json}`.
 pub(super) fn answer(content: &[&str]) -> Input {
     let blocks: Vec<serde_json::Value> = content
         .iter()
@@ -194,7 +194,7 @@ pub(super) fn lost(index: usize) -> Input {
     }
 }
 
-/// Applies the inputs and tells what they said, one line per event.
+/// Applies the inputs and returns one line per event. After an inbox read, it drains the inbox.
 pub(super) fn play(draft: &mut Draft, inputs: &[Input]) -> Vec<String> {
     let before = draft.events.len();
     for input in inputs {

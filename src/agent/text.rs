@@ -1,8 +1,8 @@
-//! Text that leaves for the model is well-formed: unpaired surrogate halves are taken out.
+//! Clean-up of text from and for models: code fences and unpaired surrogates.
 
 use std::borrow::Cow;
 
-/// The text without one code fence around all of it: models like to wrap their JSON.
+/// Removes one code fence around the whole text, because models often wrap their JSON in one.
 pub fn without_fence(text: &str) -> &str {
     let text = text.trim();
     let inside = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
@@ -10,8 +10,8 @@ pub fn without_fence(text: &str) -> &str {
     body.map_or(text, str::trim)
 }
 
-/// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text; a Rust string can hold
-/// none, so escapes are the only way in. Text without any is borrowed.
+/// Removes escapes of unpaired surrogate halves (`\ud83d` without its partner) from JSON text. A
+/// Rust string cannot hold one, so escapes are the only source. Text without any is borrowed.
 pub fn repair_surrogates(json: &str) -> Cow<'_, str> {
     if !json.contains("\\u") {
         return Cow::Borrowed(json);

@@ -1,4 +1,4 @@
-//! What answers cost: tokens, and money by the price table in force when they were given.
+//! Usage: tokens, and cost by the price table in force at the time of the response.
 
 use std::ops::AddAssign;
 
@@ -7,12 +7,12 @@ use utoipa::ToSchema;
 
 use crate::agent::raw::RawJson;
 
-/// A tool that reports more dollars for one call is mistaken.
+/// A tool's report of more dollars for one call is treated as an error.
 const TOOL_COST_MAX: f64 = 1e6;
-/// Tokens that every reader of JSON can count.
+/// Largest token count that every JSON reader represents exactly.
 const TOOL_TOKENS_MAX: u64 = 1 << 53;
 
-/// Tokens of one answer or a sum of them. `input` excludes cached tokens.
+/// Tokens of one response, or a sum of them. `input` excludes cached tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
@@ -38,8 +38,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// To 12 decimals: a sum of floats is `0.0008`, not `0.0008000000000000001`. Values are rounded where they arise, so that
-    /// a stored value equals the one in memory.
+    /// Rounds to 12 decimals: a sum of floats is `0.0008`, not `0.0008000000000000001`. Values are
+    /// rounded where they arise, so that a stored value equals the one in memory.
     #[must_use]
     pub fn rounded(self) -> Self {
         let round = |dollars: f64| (dollars * 1e12).round() / 1e12;
@@ -54,8 +54,9 @@ impl Cost {
 }
 
 impl Usage {
-    /// The usage that a tool reports for its own model calls or fees. A total that it leaves out is the sum of the parts.
-    /// `None` when it is no usable report: negative, or beyond every plausible bill.
+    /// Checks the usage that a tool reports for its own model calls or fees. A missing total
+    /// becomes the sum of the parts. `None` if the report is unusable: negative, or implausibly
+    /// high.
     #[must_use]
     pub fn reported_by_tool(mut self) -> Option<Self> {
         let cost = &mut self.cost;
@@ -75,7 +76,7 @@ impl Usage {
     }
 }
 
-/// A stored member `usage` of another form counts for nothing; older versions kept whatever was imported.
+/// Ignores a stored member `usage` of another form. Older versions stored whatever was imported.
 pub(super) fn if_usable<'de, D>(deserializer: D) -> Result<Option<Box<Usage>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -84,7 +85,7 @@ where
     Ok(raw.and_then(|raw| raw.read().ok()))
 }
 
-/// Counts come from the provider, whatever it says: they stay at the end of what can be counted.
+/// Provider counts can have any value: sums saturate.
 impl AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
@@ -102,11 +103,11 @@ impl AddAssign for Usage {
     }
 }
 
-/// What calls cost together, in whole numbers: sums and differences of it are exact, so that books agree.
+/// Usage of several calls in whole numbers. Sums and differences are exact, so that ledgers agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Tally {
-    /// Of the model.
+    /// Model calls.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -133,7 +134,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Tally {
-    /// Of one call.
+    /// The totals of one call.
     pub fn of(usage: &Usage) -> Self {
         Self {
             calls: 1,
@@ -156,13 +157,13 @@ impl Tally {
         self.each(other, u64::saturating_add)
     }
 
-    /// What `self` has more than `other`; nothing where it has less.
+    /// The excess of `self` over `other`, per number; 0 where it has less.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         self.each(other, u64::saturating_sub)
     }
 
-    /// The greater of both, number by number.
+    /// The greater of both, per number.
     #[must_use]
     pub fn or_more(self, other: Self) -> Self {
         self.each(other, u64::max)
@@ -181,7 +182,7 @@ impl Tally {
         }
     }
 
-    /// As answers have it; of the money only the total is known.
+    /// Converts to the form of a response's usage. Only the total of the cost is known.
     pub fn usage(&self) -> Usage {
         Usage {
             input: self.input,
@@ -195,7 +196,7 @@ impl Tally {
     }
 }
 
-/// US dollars as billionths of them; nothing when it is no amount.
+/// US dollars in billionths; 0 for a negative amount or NaN.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -205,7 +206,7 @@ pub fn nanos(dollars: f64) -> u64 {
     (dollars * 1e9).round() as u64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for people: 2^53 billionths are 9 million dollars")]
+#[expect(clippy::cast_precision_loss, reason = "display only: 2^53 billionths are 9 million dollars")]
 pub fn dollars(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
@@ -248,7 +249,7 @@ mod tests {
         let sum = (0..10).fold(Tally::default(), |sum, _| sum.plus(one));
         let rest = (0..10).fold(sum, |rest, _| rest.minus(one));
         assert_eq!((sum.calls, sum.nanos, rest), (10, 3_000_000_000, Tally::default()));
-        assert_eq!(one.minus(sum), Tally::default(), "nothing is owed twice");
+        assert_eq!(one.minus(sum), Tally::default(), "a smaller total leaves no difference");
         assert!((one.usage().cost.total - 0.3).abs() < 1e-12);
         assert_eq!((nanos(-1.0), nanos(f64::NAN)), (0, 0));
     }

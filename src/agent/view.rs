@@ -1,4 +1,4 @@
-//! The prompt's view: one input, many outputs, built from the entries between its beginning and its end.
+//! The client's view of a prompt: one input and many outputs, built from the entries of its span.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct PromptView {
     pub resolved_model: Option<String>,
     pub visible: bool,
     pub state: PromptState,
-    /// Approval requests of this prompt that nobody has decided.
+    /// Undecided approval requests of this prompt.
     pub pending_approval_ids: Vec<RequestId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<PromptStop>,
@@ -43,15 +43,15 @@ pub struct PromptView {
     pub input: Option<Content>,
     pub output: Vec<PromptOutput>,
     pub usage: Usage,
-    /// The last answer as JSON, when the agent has a response schema and it parses.
+    /// The last model response as JSON, if the agent has a response schema and the text is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<RawJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<PromptError>,
-    /// Why the last response is cut; absent: it is whole.
+    /// Why the last response is incomplete. Absent: it is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<Incomplete>,
-    /// While a call of the model that failed waits to be made once more.
+    /// Set while a failed model call waits for its retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryView>,
 }
@@ -59,12 +59,12 @@ pub struct PromptView {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryView {
-    /// From 1: the first is the second try.
+    /// From 1: the first retry is the second attempt.
     pub attempt: u32,
-    /// Not before that time.
+    /// Time of the retry.
     #[serde(with = "iso")]
     pub at: Timestamp,
-    /// Why the call before it failed.
+    /// Error of the previous attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -84,7 +84,7 @@ impl RetryView {
     }
 }
 
-/// Everything that happened, in order. A pending result is settled in place.
+/// One output of a prompt, in source order. A pending result is replaced in place.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum PromptOutput {
@@ -143,7 +143,7 @@ pub enum OutputResult {
     },
 }
 
-/// Where an output came from, so that an event can name it.
+/// The origin of an output, so that an event can reference it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     Text { seq: u64, block: usize },
@@ -152,8 +152,8 @@ pub enum Origin {
 }
 
 impl PromptView {
-    /// The last text as JSON: what an agent with a response schema answers with. Stays absent while the prompt runs, when it
-    /// did not come to a proper end, and when the text does not fit.
+    /// Sets `result` from the last text, for an agent with a response schema. It stays absent while
+    /// the prompt runs, unless the prompt completed normally, and if the text is not valid.
     pub fn read_result(&mut self, fits: impl Fn(&str) -> bool) {
         let is_answered =
             self.state == PromptState::Completed && self.stop_reason == Some(PromptStop::End);
@@ -170,7 +170,8 @@ impl PromptView {
     }
 }
 
-/// The prompt of that id among the entries, which hold at least its span; `None` when it is not there.
+/// Builds the view of a prompt from `entries`, which hold at least its span. `None` if the prompt
+/// is not among them.
 pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option<PromptView> {
     let mut view: Option<PromptView> = None;
     let mut is_wordless = false;
@@ -226,7 +227,7 @@ pub fn prompt_view(id: &PromptId, head: &Head, entries: &[Arc<Entry>]) -> Option
     Some(view)
 }
 
-/// A prompt of which nothing but its beginning is known.
+/// The view of a prompt that has no entry but its first.
 fn begun(id: &PromptId, prompt: &PromptEntry, head: &Head) -> PromptView {
     PromptView {
         id: id.clone(),
@@ -255,7 +256,7 @@ fn pending_of(head: &Head, id: &PromptId) -> Vec<RequestId> {
     open.map(|request| request.id.clone()).collect()
 }
 
-/// Of the prompt's newest model call that failed.
+/// Error of the prompt's newest failed model call.
 fn last_failure(id: &PromptId, entries: &[Arc<Entry>]) -> Option<String> {
     let of_prompt = entries.iter().rev().filter(|entry| entry.base.prompt_id.as_ref() == Some(id));
     let mut responses =
@@ -263,13 +264,13 @@ fn last_failure(id: &PromptId, entries: &[Arc<Entry>]) -> Option<String> {
     responses.find_map(|response| response.error_message.clone())
 }
 
-/// The prompt's outputs alone, each with where it came from.
+/// The prompt's outputs, each with its origin.
 #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds of entry have no output")]
 pub fn outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(Origin, PromptOutput)> {
     let mut builder = Builder::default();
     for entry in entries.iter().filter(|entry| entry.base.prompt_id.as_ref() == Some(id)) {
         match &entry.body {
-            // What was said before a retry was said in vain.
+            // A retry replaces this response.
             EntryBody::Message(MessageEntry { is_retried: true, .. }) => {}
             EntryBody::Message(MessageEntry {
                 message: Message::Assistant(answer),
@@ -304,7 +305,7 @@ pub fn outputs(id: &PromptId, entries: &[Arc<Entry>]) -> Vec<(Origin, PromptOutp
 #[derive(Default)]
 struct Builder {
     outputs: Vec<(Origin, Option<PromptOutput>)>,
-    /// Calls that have been made: where their output stands.
+    /// Requested calls, with the position of their output.
     calls: HashMap<CallRef, Called>,
 }
 
@@ -359,7 +360,8 @@ impl Builder {
         self.set(call, OutputResult::Pending { reason: reason.to_owned() }, at, None);
     }
 
-    /// A result that was kept is settled since then: its message on the path says nothing new.
+    /// Sets the final result. If a buffered result has already set it, its message on the path
+    /// changes nothing.
     fn settle(&mut self, call: CallRef, result: &ToolResultMessage, at: Timestamp) {
         let place = self.calls.get(&call).and_then(|called| self.outputs.get(called.position));
         if matches!(place, Some((_, Some(PromptOutput::Tool { ended_at: Some(_), .. })))) {
@@ -413,8 +415,9 @@ impl Builder {
         self.place_side(seq, side.call, output);
     }
 
-    /// A side output follows its tool's result; later calls of the batch hold their places already, and may be settled. One
-    /// that names no call of ours comes before the first that has nothing to show.
+    /// Inserts a side output after the result of its tool. Later calls of the batch already have
+    /// positions, and may have results. Without a known call the output comes before the first
+    /// output without a result.
     fn place_side(&mut self, seq: u64, call: Option<CallRef>, output: PromptOutput) {
         let is_side = |place: &(Origin, _)| matches!(place.0, Origin::Side { .. });
         let at = match call.and_then(|call| self.calls.get(&call)) {
@@ -444,7 +447,7 @@ impl Builder {
     }
 }
 
-/// What a program reads of a result: the tool's JSON when it answered JSON, else its text.
+/// The result for programs: the tool's JSON if it returned JSON, otherwise its text.
 fn result_view(result: &ToolResultMessage) -> OutputResult {
     let text = || Value::String(joined_text(&result.content));
     if let Some(rejection) = &result.rejected {

@@ -1,4 +1,5 @@
-//! The files of a path: what tools wrote, and what people and tools sent, each under one path that the file tools read.
+//! The workspace: files that tools wrote and files sent by users and tools, each under the one path
+//! that the file tools use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +9,16 @@ use crate::agent::entry::{Entry, EntryBody, FileOutput, Output};
 use crate::agent::message::{Message, ToolResultMessage, WorkspaceFile};
 use crate::ids::ArtifactId;
 
-/// Files that people sent; read-only.
+/// Files that users sent; read-only.
 const INPUTS: &str = ".turnwheel/inputs";
 /// Files that tools sent to the user; read-only.
 const OUTPUTS: &str = ".turnwheel/outputs";
-/// Digits of the content's hash that tell files of one name apart.
+/// Digits of the content hash that distinguish files of the same name.
 const HASH_DIGITS: usize = 8;
 const NAME_BYTES_MAX: usize = 200;
 
-/// Every file that a tool call at the end of the path can read. Derived from the entries alone, so a repeated delivery,
-/// a compaction and another branch each find the files of their own path.
+/// Every file that a tool call at the end of the path can read. The entries alone determine it, so
+/// a repeated delivery, a compaction and another branch each find the files of their own path.
 pub fn files(path: &[Arc<Entry>]) -> BTreeMap<String, WorkspaceFile> {
     let mut files = BTreeMap::new();
     for entry in path {
@@ -52,7 +53,7 @@ fn add_inputs(files: &mut BTreeMap<String, WorkspaceFile>, content: &Content) {
     let Content::Blocks(blocks) = content else { return };
     for block in blocks {
         if let Block::File(file) = block {
-            // A block of an older version has no size; the tools then learn it by reading.
+            // A block of an older version has no size. Tools learn it when they read the file.
             let size = file.size.unwrap_or_default();
             let content = WorkspaceFile { artifact_id: file.artifact_id.clone(), size };
             files.insert(input_path(file), content);
@@ -60,23 +61,23 @@ fn add_inputs(files: &mut BTreeMap<String, WorkspaceFile>, content: &Content) {
     }
 }
 
-/// Where the file tools find a file that a person sent: `.turnwheel/inputs/3f9a1c02/report.pdf`.
+/// Path of a file that a user sent: `.turnwheel/inputs/3f9a1c02/report.pdf`.
 pub fn input_path(file: &FileBlock) -> String {
     path_in(INPUTS, &file.artifact_id, file.path.as_deref().unwrap_or_default())
 }
 
-/// Where the file tools find a file that a tool sent to the user.
+/// Path of a file that a tool sent to the user.
 pub fn output_path(file: &FileOutput) -> String {
     path_in(OUTPUTS, &file.artifact_id, &file.path)
 }
 
-/// Equal content under one name has one path; everything else has a path of its own.
+/// Equal content under one name has one path. Everything else has a path of its own.
 fn path_in(folder: &str, artifact: &ArtifactId, name: &str) -> String {
     let hash = artifact.parts().and_then(|(_, sha256)| sha256.get(..HASH_DIGITS));
     format!("{folder}/{}/{}", hash.unwrap_or("unknown"), file_name(name))
 }
 
-/// The last part of a name, as tools accept it in a path; `file` when nothing is left.
+/// The last segment of a name, valid in a path. `file` if nothing is left.
 fn file_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or_default();
     let mut usable: String =
@@ -88,7 +89,7 @@ fn file_name(name: &str) -> String {
     }
 }
 
-/// Marks that make a name look like another one.
+/// Invisible marks that make a name look like another one.
 pub fn is_deceptive(letter: char) -> bool {
     matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

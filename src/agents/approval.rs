@@ -1,4 +1,4 @@
-//! `approval:` of an agent file's tool: when a person is asked, who, and for how long.
+//! Reader of a tool's `approval`: its condition, its approvers and its expiry.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) fn read(
             "reason" => {
                 let no_setting = |_: &str| {
                     let reason =
-                        "`reason` is read by people: it may hold arguments and no app setting";
+                        "`reason` is shown to users: it may hold arguments and no app setting";
                     Err(Flaw::Other(reason.to_owned()))
                 };
                 let parsed = fields::text(field, findings).and_then(|text| {
@@ -66,13 +66,14 @@ pub(super) fn read(
     if approval.not_requester && approval.approvers.iter().all(|who| who == "owner") {
         findings.add(
             member.at,
-            "with `notRequester` the owner may not decide what the owner asked for: add `link` or `role:NAME` to `approvers`",
+            "with `notRequester` the owner may not decide the owner's own requests: add `link` or `role:NAME` to `approvers`",
         );
     }
     approval
 }
 
-/// A misspelt name in `when` fits nothing or everything, and nobody would be asked where somebody should.
+/// Adds a finding for each name in `when` that is not a parameter. A misspelt name matches all
+/// calls or none, so that a required approval could be skipped.
 fn when_names_parameters(when: &Node, declared: &[String], findings: &mut Findings) {
     let mut named = Vec::new();
     if let Some(Member { value: Node { yaml: Yaml::Map(properties), .. }, .. }) =
@@ -93,7 +94,7 @@ fn when_names_parameters(when: &Node, declared: &[String], findings: &mut Findin
             let hint = suggestion(name, declared.iter().map(String::as_str));
             findings.add(
                 at,
-                format!("`when` speaks of `{name}`, which is none of the `parameters`: {hint}"),
+                format!("`when` names `{name}`, which is not among the `parameters`: {hint}"),
             );
         }
     }
@@ -121,7 +122,7 @@ fn approvers(member: &Member, findings: &mut Findings) -> Vec<String> {
             let known = ["owner", "link", "role:NAME"];
             let meant = if text.starts_with("role") { "role:NAME" } else { text };
             let hint = suggestion(meant, known);
-            findings.add(item.at, format!("`{text}` is no approver: {hint}"));
+            findings.add(item.at, format!("`{text}` is not an approver: {hint}"));
         }
     }
     approvers

@@ -1,14 +1,15 @@
-//! Reading members of a YAML map: unknown keys and wrong kinds are mistakes, and reading goes on.
+//! Readers of members of a YAML map. Unknown keys and wrong kinds become findings, and reading
+//! continues.
 
 use std::time::Duration;
 
 use crate::agents::mistakes::{Findings, suggestion};
 use crate::agents::yaml::{Member, Node, Yaml};
 
-/// Keys that people know from elsewhere, each with what to write instead.
+/// Keys of other formats, each with its replacement here.
 pub(super) type Remedies<'r> = &'r [(&'r str, &'r str)];
 
-/// The members of `node` when it is a map; keys that are not among `known` are mistakes.
+/// Returns the members of `node` if it is a map. Keys that are not in `known` become findings.
 pub(super) fn members<'n>(
     node: &'n Node,
     what: &str,
@@ -18,7 +19,7 @@ pub(super) fn members<'n>(
     members_or(node, what, known, &[], findings)
 }
 
-/// The same; the mistake of a key among `remedies` says what to write instead.
+/// Like [`read_members`]. The finding of a key in `remedies` contains its replacement.
 pub(super) fn members_or<'n>(
     node: &'n Node,
     what: &str,
@@ -40,7 +41,7 @@ pub(super) fn members_or<'n>(
     members
 }
 
-/// What to write instead of a word, when it is among `remedies`.
+/// Returns the replacement of a word, if it is in `remedies`.
 pub(super) fn remedy(word: &str, remedies: Remedies<'_>) -> Option<String> {
     let found = remedies.iter().find(|(name, _)| *name == word);
     found.map(|(_, remedy)| (*remedy).to_owned())
@@ -76,12 +77,13 @@ pub(super) fn choice<T: Copy>(
     let found = choices.iter().find(|(name, _)| *name == given);
     if found.is_none() {
         let hint = suggestion(given, choices.iter().map(|(name, _)| *name));
-        findings.add(member.value.at, format!("`{given}` is no value of `{}`: {hint}", member.key));
+        let reason = format!("`{given}` is not a value of `{}`: {hint}", member.key);
+        findings.add(member.value.at, reason);
     }
     found.map(|(_, value)| *value)
 }
 
-/// `500ms`, `30s`, `2m`, `24h`, `7d`: more than nothing, at most `max`.
+/// Reads a duration such as `500ms`, `30s`, `2m`, `24h` or `7d`: more than 0, at most `max`.
 pub(super) fn span(
     member: &Member,
     max: (Duration, &str),
@@ -94,11 +96,11 @@ pub(super) fn span(
     let key = &member.key;
     let Some(span) = parse_span(given) else {
         let units = "write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d";
-        findings.add(member.value.at, format!("`{key}` is not a span of time: {units}"));
+        findings.add(member.value.at, format!("`{key}` is not a duration: {units}"));
         return None;
     };
     if span.is_zero() || span > max.0 {
-        let reason = format!("`{key}` must be more than nothing and at most {}", max.1);
+        let reason = format!("`{key}` must be more than 0 and at most {}", max.1);
         findings.add(member.value.at, reason);
         return None;
     }

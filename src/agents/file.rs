@@ -1,4 +1,4 @@
-//! One agent file: front matter in YAML, then the instructions.
+//! Parser of one agent file: YAML front matter, then the instructions.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::agents::{Agent, ToolSet, fields, http_tool, settings};
 use crate::tools::http::client::HttpClient;
 use crate::tools::{RunTool, sha256_hex};
 
-/// What an agent file may refer to.
+/// Tools, app settings and address rules that an agent file may refer to.
 pub(super) struct Sources<'s> {
     pub(super) tools: &'s ToolSet,
     pub(super) app_settings: &'s dyn Fn(&str) -> Option<String>,
     pub(super) client: &'s HttpClient,
 }
 
-/// The agent, or `None` and at least one finding.
+/// Returns the agent, or `None` after adding at least one finding.
 pub(super) fn read(
     name: &str,
     text: &str,
@@ -27,12 +27,12 @@ pub(super) fn read(
     if !is_agent_name(name) {
         findings.add(
             At::START,
-            "an agent's name, the file's before `.agent.md`, is 1 to 64 of a-z, 0-9 and -",
+            "an agent's name, the file name before `.agent.md`, is 1 to 64 of a-z, 0-9 and -",
         );
     }
     let unmarked = text.strip_prefix('\u{feff}').unwrap_or(text);
     if unmarked.trim().is_empty() {
-        findings.add(At::START, "the file is empty: write what the agent is to do");
+        findings.add(At::START, "the file is empty: write instructions for the agent");
         return None;
     }
     let (matter, instructions) = split(unmarked, findings)?;
@@ -40,7 +40,7 @@ pub(super) fn read(
         let line = u64::try_from(matter.lines().count()).unwrap_or_default() + 1;
         findings.add(
             At { line, column: 1 },
-            "there are no instructions: write below the front matter what the agent does",
+            "there are no instructions: write them below the front matter",
         );
     }
     let node = match yaml::parse(matter) {
@@ -90,7 +90,7 @@ pub(super) fn read(
     })
 }
 
-/// Sixteen hex digits.
+/// The first 16 hex digits of the text's SHA-256.
 pub(super) fn short_hash(text: &str) -> String {
     sha256_hex(text.as_bytes()).chars().take(16).collect()
 }
@@ -100,14 +100,15 @@ fn is_agent_name(name: &str) -> bool {
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
-/// The front matter with its opening line, so that lines count as in the file, and what follows its closing line.
+/// Splits a file into its front matter and the text after it. The front matter keeps its opening
+/// line, so that line numbers are those of the file.
 fn split<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str)> {
     let is_fence = |line: &str| line.trim_end() == "---";
     if !text.lines().next().is_some_and(is_fence) {
         if text.trim_start().lines().next().is_some_and(is_fence) {
             findings.add(
                 At::START,
-                "the front matter must begin in the first line: remove what stands before `---`",
+                "the front matter must begin in the first line: remove the lines before `---`",
             );
             return None;
         }
@@ -128,11 +129,11 @@ fn split<'t>(text: &'t str, findings: &mut Findings) -> Option<(&'t str, &'t str
     None
 }
 
-/// Keys of the Azure Functions agents runtime, and of other formats of agents.
+/// Keys of the Azure Functions agents runtime and of other agent formats.
 const REMEDIES: fields::Remedies<'static> = &[
     (
         "trigger",
-        "a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, and no file says so",
+        "a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, without a key in the file",
     ),
     (
         "builtin_endpoints",
@@ -236,7 +237,7 @@ fn read_tool(
     }
 }
 
-/// A JSON Schema and its validator.
+/// Parses a member as a JSON Schema. Returns the schema and its validator.
 pub(super) fn schema(
     member: &Member,
     findings: &mut Findings,
@@ -254,13 +255,13 @@ pub(super) fn schema(
             let place = error.instance_path().to_string();
             let at = at_pointer(&member.value, &place).unwrap_or(member.value.at);
             let place = if place.is_empty() { String::new() } else { format!(" (at {place})") };
-            findings.add(at, format!("`{}` is no JSON Schema{place}: {error}", member.key));
+            findings.add(at, format!("`{}` is not a JSON Schema{place}: {error}", member.key));
             None
         }
     }
 }
 
-/// Where a JSON pointer leads.
+/// Position of the node at a JSON pointer.
 fn at_pointer(node: &Node, pointer: &str) -> Option<At> {
     let mut here = node;
     for step in pointer.split('/').skip(1) {
@@ -274,7 +275,7 @@ fn at_pointer(node: &Node, pointer: &str) -> Option<At> {
     Some(here.at)
 }
 
-/// `${NAME}` where it would stay as it is and look as if it worked.
+/// Adds a finding for `${NAME}` in a place where it would not be replaced.
 pub(super) fn no_settings(node: &Node, findings: &mut Findings) {
     match &node.yaml {
         Yaml::Text(text) if text.contains("${") => findings.add(

@@ -1,4 +1,4 @@
-//! Agent files: whoever may write one may make mistakes, and no more than that.
+//! Fuzz test of agent files: any text is an agent or mistakes, and never reveals a setting.
 
 use std::sync::LazyLock;
 
@@ -23,7 +23,7 @@ fn app_settings(name: &str) -> Option<String> {
     })
 }
 
-/// Bytes of all texts and places of all values.
+/// Bytes of all texts plus the number of values.
 fn weight(node: &Node) -> usize {
     1 + match &node.yaml {
         Yaml::Null | Yaml::Bool(_) | Yaml::Number(_) => 0,
@@ -40,15 +40,15 @@ fn agent_file(input: &[u8]) {
     if text.contains('*')
         && let Ok(node) = yaml::parse(text)
     {
-        // Escapes such as `\\L` are shorter than what they stand for.
+        // Escapes such as `\\L` are shorter than their values.
         assert!(weight(&node) <= 2 * (text.len() + yaml::REPEATED_BYTES_MAX));
     }
     let tools = ToolSet::new();
     let sources = Sources { tools: &tools, app_settings: &app_settings, client: &CLIENT };
     let mut findings = Findings::of("agents/a.agent.md");
     let agent = read("a", text, &sources, &mut findings);
-    assert_eq!(agent.is_none(), !findings.is_empty(), "an agent, or what is wrong");
-    // A carriage return ends a line in YAML, as in many editors.
+    assert_eq!(agent.is_none(), !findings.is_empty(), "either an agent or findings");
+    // A carriage return alone ends a line in YAML, as in many editors.
     let ends = text.replace("\r\n", "\n").matches(['\r', '\n']).count() as u64;
     let lines = ends + 1;
     let is_theirs = text.contains(SECRET);

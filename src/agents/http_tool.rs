@@ -1,4 +1,4 @@
-//! An `http:` tool of an agent file: read, checked, ready to be called.
+//! Reader of an `http` tool in an agent file. It checks every member and builds the tool.
 
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const KEYS: [&str; 13] = [
     "approval",
 ];
 
-/// From function calling, MCP and OpenAPI.
+/// Keys of function calling, MCP and OpenAPI.
 const REMEDIES: fields::Remedies<'static> = &[
     ("inputSchema", "write `parameters`"),
     ("input_schema", "write `parameters`"),
@@ -60,7 +60,8 @@ const METHODS: [(&str, Method); 6] = [
     ("DELETE", Method::DELETE),
 ];
 
-/// Settings of the platform and of Turnwheel: identities and keys that no agent file may send anywhere.
+/// Prefixes of settings of the platform and of Turnwheel. They hold identities and keys, which an
+/// agent file must not send.
 const FORBIDDEN: [&str; 15] = [
     "AZUREWEBJOBS",
     "WEBSITE_",
@@ -79,7 +80,7 @@ const FORBIDDEN: [&str; 15] = [
     "DOCKER_",
 ];
 
-/// Everything that is wrong is found, however early something was.
+/// Reads an `http` tool. It reports all mistakes, not only the first one.
 pub(super) fn read(
     node: &Node,
     sources: &Sources<'_>,
@@ -138,14 +139,14 @@ pub(super) fn read(
         on_unknown,
         timeout,
         strict,
-        // Names of app settings, not their values: a rotated key changes no tool.
+        // The hash covers names of app settings and not their values: a new key changes no tool.
         revision: short_hash(&node.json().to_string()),
     };
     let request = RequestTemplate { method, url: url?, headers, body, entra };
     Some(HttpTool::new(definition, request, approval, sources.client.clone()))
 }
 
-/// Whether the service is to hold the model to the schema, which then must be one that it takes.
+/// Reads `strict`. If it is true, the model service must accept the schema as a strict one.
 fn strict(member: &Member, parameters: &Value, findings: &mut Findings) -> bool {
     let strict = fields::flag(member, findings).unwrap_or_default();
     if let Some(objection) = strict::objection(parameters).filter(|_| strict) {
@@ -158,7 +159,7 @@ fn effect(member: &Member, findings: &mut Findings) -> Option<Effect> {
     if let Yaml::Text(text) = &member.value.yaml
         && let Some(remedy) = fields::remedy(text, READ_ONLY)
     {
-        findings.add(member.value.at, format!("`{text}` is no value of `effect`: {remedy}"));
+        findings.add(member.value.at, format!("`{text}` is not a value of `effect`: {remedy}"));
         return None;
     }
     let effects =
@@ -192,18 +193,18 @@ fn method(member: &Member, findings: &mut Findings) -> Option<Method> {
     let found = METHODS.iter().find(|(name, _)| *name == given);
     if found.is_none() {
         let hint = suggestion(given, METHODS.iter().map(|(name, _)| *name));
-        findings.add(member.value.at, format!("`{given}` is no method a tool can have: {hint}"));
+        findings.add(member.value.at, format!("`{given}` is not a method of a tool: {hint}"));
     }
     found.map(|(_, method)| method.clone())
 }
 
-/// The schema, always of an object, and the names that it declares.
+/// Returns the schema, always of an object, and the names of its properties.
 fn parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<String>) {
     let Some(member) = member else {
         return (json!({"type": "object", "properties": {}}), Vec::new());
     };
     schema(member, findings);
-    // Whatever else is wrong with it: the names are known, and nothing that uses them is a mistake too.
+    // The names are returned even if the schema has mistakes, so that their uses are no mistakes.
     let mut schema = member.value.json();
     let mut names = Vec::new();
     if let Some(members) = schema.as_object_mut() {
@@ -218,7 +219,7 @@ fn parameters(member: Option<&Member>, findings: &mut Findings) -> (Value, Vec<S
     (schema, names)
 }
 
-/// What texts with holes may name.
+/// App settings and arguments that a template may contain.
 struct Texts<'t> {
     sources: &'t Sources<'t>,
     declared: &'t [String],
@@ -248,7 +249,7 @@ impl Texts<'_> {
     }
 }
 
-/// A text with holes, whose arguments are declared.
+/// Parses a template and checks that its arguments are declared.
 pub(super) fn template(
     text: &str,
     at: At,
@@ -271,7 +272,7 @@ pub(super) fn template(
     for argument in template.arguments() {
         if !declared.iter().any(|name| name == argument) {
             let hint = suggestion(argument, declared.iter().map(String::as_str));
-            findings.add(at, format!("`{{{argument}}}` is none of the `parameters`: {hint}"));
+            findings.add(at, format!("`{{{argument}}}` is not among the `parameters`: {hint}"));
         }
     }
     Some(template)
@@ -286,7 +287,7 @@ fn url(member: &Member, texts: &Texts<'_>, findings: &mut Findings) -> Option<Ur
     if let Some(sample) = url.sample()
         && let Err(refused) = texts.sources.client.check(&sample)
     {
-        findings.add(at, format!("the url leads where tools may not go: {refused}"));
+        findings.add(at, format!("tools may not call this url: {refused}"));
     }
     Some(url)
 }
@@ -309,12 +310,12 @@ fn header(
     findings: &mut Findings,
 ) -> Option<(HeaderName, Template)> {
     let name = HeaderName::from_str(&member.key)
-        .map_err(|_| findings.add(member.at, format!("`{}` is no name of a header", member.key)))
+        .map_err(|_| findings.add(member.at, format!("`{}` is not a header name", member.key)))
         .ok();
     if name.as_ref().is_some_and(is_reserved) {
         findings.add(
             member.at,
-            format!("the header `{}` is Turnwheel's or the connection's: remove it", member.key),
+            format!("Turnwheel or the connection sets the header `{}`: remove it", member.key),
         );
     }
     let text = match &member.value.yaml {
@@ -335,7 +336,7 @@ fn header(
     Some((name?, template))
 }
 
-/// The scope of `auth: { entra: SCOPE }`.
+/// Returns the scope of `auth: { entra: SCOPE }`.
 fn entra(member: &Member, url: Option<&UrlTemplate>, findings: &mut Findings) -> Option<String> {
     const EXPECTED: &str = "`auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default";
     if !matches!(member.value.yaml, Yaml::Map(_)) {
@@ -356,11 +357,11 @@ fn entra(member: &Member, url: Option<&UrlTemplate>, findings: &mut Findings) ->
     {
         findings.add(
             member.at,
-            "`auth` sends a token, which may not go without encryption: begin the url with https://",
+            "`auth` sends a token, which needs encryption: begin the url with https://",
         );
     }
     let text = fields::text(scope, findings)?.trim();
-    // Apps get tokens for all that they were given, which is how Entra calls it.
+    // Entra issues app tokens only for all granted permissions, which is the scope `/.default`.
     let is_scope = text.strip_suffix("/.default").is_some_and(|service| {
         !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_graphic())
     });
@@ -383,7 +384,7 @@ fn body(
         findings.add(member.at, format!("a {method} has no body: remove `body`, or use POST"));
     }
     if !matches!(member.value.yaml, Yaml::Map(_) | Yaml::List(_)) {
-        // An argument within text that has a syntax of its own could change what the rest of it means.
+        // In text with its own syntax, an argument could change the meaning of the rest.
         findings.add(member.value.at, "`body` is a map or a list, and is sent as JSON");
         return None;
     }
@@ -408,5 +409,5 @@ fn body_part(node: &Node, texts: &Texts<'_>, findings: &mut Findings) -> Option<
     })
 }
 
-/// Longest time a person may take.
+/// Longest expiry of an approval request, and its text.
 pub(super) const EXPIRY_MAX: (Duration, &str) = (Duration::from_hours(90 * 24), "90d");

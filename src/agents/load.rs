@@ -1,4 +1,4 @@
-//! Reading the folder of agent files.
+//! Loader of the folder of agent files.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -12,22 +12,23 @@ use crate::agents::{BrokenAgent, Catalog, ToolSet};
 use crate::tools::http::client::HttpClient;
 
 const ENDING: &str = ".agent.md";
-/// A larger file is no set of instructions.
+/// Bytes of one agent file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a folder of agent files gave.
+/// Agents and errors of a folder of agent files.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Files with mistakes are among `broken`.
+    /// Its `broken` has the files with mistakes.
     pub catalog: Catalog,
-    /// By file and line. `package`, `certify` and `doctor` stop at any; a service starts without the agent.
+    /// In the order of file and line. `package`, `certify` and `doctor` fail if there is any; a
+    /// service starts without the agent.
     pub mistakes: Vec<Mistake>,
-    /// Why there is no agent although nothing is wrong: for people.
+    /// Reason, for operators, why there are no agents and no mistakes.
     pub note: Option<String>,
 }
 
-/// Reads every `<name>.agent.md` of the folder. `shown` names the folder in messages; `catalog.default_agent` is left to
-/// the caller.
+/// Reads every `<name>.agent.md` of the folder. Messages contain `display_path` as the folder's
+/// path. The caller sets `catalog.default_agent`.
 pub fn load(
     folder: &Path,
     shown: &str,
@@ -64,7 +65,7 @@ pub fn load(
     loaded
 }
 
-/// As [`load`], from the texts of agent files by the names of their agents.
+/// Like [`load_folder`], but from the texts of agent files by agent name.
 pub fn load_texts(
     texts: &BTreeMap<String, String>,
     shown: &str,
@@ -81,7 +82,7 @@ pub fn load_texts(
 }
 
 impl Loaded {
-    /// `text` is the agent's file, or the reason why it cannot be read.
+    /// Adds an agent. `text` is its file, or the reason why the file cannot be read.
     fn add(
         &mut self,
         shown: &str,
@@ -107,10 +108,10 @@ impl Loaded {
     }
 }
 
-/// Of agent files, sorted; hidden files (editors' locks) are left out.
+/// Lists the names of the agent files, sorted, without hidden files (lock files of editors).
 ///
 /// # Errors
-/// The folder cannot be read.
+/// The folder cannot be read. Report it with the folder's path.
 pub fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -124,19 +125,20 @@ pub fn file_names(folder: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A link may lead to another place in the folder, as where a platform mounts it. One that leads out of it would make
-/// instructions, which the model repeats to anybody, of whatever file of this machine its author names.
+/// Reads an agent file. A symbolic link may point to another file in the folder, as in mounts of
+/// some platforms. A link out of the folder is an error: any file of this machine could become
+/// instructions, which the model may repeat to a user.
 fn text_of(folder: &Path, file_name: &str) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
     let folder = folder.canonicalize().map_err(unreadable)?;
     let path = folder.join(file_name).canonicalize().map_err(unreadable)?;
     if !path.starts_with(&folder) {
         return Err(
-            "the file is a link that leads out of the folder: put the file itself there".to_owned()
+            "the file is a link to a target outside of the folder: copy the target".to_owned()
         );
     }
     if !path.is_file() {
-        return Err("this is no file".to_owned());
+        return Err("this is not a file".to_owned());
     }
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;

@@ -1,22 +1,22 @@
-//! Mistakes of agent files: all of a file at once, each with its line and what to do.
+//! Mistakes in agent files: all of a file at once, each with its line and its remedy.
 
 use std::fmt;
 
 use crate::agents::yaml::At;
 
-/// Something in an agent file that a person must change.
+/// An error in an agent file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
-    /// Below the folder as the settings or `--agents` name it: `agents/clerk.agent.md`.
+    /// Path of the file, with the folder as in the settings or `--agents`: `agents/clerk.agent.md`.
     pub file: String,
     /// From 1.
     pub line: u64,
     /// From 1, in characters.
     pub column: u64,
-    /// One sentence; never the value of an app setting.
+    /// One sentence. It never contains the value of an app setting.
     pub reason: String,
-    /// Set when only this app setting is missing: nothing is wrong with the file, and where it is packaged the setting
-    /// need not be known.
+    /// Name of a missing app setting, if that is the only problem. The file itself is correct, and
+    /// `package` does not need the setting.
     pub missing_setting: Option<String>,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What was found so far in one file.
+/// Mistakes found so far in one file.
 #[derive(Debug)]
 pub(super) struct Findings {
     file: String,
@@ -67,7 +67,7 @@ impl Findings {
         self.found.len()
     }
 
-    /// In the order of the file.
+    /// Returns the mistakes in the order of the file, without duplicates.
     pub(super) fn into_sorted(mut self) -> Vec<Mistake> {
         self.found.sort();
         self.found.dedup();
@@ -75,7 +75,8 @@ impl Findings {
     }
 }
 
-/// `Did you mean `x`?` when one is near, otherwise the nearest and all there are.
+/// Returns "did you mean `x`?" if a known name is similar, otherwise the nearest and all known
+/// names.
 pub(super) fn suggestion<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let folded = given.to_lowercase();

@@ -1,4 +1,5 @@
-//! The settings of a conversation in an agent file: checked one by one, so that each mistake has its line.
+//! Conversation settings in an agent file. Each is checked separately, so that each mistake has its
+//! line.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use crate::agents::fields;
 use crate::agents::mistakes::Findings;
 use crate::agents::yaml::{Member, Yaml};
 
-/// Keys that are settings; `thinking` stands for `thinkingLevel`.
+/// Keys of settings. `thinking` is an alias of `thinkingLevel`.
 pub(super) const KEYS: [&str; 18] = [
     "model",
     "thinking",
@@ -87,7 +88,7 @@ fn checked(member: &Member, name: &str, findings: &mut Findings) -> Option<Value
     Some(value)
 }
 
-/// What a value of the right kind must be, when it is not.
+/// Returns the allowed range of a value of the right kind, if the value is outside of it.
 fn out_of_bounds(name: &str, value: &Value) -> Option<&'static str> {
     let number = value.as_f64().unwrap_or_default();
     match name {

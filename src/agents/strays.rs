@@ -1,4 +1,4 @@
-//! Files in the folder of agents that somebody believes in and nothing reads.
+//! Files in the agents folder that look like agent or `certify` files but are never read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,8 +9,9 @@ use super::yaml::At;
 const AGENT: &str = ".agent.md";
 const CONVERSATION: &str = ".certify.yaml";
 
-/// One mistake for each: an ending in other letters, a conversation for `certify` without its agent. Empty when the folder
-/// cannot be read, which [`super::load()`] reports.
+/// Returns one mistake per file that is never read: an ending in other letter case, or a `certify`
+/// conversation without its agent. Returns none if the folder cannot be read, which
+/// [`super::load_folder`] reports.
 pub fn strays(folder: &Path) -> Vec<Mistake> {
     let shown = folder.file_name().map_or_else(|| "agents".into(), |name| name.to_string_lossy());
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -22,12 +23,12 @@ pub fn strays(folder: &Path) -> Vec<Mistake> {
         let lower = name.to_ascii_lowercase();
         let reason = if lower.ends_with(AGENT) && !name.ends_with(AGENT) {
             format!(
-                "nothing reads this file: its ending is not `{AGENT}`, in small letters; rename it"
+                "nothing reads this file: its ending must be `{AGENT}`, in lower case; rename it"
             )
         } else if let Some(agent) = name.strip_suffix(CONVERSATION).filter(|agent| !is_there(agent))
         {
             format!(
-                "nothing reads this file: there is no {agent}{AGENT} beside it; rename it, or remove it"
+                "nothing reads this file: its folder has no {agent}{AGENT}; rename or remove it"
             )
         } else {
             continue;
@@ -64,8 +65,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "agents/ghost.certify.yaml:1: nothing reads this file: there is no ghost.agent.md beside it; rename it, or remove it",
-                "agents/x.agent.MD:1: nothing reads this file: its ending is not `.agent.md`, in small letters; rename it",
+                "agents/ghost.certify.yaml:1: nothing reads this file: its folder has no ghost.agent.md; rename or remove it",
+                "agents/x.agent.MD:1: nothing reads this file: its ending must be `.agent.md`, in lower case; rename it",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! Stories of agent files: what is read, and what is said about mistakes.
+//! Tests of agent files: their agents, tools and mistakes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,7 +132,7 @@ fn the_contract_s_example_is_an_agent() {
     assert_eq!(tool.definition().effect, Effect::Write);
     assert_eq!(tool.definition().on_unknown, crate::agent::phase::OnUnknown::Tell);
     assert_eq!(tool.definition().timeout, Duration::from_secs(30));
-    assert!(!format!("{agent:?}").contains("kee-p"), "a setting is not printed");
+    assert!(!format!("{agent:?}").contains("kee-p"), "`Debug` prints no app setting");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_person_is_asked_when_the_arguments_fit_the_schema() {
     assert!(tool.ask(&arguments(long)).unwrap().reason.len() < 300);
     assert!(
         tool.ask(&arguments(json!({"to": "Ada"}))).is_some(),
-        "an absent amount is asked about"
+        "a call without an amount needs an approval"
     );
 }
 
@@ -234,7 +234,7 @@ fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
 
     let place = tempfile::tempdir().unwrap();
     let secret = place.path().join("id_ed25519");
-    std::fs::write(&secret, "the key of somebody").unwrap();
+    std::fs::write(&secret, "a private key").unwrap();
     let agents = place.path().join("project/agents");
     std::fs::create_dir_all(agents.join("..data")).unwrap();
     std::fs::write(agents.join("..data/clerk"), "Be kind.").unwrap();
@@ -244,7 +244,7 @@ fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
     symlink("/dev/zero", agents.join("endless.agent.md")).unwrap();
     symlink("nowhere", agents.join("broken.agent.md")).unwrap();
     std::fs::create_dir(agents.join("folder.agent.md")).unwrap();
-    // The folder itself may be a link: who deploys has named it.
+    // The folder itself may be a link, because the deployment names it.
     let linked = place.path().join("agents");
     symlink(&agents, &linked).unwrap();
     let client = HttpClient::new(AddressRules::default()).unwrap();
@@ -252,14 +252,14 @@ fn a_link_may_lead_about_the_folder_and_not_out_of_it() {
     assert_eq!(loaded.catalog.agents["clerk"].instructions, "Be kind.");
     assert_eq!(loaded.catalog.agents.len(), 1);
     for (name, why) in [
-        ("whole", "leads out of the folder"),
-        ("climbing", "leads out of the folder"),
-        ("endless", "leads out of the folder"),
+        ("whole", "a target outside of the folder"),
+        ("climbing", "a target outside of the folder"),
+        ("endless", "a target outside of the folder"),
         ("broken", "cannot be read"),
-        ("folder", "is no file"),
+        ("folder", "is not a file"),
     ] {
         let problem = &loaded.catalog.broken[name].problem;
-        assert!(problem.contains(why) && !problem.contains("somebody"), "{problem}");
+        assert!(problem.contains(why) && !problem.contains("private key"), "{problem}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! YAML 1.2 as a tree that remembers where each value stands, so that every mistake has a line.
+//! YAML 1.2 tree with the position of each value, so that every mistake has a line.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Location, Spanned};
 
-/// From 1; line 1 is the file's first.
+/// Line and column in the file, both from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
     pub(super) line: u64,
@@ -34,7 +34,7 @@ pub(super) enum Yaml {
     Number(Number),
     Text(String),
     List(Vec<Node>),
-    /// In the file's order; keys are unique, the parser sees to it.
+    /// In the file's order. The parser ensures unique keys.
     Map(Vec<Member>),
 }
 
@@ -45,27 +45,27 @@ pub(super) struct Member {
     pub(super) value: Node,
 }
 
-/// Lists and maps within each other.
+/// Depth of nested lists and maps.
 const DEPTH_MAX: usize = 32;
-/// Values that stand for what was named before.
+/// Values that aliases repeat.
 const REPEATS_MAX: usize = 10_000;
-/// Bytes of all of them.
+/// Bytes of all repeated values.
 pub(super) const REPEATED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Reads one document.
 ///
 /// # Errors
-/// It is not YAML: where, and why, in one line.
+/// The text is not YAML. Report the position and the reason, which is one line.
 pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
     // No repeated value is longer than the file.
     let repeats_max = (REPEATED_BYTES_MAX / text.len().max(1)).min(REPEATS_MAX);
     let options = serde_saphyr::options! {
-        // YAML 1.2: `off`, `no`, `yes` are text.
+        // In YAML 1.2 `off`, `no` and `yes` are text.
         strict_booleans: true,
         underscored_numbers_as_strings: true,
-        // What is deep is read deeply, here and by all who read the tree: a stack has an end.
+        // This parser and the readers of the tree are recursive: depth must not overflow the stack.
         budget: serde_saphyr::budget! { max_depth: DEPTH_MAX, flow_nesting_limit: DEPTH_MAX },
-        // A handful of lines must not become a gigabyte.
+        // Aliases must not expand a few lines to a gigabyte.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: repeats_max },
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
@@ -73,7 +73,7 @@ pub(super) fn parse(text: &str) -> Result<Node, (At, String)> {
         let whole = error.without_snippet().render();
         let reason = whole.lines().next().unwrap_or_default();
         let reason = reason.split(" at line ").next().unwrap_or(reason);
-        // The parser's advice is for programs.
+        // Removes the parser's advice, which is for programmers.
         let reason = reason.split(", set ").next().unwrap_or(reason);
         let hint = if reason.starts_with("mapping values") {
             ": put text that holds `: ` in quotes"
@@ -101,7 +101,7 @@ impl Node {
         }
     }
 
-    /// For messages: `a list`, `a number`.
+    /// Kind for messages: `a list`, `a number`.
     pub(super) fn kind(&self) -> &'static str {
         match &self.yaml {
             Yaml::Null => "empty",

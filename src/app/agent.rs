@@ -1,4 +1,4 @@
-//! An agent in your own process: the same engine as the service, without HTTP in front of it.
+//! An agent in your own process: the same engine as the service, without HTTP.
 
 mod activity;
 mod builder;
@@ -47,10 +47,10 @@ use activity::{Activity, Claim};
 use moving::{Moving, held};
 use state::Seen;
 
-/// A model with tools, a memory of what was said, and a loop that goes on until there is nothing left to do.
+/// A model with tools, a stored conversation and a loop that runs until no work is pending.
 ///
-/// It is the service's own engine over a folder: every turn is committed before the next begins, and an agent that is made
-/// again on the same folder goes on where it stopped.
+/// It is the engine of the service over a data folder: every turn is committed before the next one
+/// begins. A new agent on the same folder continues the conversation.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -64,7 +64,7 @@ use state::Seen;
 ///     .models(std::sync::Arc::new(ScriptedModel))
 ///     .start()
 ///     .await?;
-/// let told = agent.subscribe(|event| {
+/// let subscription = agent.subscribe(|event| {
 ///     if let AgentEvent::MessageUpdate { event, .. } = event {
 ///         println!("{}", serde_json::to_string(event).unwrap_or_default());
 ///     }
@@ -72,28 +72,29 @@ use state::Seen;
 /// let prompt = agent.prompt("Hello!").await?;
 /// assert_eq!(prompt.output.len(), 1);
 /// assert_eq!(agent.state().messages.len(), 2);
-/// told.unsubscribe();
+/// subscription.unsubscribe();
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct Agent {
     inner: Arc<Inner>,
-    /// They end with the last handle.
+    /// Tasks of the agent. They end with the last handle.
     _tasks: Arc<[AbortOnDropHandle<()>; 2]>,
 }
 
-/// Why an agent did not do what it was asked.
+/// Error of an agent's method.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
+    /// A prompt runs or waits for an approval: queue the input, or wait.
     #[error("{0}")]
     Busy(&'static str),
     #[error("No model configured: {0}")]
     NoModel(String),
-    /// A tool or a setting is wrong: every mistake, each a sentence.
+    /// Invalid tools or settings, one sentence for each mistake.
     #[error("{}", .0.join("; "))]
     Mistakes(Vec<String>),
-    /// The folder cannot be used.
+    /// The data folder cannot be opened.
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
@@ -101,7 +102,7 @@ pub enum AgentError {
 }
 
 impl From<Refusal> for AgentError {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "every other refusal is passed on as it is")]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other errors are returned unchanged")]
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::AlreadyProcessing { intent: Intent::Prompt, .. } => Self::Busy(BUSY_PROMPT),
@@ -113,11 +114,11 @@ impl From<Refusal> for AgentError {
     }
 }
 
-/// The texts of the source (s3 §1.3, §1.5).
+/// Error texts of the source documents (s3 §1.3, §1.5).
 const BUSY_PROMPT: &str = "Agent is already processing a prompt. Use steer() or followUp() to queue messages, or wait for completion.";
 const BUSY_CONTINUE: &str = "Agent is already processing. Wait for completion before continuing.";
 
-/// What the next run is made with.
+/// Configuration for the next model call.
 #[derive(Clone)]
 struct Config {
     system_prompt: String,
@@ -132,13 +133,13 @@ struct Inner {
     world: World,
     owner: Owner,
     config: Mutex<Config>,
-    /// The conversation that is followed.
+    /// The current conversation.
     key: watch::Sender<ConversationKey>,
     seen: Mutex<Seen>,
     moving: tokio::sync::Mutex<Moving>,
     activity: watch::Sender<Activity>,
     listeners: Mutex<Vec<(u64, Listener)>>,
-    /// What the agent was made in, when nobody named a folder.
+    /// Temporary data folder, if the builder has none.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -158,51 +159,57 @@ impl Agent {
         AgentBuilder::default()
     }
 
-    /// Asks, and waits until nothing runs any more or a person is asked: see [`Agent::approvals`].
+    /// Runs a prompt. Returns when the agent is idle or waits for an approval: see
+    /// [`Agent::approvals`].
     ///
     /// # Errors
-    /// [`AgentError::Busy`] while a prompt runs; a model that failed is no error, but the prompt's `error`.
+    /// Returns [`AgentError::Busy`] while a prompt runs: queue the input, or wait. A failed model
+    /// call is not an `Err`; it is in the `error` of the returned prompt.
     pub async fn prompt(&self, input: impl Into<Content>) -> Result<PromptView, AgentError> {
         let request = PromptRequest {
             input: Some(input.into()),
             mode: Some(Mode::Prompt),
             ..PromptRequest::default()
         };
-        // On the heap: the caller's own future stays small.
+        // Boxed to keep the caller's future small.
         let id = Box::pin(self.accept(request)).await?;
         self.wait().await;
         self.view(&id).await
     }
 
-    /// Taken in as soon as the call under way has ended; when nothing runs, with the next prompt.
+    /// Queues an input that the running prompt reads as soon as the current call ends. If the agent
+    /// is idle, the next prompt reads it.
     ///
     /// # Errors
-    /// It was not kept.
+    /// The input was not stored: try again.
     pub async fn steer(&self, input: impl Into<Content>) -> Result<(), AgentError> {
         self.queue(Mode::Steer, input.into()).await
     }
 
-    /// Taken in when the agent would stop; when nothing runs, after the next prompt.
+    /// Queues an input that the agent reads when it would otherwise stop. If the agent is idle, it
+    /// follows the next prompt.
     ///
     /// # Errors
-    /// It was not kept.
+    /// The input was not stored: try again.
     pub async fn follow_up(&self, input: impl Into<Content>) -> Result<(), AgentError> {
         self.queue(Mode::FollowUp, input.into()).await
     }
 
     async fn queue(&self, mode: Mode, input: Content) -> Result<(), AgentError> {
         let inner = &self.inner;
-        // Where messages were changed, it goes along when the next run begins: one under way must still hear it.
+        // The item stays in the current conversation, so that an active run reads it. If messages
+        // were replaced, the next run moves it to the new conversation.
         let _moving = inner.moving.lock().await;
         inner.keep(held(mode, Some(input)), &inner.fresh()).await?;
         Ok(())
     }
 
-    /// Goes on from where the conversation stands: from an input or a result that nobody has answered, or from an answer
-    /// with what is queued.
+    /// Continues the conversation from an input or result without a response, or from a response
+    /// with the queued inputs.
     ///
     /// # Errors
-    /// [`AgentError::Busy`] while a prompt runs; [`AgentError::Refused`]: there is nothing to go on from.
+    /// Returns [`AgentError::Busy`] while a prompt runs: wait. Returns [`AgentError::Refused`] if
+    /// the conversation has nothing to continue from: send a prompt.
     pub async fn continue_(&self) -> Result<PromptView, AgentError> {
         let inner = &self.inner;
         let claim = Claim::take(&inner.activity, BUSY_CONTINUE)?;
@@ -218,34 +225,37 @@ impl Agent {
         self.view(&id).await
     }
 
-    /// Ends what runs; the answer so far stays on record, and nothing new begins. Harmless when nothing runs.
+    /// Aborts the running prompt. The conversation keeps the partial response, and no further work
+    /// starts. Has no effect on an idle agent.
     ///
     /// # Errors
-    /// It was not kept.
+    /// The request was not stored: try again.
     pub async fn abort(&self) -> Result<(), AgentError> {
         let (world, key) = (&self.inner.world, self.inner.key.borrow().clone());
         abort(world, &key, AbortRequest::default(), &self.inner.fresh()).await?;
         Ok(())
     }
 
-    /// Takes back what was queued to steer with.
+    /// Removes the queued steers.
     ///
     /// # Errors
-    /// The record did not answer.
+    /// The store is unavailable: try again.
     pub async fn clear_steering_queue(&self) -> Result<(), AgentError> {
         self.clear(Some(Mode::Steer)).await
     }
 
-    /// Takes back what was queued to follow.
+    /// Removes the queued follow-ups.
     ///
     /// # Errors
-    /// The record did not answer.
+    /// The store is unavailable: try again.
     pub async fn clear_follow_up_queue(&self) -> Result<(), AgentError> {
         self.clear(Some(Mode::FollowUp)).await
     }
 
+    /// Removes all queued steers and follow-ups.
+    ///
     /// # Errors
-    /// The record did not answer.
+    /// The store is unavailable: try again.
     pub async fn clear_all_queues(&self) -> Result<(), AgentError> {
         self.clear(None).await
     }
@@ -258,10 +268,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Forgets what was said and what is queued; what the agent is set to stays.
+    /// Removes all messages and queued inputs. The configuration of the agent stays.
     ///
     /// # Errors
-    /// [`AgentError::Busy`] while a prompt runs.
+    /// Returns [`AgentError::Busy`] while a prompt runs: wait, or abort it.
     pub async fn reset(&self) -> Result<(), AgentError> {
         let _claim = Claim::take(&self.inner.activity, BUSY_PROMPT)?;
         self.clear_all_queues().await?;
@@ -269,12 +279,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Resolves at once when nothing runs. A prompt that waits for a person does not run.
+    /// Waits until no prompt runs. A prompt that waits for an approval does not count as running.
     pub async fn wait_for_idle(&self) {
         self.wait().await;
     }
 
-    /// Tells every event from now on, in order. The listener must not block.
+    /// Calls the listener with every event from now on, in order. The listener must not block.
     pub fn subscribe(
         &self,
         listener: impl Fn(&AgentEvent) + Send + Sync + 'static,
@@ -285,7 +295,8 @@ impl Agent {
         Subscription { inner: Arc::clone(&self.inner), number }
     }
 
-    /// Events from now on as a stream, until the run that they belong to ends; its result are that run's new messages.
+    /// Streams events from now on until the end of the run. The result of the stream is the list of
+    /// new messages of that run.
     ///
     /// ```
     /// # use turnwheel::model::scripted::ScriptedModel;
@@ -312,7 +323,7 @@ impl Agent {
         AgentEvents { stream, _subscription: subscription }
     }
 
-    /// As of the events that subscribers have been told.
+    /// State of the agent after the events that subscribers have received.
     pub fn state(&self) -> AgentState {
         let key = self.inner.key.borrow().clone();
         let is_streaming = self.inner.activity.borrow().is_at_work();
@@ -332,10 +343,10 @@ impl Agent {
         }
     }
 
-    /// What a person is asked.
+    /// Pending approval requests.
     ///
     /// # Errors
-    /// The record was not read.
+    /// The conversation could not be read: try again.
     pub async fn approvals(&self) -> Result<Vec<ApprovalView>, AgentError> {
         let world = &self.inner.world;
         let key = self.inner.key.borrow().clone();
@@ -343,10 +354,11 @@ impl Agent {
         Ok(view.pending_approvals)
     }
 
-    /// Decides what a person is asked, and waits as [`Agent::prompt`] does.
+    /// Decides an approval request, then waits like [`Agent::prompt`].
     ///
     /// # Errors
-    /// It is not asked any more, or this is no decision of it.
+    /// The request does not exist, has another decision, or does not allow this decision: read
+    /// [`Agent::approvals`] again.
     pub async fn decide(&self, id: &str, said: Said) -> Result<(), AgentError> {
         let world = &self.inner.world;
         let key = self.inner.key.borrow().clone();
@@ -364,7 +376,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Keeps a prompt, and says that something runs.
+    /// Stores a prompt and marks the agent as running.
     async fn accept(&self, request: PromptRequest) -> Result<PromptId, AgentError> {
         let inner = &self.inner;
         let claim = Claim::take(&inner.activity, BUSY_PROMPT)?;
@@ -392,7 +404,7 @@ impl Agent {
 }
 
 impl Inner {
-    /// A request that nobody repeats.
+    /// Idempotency data of a request that is never repeated.
     fn fresh(&self) -> Idempotency {
         Idempotency {
             key: self.world.ids.fresh(),

@@ -1,4 +1,4 @@
-//! The agent files of an app: read at start-up, and read again by `dev` when one of them changes.
+//! Agent files of an app: loaded at start-up, and reloaded by `dev` when a file changes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,24 +18,24 @@ use crate::tools::http::client::HttpClient;
 use crate::tools::workspace::builtins;
 use crate::tools::{name_conflicts, schedule};
 
-/// How often `dev` looks for changed files. A change takes effect at the second look that finds the same files, so that
-/// a file that an editor is still writing is not read.
+/// Interval at which `dev` polls for changed files. A change takes effect at the second poll that
+/// finds the same files: an editor may still be writing a file at the first one.
 const POLL_EVERY: Duration = Duration::from_millis(400);
 
-/// Where the agent files are, and all that they may refer to.
+/// Location of the agent files, and the tools, settings and HTTP client that they may refer to.
 pub(super) struct AgentFiles {
     folder: PathBuf,
-    /// The folder as the settings or `--agents` name it: the beginning of every path in messages.
+    /// The folder as written in the settings or `--agents`; paths in messages begin with it.
     shown: String,
     tools: ToolSet,
     app_settings: Lookup,
     client: HttpClient,
     settings: Settings,
-    /// Of the files, just before they were read last.
+    /// Stamps taken immediately before the last load.
     read_at: Stamps,
 }
 
-/// The agents of a process, as another process can load them.
+/// The agents in force of a process, in a form that a child process can load.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AgentsInForce {
     texts: BTreeMap<String, String>,
@@ -56,7 +56,8 @@ impl std::fmt::Debug for AgentFiles {
 
 impl AgentFiles {
     /// # Errors
-    /// A setting is wrong, or TLS cannot be set up.
+    /// Returns the error to print before exit: conflicting tool names, an invalid setting, or a
+    /// failed TLS set-up.
     pub(super) fn new(
         app: &App,
         settings: &Settings,
@@ -94,10 +95,11 @@ impl AgentFiles {
         loaded
     }
 
-    /// For a service: an agent whose file is wrong is unavailable, and the log says why.
+    /// Loads the agents for a service. An agent with an invalid file is unavailable, and its errors
+    /// are logged.
     ///
     /// # Errors
-    /// A setting names an agent or tool that does not exist.
+    /// A setting names an agent or tool that does not exist: correct the setting.
     pub(super) fn load(&mut self) -> Result<Loaded, StartError> {
         let loaded = self.checked()?;
         if let Some(note) = &loaded.note {
@@ -107,7 +109,7 @@ impl AgentFiles {
             log_mistakes(broken, "agent unavailable");
         }
         if loaded.catalog.broken.is_empty() {
-            // Of the folder itself.
+            // These mistakes concern the folder itself.
             for mistake in &loaded.mistakes {
                 tracing::error!(error = %mistake, "agent files unavailable");
             }
@@ -115,10 +117,10 @@ impl AgentFiles {
         Ok(loaded)
     }
 
-    /// For commands that need every agent: any mistake is an error.
+    /// Loads the agents for commands that need all of them.
     ///
     /// # Errors
-    /// Every mistake, as `agents/clerk.agent.md:7: reason`.
+    /// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
     pub(super) fn load_all(&mut self) -> Result<Loaded, StartError> {
         let loaded = self.checked()?;
         if loaded.mistakes.is_empty() {
@@ -127,7 +129,8 @@ impl AgentFiles {
         Err(StartError::Agents(loaded.mistakes.iter().map(ToString::to_string).collect()))
     }
 
-    /// For an isolated turn: the agents that its parent has in force, whatever the folder holds by now.
+    /// Loads the agents in force of the parent for an isolated turn. The files on disk may have
+    /// changed since the parent read them.
     pub(super) fn load_in_force(&self, in_force: AgentsInForce) -> Loaded {
         let (shown, lookup) = (self.shown.trim_end_matches('/'), &*self.app_settings);
         let texts = &in_force.texts;
@@ -146,7 +149,7 @@ impl AgentFiles {
         if unknown.is_empty() { Ok(loaded) } else { Err(StartError::Settings(unknown)) }
     }
 
-    /// Puts changed files into force until `stop`. Settings are not read again.
+    /// Polls the files and applies changes until `stop` is cancelled. Settings are not reloaded.
     pub(super) async fn watch(self, agents: Agents, stop: CancellationToken) {
         let mut watched = Watched::new(self);
         loop {
@@ -159,17 +162,17 @@ impl AgentFiles {
                 watched.poll(&agents);
                 watched
             });
-            // A panic is logged where it happens; the agents stay as they are.
+            // The panic hook logs a panic; the agents in force stay unchanged.
             let Ok(back) = polled.await else { return };
             watched = back;
         }
     }
 }
 
-/// Time and size of each agent file; `None`: the folder cannot be read.
+/// Modification time and size of each agent file. `None` if the folder cannot be read.
 type Stamps = Option<BTreeMap<String, (SystemTime, u64)>>;
 
-/// Agent files that were read, and what was there at the last look.
+/// Loaded agent files and their stamps at the last poll.
 struct Watched {
     files: AgentFiles,
     last_seen: Stamps,
@@ -180,7 +183,8 @@ impl Watched {
         Self { last_seen: files.read_at.clone(), files }
     }
 
-    /// Reads the files when they have changed and were the same at the look before. Whether it did.
+    /// Reloads the files if they have changed since the last load and are equal to the previous
+    /// poll. Returns true if it read them.
     fn poll(&mut self, agents: &Agents) -> bool {
         let now = stamps(&self.files);
         let is_quiet = now == self.last_seen;

@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments of the `turnwheel` program.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,159 +14,176 @@ use crate::queue;
 use crate::settings::Settings;
 use crate::turn::views::usage::By;
 
-/// A durable agent runtime for Azure Functions: one queue message turns the wheel once.
+/// Durable runtime for AI agents on Azure Functions.
 #[derive(Debug, Parser)]
 #[command(name = "turnwheel", version, about)]
 pub(super) struct Arguments {
-    /// Without one: serve as the custom handler of the Functions host.
+    /// Without a command, the program is the custom handler of the Functions host.
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Run everything on this machine: host, handler, store and, without Azure settings, the scripted model.
+    /// Run the service on this machine: host, handler, store and, without Azure settings, the fake
+    /// model (scripted).
     Dev {
-        /// 0 takes any free one.
+        /// Port of the HTTP API on 127.0.0.1; 0 selects a free port.
         #[arg(long, default_value_t = crate::host::PORT)]
         port: u16,
-        /// Where conversations are kept.
+        /// Data folder of the conversations.
         #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
         data: PathBuf,
-        /// Where the agents are; else `TURNWHEEL_AGENTS_DIR`, else `agents`.
+        /// Folder of the agent files. Default: `TURNWHEEL_AGENTS_DIR`, else `agents`.
         #[arg(long, value_name = "DIR")]
         agents: Option<PathBuf>,
         #[command(flatten)]
         storage: StorageArguments,
     },
-    /// Stage what `func azure functionapp publish` uploads.
+    /// Create the folder that `func azure functionapp publish` uploads.
     Package {
+        /// Folder to create.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// The program to put in; else this one.
+        /// Program to package. Default: this program.
         #[arg(long, value_name = "FILE")]
         binary: Option<PathBuf>,
-        /// Also into a folder that holds something else.
+        /// Write to `--out` even if it contains other files.
         #[arg(long)]
         force: bool,
-        /// Also write azure.yaml and infra/ into this folder, where it has none: `azd up` needs them.
+        /// Also create azure.yaml and infra/ in the current folder if they are missing; `azd up`
+        /// needs them.
         #[arg(long)]
         azd: bool,
     },
-    /// Ring for all that is owed, as the sweep does, with no grace: after the turn queue was lost or emptied.
+    /// Enqueue all pending work now, as the recovery sweep does, without its grace period. Use it
+    /// after the turn queue was lost or emptied.
     RebuildQueue {
         #[command(flatten)]
         place: Place,
     },
-    /// Put messages that were rejected back on their queue.
+    /// Move rejected messages from the poison queue back to their queue.
     Redrive {
+        /// Queue of the rejected messages.
         queue: Redriven,
         #[command(flatten)]
         place: Place,
     },
-    /// Add up what was spent: by tenant, user, agent or day.
+    /// Show model usage and its cost by tenant, user, agent or day.
     Usage {
+        /// Grouping of the rows.
         #[arg(long, value_enum)]
         by: UsageBy,
-        /// The first day, in UTC; else 30 days are added up.
+        /// First day, in UTC. Default: a period of 30 days.
         #[arg(long, value_name = "YYYY-MM-DD")]
         from: Option<String>,
-        /// The last day; else today.
+        /// Last day, in UTC. Default: today.
         #[arg(long, value_name = "YYYY-MM-DD")]
         to: Option<String>,
+        /// Tenant of the usage.
         #[arg(long, value_name = "ID", default_value = "default")]
         tenant: String,
-        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        /// Data folder of `dev`, used unless conversations are in Cosmos DB.
         #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
         data: PathBuf,
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Measure this machine: conversations against a model that takes no time, each turn durable, over HTTP.
+    /// Measure throughput on this machine: durable conversations over HTTP, with a model that
+    /// responds at once.
     Bench(BenchArguments),
-    /// What `bench` measures.
+    /// Worker process that `bench` measures.
     #[command(hide = true, name = crate::bench::worker::COMMAND)]
     BenchWorker {
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
         #[arg(long, value_name = "DIR")]
         agents: PathBuf,
-        /// Without it everything is in the data folder.
+        /// Prefix of the queue names in the storage account. Default: all storage is in the data
+        /// folder.
         #[arg(long, value_name = "NAME")]
         queue_prefix: Option<String>,
     },
-    /// A turn that may kill its process, for the one that starts this.
+    /// Run one suspect turn for the parent process, which starts this command.
     #[cfg(unix)]
     #[command(hide = true, name = crate::app::isolation::COMMAND)]
     IsolatedTurn,
-    /// Say in one sentence what a conversation waits for, who has it, and what would let it go on.
+    /// Explain why a conversation waits: the reason, the worker with its lease, and the ways to
+    /// continue it.
     Why {
+        /// Conversation id.
         #[arg(value_name = "ID")]
         id: String,
+        /// Tenant of the conversation.
         #[arg(long, value_name = "ID", default_value = "default")]
         tenant: String,
-        /// Its owner; else whoever has a conversation of that id.
+        /// Owner of the conversation. Required only if several users have a conversation with this
+        /// id.
         #[arg(long, value_name = "ID")]
         user: Option<String>,
-        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        /// Data folder of `dev`, used unless conversations are in Cosmos DB.
         #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
         data: PathBuf,
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// List the conversations that are not at rest, each with what it waits for.
+    /// List the conversations that are not idle, each with the reason why it waits.
     Ls {
-        /// Only what was due so long ago and is not paused: somebody should have come.
+        /// Only conversations that are overdue by at least this time and are not paused.
         #[arg(long, value_name = "SPAN", value_parser = looking::span, num_args = 0..=1, default_missing_value = "10m")]
         stuck: Option<Duration>,
-        /// Only what waits for a person.
+        /// Only conversations that wait for an approver's decision.
         #[arg(long)]
         waiting: bool,
-        /// Else every tenant's; of a running `dev`, those of `default`.
+        /// Only conversations of this tenant. Default: all tenants; with a running `dev`, the
+        /// tenant `default`.
         #[arg(long, value_name = "ID")]
         tenant: Option<String>,
-        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        /// Data folder of `dev`, used unless conversations are in Cosmos DB.
         #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
         data: PathBuf,
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Play a conversation with each agent, cut and disturbed at every boundary, and hold it to the invariants: nothing lost,
-    /// nothing done twice. Exit 1: something broke.
+    /// Run a conversation with each agent, inject a fault at every fail point, and check the
+    /// invariants: no lost input, no repeated effect. Exit code 1 if an invariant is violated.
     Certify {
-        /// All of them, if none is named.
+        /// Agents to certify. Default: all.
         #[arg(value_name = "AGENT")]
         names: Vec<String>,
-        /// Where the agents are; else `TURNWHEEL_AGENTS_DIR`, else `agents`.
+        /// Folder of the agent files. Default: `TURNWHEEL_AGENTS_DIR`, else `agents`.
         #[arg(long, value_name = "DIR")]
         agents: Option<PathBuf>,
-        /// `stub`: HTTP tools and those of the app answer at once and do nothing. `real`: they are called, hundreds of times.
+        /// `stub`: HTTP tools and tools of the app return at once and have no effect. `real`: they
+        /// are called, hundreds of times.
         #[arg(long, value_enum, default_value_t)]
         tools: CertifiedTools,
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// For build servers: a test case for each run.
+        /// Write a JUnit report to this file, with one test case for each run.
         #[arg(long, value_name = "FILE")]
         junit: Option<PathBuf>,
         /// Only these runs: `tool.after`, `tool.after#2` or `tool.after#2:kill`.
         #[arg(long, value_name = "RUN")]
         only: Option<Only>,
     },
-    /// Look at configuration, identity, storage, store, model and agents: a line each, ok or what to do.
+    /// Check configuration, identity, storage, store, model and agents: one line for each, with the
+    /// fix if it fails.
     Doctor {
-        /// Ask nobody outside this machine.
+        /// Send no requests to other machines.
         #[arg(long)]
         offline: bool,
+        /// Format of the report.
         #[arg(long, value_enum, default_value_t)]
         format: Format,
-        /// Where the agents are; else `TURNWHEEL_AGENTS_DIR`, else `agents`.
+        /// Folder of the agent files. Default: `TURNWHEEL_AGENTS_DIR`, else `agents`.
         #[arg(long, value_name = "DIR")]
         agents: Option<PathBuf>,
-        /// Of `dev`: where conversations are kept, when they are not in Cosmos DB.
+        /// Data folder of `dev`, used unless conversations are in Cosmos DB.
         #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
         data: PathBuf,
     },
@@ -207,15 +224,17 @@ impl UsageBy {
     }
 }
 
-/// Where queues, artifacts and conversations are.
+/// Location of queues, artifacts and conversations.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub(super) struct StorageArguments {
-    /// `embedded`: all of it in the data folder. `azurite`: queues and artifacts in the storage emulator, which is started if
-    /// none answers. `azure`: in the account of the settings. With the last two conversations are in Cosmos DB when
+    /// `embedded`: all data in the data folder. `azurite`: queues and artifacts in the storage
+    /// emulator, which is started if none runs. `azure`: queues and artifacts in the storage
+    /// account of the settings. With `azurite` and `azure`, conversations are in Cosmos DB if
     /// `COSMOS__accountEndpoint` is set.
     #[arg(long, value_enum)]
     pub(super) storage: Option<StorageKind>,
-    /// Begins the names of all queues, so that this process takes nobody else's work.
+    /// Prefix of all queue names, so that this process does not process the work of other
+    /// processes.
     #[arg(long, value_name = "NAME")]
     pub(super) queue_prefix: Option<String>,
 }
@@ -227,40 +246,41 @@ pub(super) enum StorageKind {
     Azure,
 }
 
-/// The work that an operator means.
+/// Storage arguments of the maintenance commands.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Place {
     #[command(flatten)]
     pub(super) storage: StorageArguments,
-    /// Of `dev`: where conversations are kept.
+    /// Data folder of `dev`.
     #[arg(long, value_name = "DIR", default_value = ".turnwheel")]
     pub(super) data: PathBuf,
 }
 
 impl StorageArguments {
-    /// Of `dev`, which takes work off the queues.
+    /// Storage of `dev`, which processes the messages of the queues.
     ///
     /// # Errors
-    /// What to say before exit 2.
+    /// Returns the text to print before exit code 2.
     pub(super) fn of_dev(&self) -> Result<Storage, &'static str> {
         let prefix = self.queue_prefix.clone().unwrap_or_default();
         match self.storage {
             None | Some(StorageKind::Embedded) if self.queue_prefix.is_some() => Err(
-                "--queue-prefix belongs to --storage azurite or azure: the queues of the data folder are nobody else's.",
+                "--queue-prefix requires --storage azurite or azure: no other process uses the queues of the data folder.",
             ),
             None | Some(StorageKind::Embedded) => Ok(Storage::Embedded),
             Some(StorageKind::Azurite) => Ok(Storage::Azurite { queue_prefix: prefix }),
             Some(StorageKind::Azure) if prefix.is_empty() => Err(
-                "This would take production's work. Give this machine queues of its own: --queue-prefix NAME",
+                "--storage azure would process the work of production. Use separate queues for this machine: --queue-prefix NAME",
             ),
             Some(StorageKind::Azure) => Ok(Storage::Account { queue_prefix: prefix }),
         }
     }
 
-    /// Of a command that looks after the work of others: without a word the account of the settings, if it is a real one.
+    /// Storage of a maintenance command. Without `--storage`, this is the account of the settings
+    /// if it is in Azure, else as for `dev`.
     ///
     /// # Errors
-    /// What to say before exit 2.
+    /// Returns the text to print before exit code 2.
     pub(super) fn of_upkeep(&self, settings: &Settings) -> Result<Storage, &'static str> {
         let is_real = settings.storage.as_ref().is_some_and(|account| !account.is_local());
         let prefix = self.queue_prefix.clone().unwrap_or_default();
@@ -272,7 +292,7 @@ impl StorageArguments {
     }
 }
 
-/// The queues whose messages are somebody's only copy.
+/// Queues whose messages are the only copy of a user's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Redriven {
     #[value(name = "agent-prompts")]
@@ -304,7 +324,7 @@ mod tests {
 
     #[test]
     fn dev_takes_no_work_of_production() {
-        assert!(of_dev("turnwheel dev --storage azure").unwrap_err().contains("production's work"));
+        assert!(of_dev("turnwheel dev --storage azure").unwrap_err().contains("work of production"));
         let mine = Storage::Account { queue_prefix: "ada".to_owned() };
         assert_eq!(of_dev("turnwheel dev --storage azure --queue-prefix ada"), Ok(mine));
         assert_eq!(of_dev("turnwheel dev"), Ok(Storage::Embedded));

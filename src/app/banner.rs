@@ -1,4 +1,4 @@
-//! What `dev` prints when it has started: where it is, which model answers, and a request to try with this app's agents.
+//! Start-up banner of `dev`: the address, the agents, the model and an example request.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use crate::model::scripted::example_input;
 use crate::settings::Settings;
 use crate::settings::model::Provider;
 
-/// Agents of the examples: the user's own ones come first.
+/// Agents of the examples. The user's own agents take precedence over them.
 const EXAMPLES: [&str; 2] = ["payments-clerk", "assistant"];
 
-/// Where the model comes from; the settings are gone when the service has started.
+/// Description of the model's origin. It is computed before the start, which consumes the settings.
 pub(super) struct ModelSource {
     is_scripted: bool,
     text: String,
@@ -28,20 +28,20 @@ impl ModelSource {
             },
             Provider::Scripted => Self {
                 is_scripted: true,
-                text: "fake model (scripted), which TURNWHEEL_MODEL chooses".to_owned(),
+                text: "fake model (scripted), selected by TURNWHEEL_MODEL".to_owned(),
             },
             Provider::Azure(azure) => Self { is_scripted: false, text: azure.to_string() },
         }
     }
 }
 
-/// What the banner is made of.
+/// Contents of the banner.
 pub(super) struct Banner<'a> {
     pub(super) address: SocketAddr,
     pub(super) catalog: &'a Catalog,
     pub(super) model: &'a dyn Model,
     pub(super) source: &'a ModelSource,
-    /// The folder of agent files, as the user names it.
+    /// Folder of the agent files, as written by the user.
     pub(super) agents_dir: &'a str,
 }
 
@@ -94,7 +94,7 @@ impl Banner<'_> {
         }
     }
 
-    /// The agent to try: the user's own before the examples.
+    /// Agent of the example request: an agent of the user, else one of the examples.
     fn first(&self) -> Option<&Agent> {
         let is_usable = |agent: &&Agent| {
             self.model.record(agent.settings.model.as_deref().unwrap_or(MODEL)).is_ok()
@@ -109,12 +109,12 @@ impl Banner<'_> {
         let body = serde_json::json!({"agent": name, "input": self.input(agent)});
         let url = format!("http://{}/api", self.address);
         format!(
-            "\n  Try it:\n\n    curl -s '{url}/prompts?wait=20' -H 'content-type: application/json' \\\n      -d {}\n\n  Go on: POST {url}/conversations/ID/prompts with the response's `conversationId` as ID\n",
+            "\n  Try it:\n\n    curl -s '{url}/prompts?wait=20' -H 'content-type: application/json' \\\n      -d {}\n\n  Continue: POST {url}/conversations/ID/prompts with the response's `conversationId` as ID\n",
             quoted(&body.to_string()),
         )
     }
 
-    /// Words that make the fake model use the agent's first tool; a real model needs none.
+    /// Input of the example request. For the fake model, it triggers the agent's first tool.
     fn input(&self, agent: Option<&Agent>) -> String {
         let tools = agent.map(|agent| agent.tools.as_slice()).unwrap_or_default();
         if tools.iter().any(|tool| tool.definition().name == "send_payment") {
@@ -127,7 +127,7 @@ impl Banner<'_> {
     }
 }
 
-/// One word of a POSIX shell.
+/// Quotes text as one word of a POSIX shell.
 fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {

@@ -1,4 +1,4 @@
-//! `turnwheel bench`, and the worker that it starts and measures.
+//! `turnwheel bench` and the worker process that it measures.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,10 +19,12 @@ use crate::settings::Settings;
 use crate::store::embedded::EmbeddedStore;
 use crate::telemetry::Telemetry;
 
+/// Runs the benchmark and prints its report.
+///
 /// # Errors
-/// Show it and exit.
+/// Print the error and exit.
 pub(super) async fn measure(arguments: &BenchArguments) -> Result<(), StartError> {
-    // Read first: a measurement that cannot be compared is known at once.
+    // Read first, so that an invalid report fails before the measurement.
     let earlier = arguments.compare.as_deref().map(read).transpose()?;
     let accounts = match arguments.storage {
         case::Storage::Embedded => None,
@@ -37,7 +39,7 @@ pub(super) async fn measure(arguments: &BenchArguments) -> Result<(), StartError
     let report = measured.map_err(io("measure"))?;
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&report).unwrap_or_default();
-        std::fs::write(file, text + "\n").map_err(io("write the figures"))?;
+        std::fs::write(file, text + "\n").map_err(io("write the report"))?;
     }
     if let Some(earlier) = earlier {
         say(&format!("\n{}", report.compared_with(&earlier)));
@@ -46,14 +48,14 @@ pub(super) async fn measure(arguments: &BenchArguments) -> Result<(), StartError
 }
 
 fn read(file: &Path) -> Result<Report, StartError> {
-    let text = std::fs::read(file).map_err(io("read the figures to compare with"))?;
-    serde_json::from_slice(&text).map_err(io("understand the figures to compare with"))
+    let text = std::fs::read(file).map_err(io("read the report to compare with"))?;
+    serde_json::from_slice(&text).map_err(io("parse the report to compare with"))
 }
 
-/// `dev`, for the program that started it: see [`bench::worker`].
+/// Runs a service like `dev` under the control of the parent process: see [`bench::worker`].
 ///
 /// # Errors
-/// Show it and exit.
+/// Print the error and exit.
 pub(super) async fn work(
     app: App,
     settings: Settings,
@@ -83,11 +85,13 @@ pub(super) async fn work(
     };
     tokio::select! {
         outcome = Box::pin(running.run(stop)) => outcome,
-        () = answering => Err(io("go on")(BenchError::Worker("it was left".to_owned()))),
+        () = answering => {
+            Err(io("continue")(BenchError::Worker("the benchmark process has exited".to_owned())))
+        }
     }
 }
 
-/// Until nobody asks any more.
+/// Writes the counters for each line on standard input, until it closes.
 async fn answer(store: Option<Arc<EmbeddedStore>>) {
     let mut questions = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(_)) = questions.next_line().await {

@@ -1,4 +1,4 @@
-//! `turnwheel certify`: reads the agents and their conversations, plays them, and says what came of it.
+//! `turnwheel certify`: loads agents and their test conversations, runs them, reports results.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 use crate::tools::workspace::builtins;
 
-/// What the command line says.
+/// Options of the command.
 pub(super) struct Wish {
-    /// Empty: all.
+    /// Agents to certify. Empty: all.
     pub(super) names: Vec<String>,
-    /// Else the settings'.
+    /// Folder of the agent files. `None`: the folder of the settings.
     pub(super) agents: Option<PathBuf>,
     pub(super) tools: Tools,
     pub(super) junit: Option<PathBuf>,
     pub(super) only: Option<Only>,
 }
 
-/// What does it again, but for names.
+/// Command line that repeats this run, without agent names.
 fn command(wish: &Wish) -> String {
     let mut words = vec!["turnwheel certify".to_owned()];
     if let Some(folder) = &wish.agents {
@@ -45,12 +45,12 @@ fn command(wish: &Wish) -> String {
 }
 
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Report, StartError> {
     if !app.mistakes.is_empty() {
         return Err(StartError::Settings(app.mistakes));
     }
-    // The example's payments are real where real tools are wanted; else only its address is needed.
+    // Real tools need the payments server of the example. Stubs need only its address.
     let (settings, payments) = match wish.tools {
         Tools::Real => {
             let prepared = service::bring_payments(settings).await?;
@@ -85,7 +85,7 @@ pub(super) async fn run(app: App, settings: Settings, wish: Wish) -> Result<Repo
     };
     if agents.is_empty() {
         let what = format!(
-            "there is no agent in {}: write one, or name its folder with `--agents`",
+            "there is no agent in {}: add an agent file, or set the folder with `--agents`",
             folder.display()
         );
         return Err(StartError::Agents(vec![what]));

@@ -1,4 +1,4 @@
-//! What `doctor` asks of the services themselves.
+//! Checks of `doctor` that read agent files and send requests to the configured services.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::queue::{self, Queue as _};
 use crate::settings::Settings;
 use crate::settings::links::is_loopback;
 
-/// A service that is there answers sooner.
+/// Time limit of a check. An available service responds much sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
 pub(super) fn agent_checks(
@@ -36,7 +36,7 @@ fn agent_file_checks(settings: &Settings, agents: &Result<Loaded, Vec<String>>) 
         let mut checks = vec![Check::ok(Area::Agents, "agent files", "every agent can be used")];
         if !settings.brakes.is_off() {
             let on = settings.brakes.all().join(", ");
-            let told = format!("{on}: what is owed is kept and not started");
+            let told = format!("{on}: pending work is kept and not started");
             checks.push(Check::ok(Area::Agents, "TURNWHEEL_PAUSED", told));
         }
         return checks;
@@ -62,14 +62,17 @@ pub(super) fn model_check(
     }
     let asked = block_on_value(ask(&*model, &record));
     match asked.and_then(|answer| answer.message.error_message) {
-        None => Check::ok(Area::Model, "normal", format!("{} answers", record.id)),
-        Some(error) => {
-            Check::fix(Area::Model, "normal", format!("{} does not answer: {error}", record.id))
-        }
+        None => Check::ok(Area::Model, "normal", format!("{} responds", record.id)),
+        Some(error) => Check::fix(
+            Area::Model,
+            "normal",
+            format!("the request to {} failed: {error}", record.id),
+        ),
     }
 }
 
-/// Whether limits in US dollars can bind. `None`: there are none, or no model to ask.
+/// Checks that every model with a limit in US dollars has a price. Returns `None` without such a
+/// limit or without a usable model.
 pub(super) fn price_check(
     settings: &Settings,
     credentials: &Credentials,
@@ -84,7 +87,7 @@ pub(super) fn price_check(
     })
 }
 
-/// The smallest question there is.
+/// Sends the model a minimal request.
 async fn ask(
     model: &dyn crate::model::Model,
     record: &crate::model::ModelRecord,
@@ -121,7 +124,8 @@ pub(super) fn block_on_value<T>(work: impl Future<Output = T>) -> Option<T> {
     Some(runtime.block_on(Box::pin(work)))
 }
 
-/// Where conversations are: the account of the settings, else the folder of `dev`.
+/// Checks the conversation store: the Cosmos DB account of the settings, else the data folder of
+/// `dev`.
 pub(super) async fn store_check(
     settings: &Settings,
     credentials: &Credentials,
@@ -130,7 +134,7 @@ pub(super) async fn store_check(
     let Some(account) = &settings.cosmos else { return vec![folder_check(data)] };
     let name = "Cosmos DB";
     if is_offline {
-        return vec![Check::skipped(Area::Store, name, "not asked (--offline)")];
+        return vec![Check::skipped(Area::Store, name, "not checked (--offline)")];
     }
     let asking = async {
         let store =
@@ -148,7 +152,7 @@ pub(super) async fn store_check(
                 Area::Store,
                 name,
                 format!(
-                    "the database `{}` takes documents; a tool round of short messages costs {:.0} request units in {} requests",
+                    "the database `{}` accepts documents; a tool round of short messages costs {:.0} request units in {} requests",
                     account.database, cost.request_units, cost.requests
                 ),
             ),
@@ -158,12 +162,12 @@ pub(super) async fn store_check(
         Err(_) => vec![Check::fix(
             Area::Store,
             name,
-            "it does not respond: look at its name, its firewall and the network",
+            "no response within 45 s: check the account name, its firewall and the network",
         )],
     }
 }
 
-/// Whether the queues answer, and what lies on them. `None`: there is no account.
+/// Checks the queues and counts their messages. Returns `None` without a storage account.
 pub(super) async fn storage_check(
     settings: &Settings,
     credentials: &Credentials,
@@ -172,10 +176,11 @@ pub(super) async fn storage_check(
     let account = settings.storage.as_ref()?;
     let name = "queues";
     if is_offline {
-        return Some(Check::skipped(Area::Storage, name, "not asked (--offline)"));
+        return Some(Check::skipped(Area::Storage, name, "not checked (--offline)"));
     }
     if account.is_local() && !ports::answers(account).await {
-        let why = "the storage emulator does not run: `turnwheel dev --storage azurite` starts it";
+        let why =
+            "the storage emulator is not running: `turnwheel dev --storage azurite` starts it";
         return Some(Check::skipped(Area::Storage, name, why));
     }
     let looking = async {
@@ -185,7 +190,7 @@ pub(super) async fn storage_check(
         let poison = queue::poison_of(queue::PROMPTS);
         let rejected = queues.length(&poison).await.map_err(|error| told(&error))?;
         Ok::<_, String>(format!(
-            "they answer; {turns} nudges wait, {rejected} prompts were rejected"
+            "reachable; {turns} nudges queued, {rejected} prompts rejected"
         ))
     };
     Some(match tokio::time::timeout(ANSWERS_WITHIN, looking).await {
@@ -194,12 +199,12 @@ pub(super) async fn storage_check(
         Err(_) => Check::fix(
             Area::Storage,
             name,
-            "they do not answer: look at the account's name, its firewall and the network",
+            "no response within 45 s: check the account name, its firewall and the network",
         ),
     })
 }
 
-/// With what caused it, on one line.
+/// The error and its causes on one line.
 fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -210,13 +215,13 @@ fn told(error: &dyn std::error::Error) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The folder of `dev`: can it be opened, and does another process hold it?
+/// Checks that the data folder of `dev` opens or is in use by a running `dev`.
 fn folder_check(folder: &Path) -> Check {
     if !folder.exists() {
         return Check::skipped(
             Area::Store,
             "embedded",
-            "there is none yet: `turnwheel dev` makes it",
+            "the data folder does not exist yet: `turnwheel dev` creates it",
         );
     }
     match crate::store::embedded::EmbeddedStore::open(folder) {

@@ -1,4 +1,4 @@
-//! What each command does.
+//! Implementation of the commands of the `turnwheel` program.
 
 mod doctor;
 mod operating;
@@ -30,7 +30,7 @@ use crate::settings::mistake::Mistake;
 use crate::telemetry::{Style, Telemetry};
 use crate::turn::views::work::WorkQuery;
 
-/// Where conversations are kept when no place is named.
+/// Default data folder.
 const DATA: &str = ".turnwheel";
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
@@ -84,7 +84,7 @@ pub(super) fn run(app: App, arguments: Arguments) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// To a person: log lines are for those who run the service.
+/// Writes a line to standard output. Unlike log lines, it is for the user of the command.
 pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -105,7 +105,7 @@ fn refuse(text: &str) -> u8 {
     BAD_ARGUMENTS
 }
 
-/// The settings of this machine: the environment, behind it `local.settings.json`.
+/// Settings of this machine: environment variables, then `local.settings.json`.
 pub(super) fn read_settings() -> Result<Settings, Vec<Mistake>> {
     Settings::of_folder(Path::new("."))
 }
@@ -148,7 +148,7 @@ fn serve(app: App) -> u8 {
         let help = <Arguments as clap::CommandFactory>::command().render_help();
         let _ = writeln!(
             std::io::stderr(),
-            "{help}\nTo serve, the Functions host sets FUNCTIONS_CUSTOMHANDLER_PORT; to try it here: turnwheel dev"
+            "{help}\nFUNCTIONS_CUSTOMHANDLER_PORT is not set; the Functions host sets it. To run locally: turnwheel dev"
         );
         return BAD_ARGUMENTS;
     };
@@ -156,7 +156,8 @@ fn serve(app: App) -> u8 {
     if !missing.is_empty() {
         return complain(&StartError::from(missing));
     }
-    // Without an account the doorbells ring in this process, where no host hears them: the local one listens for them here.
+    // Without a storage account the queues are in this process, which an external Functions host
+    // cannot read. The built-in host then reads them.
     let is_hosted = settings.storage.is_some();
     let storage = if is_hosted {
         Storage::Account { queue_prefix: String::new() }
@@ -177,7 +178,8 @@ fn serve(app: App) -> u8 {
     block_on(work(app.with_children(false), settings, options, false))
 }
 
-/// Told what to do by its environment alone: no file of the folder it stands in counts.
+/// Runs the measured worker. It reads its settings from the environment only and ignores files in
+/// the current folder.
 fn bench_worker(app: App, (data, agents): (PathBuf, PathBuf), queue_prefix: Option<String>) -> u8 {
     let storage =
         queue_prefix.map_or(Storage::Embedded, |queue_prefix| Storage::Account { queue_prefix });
@@ -221,7 +223,7 @@ fn certify(app: App, wish: Wish, is_json: bool) -> u8 {
     })
 }
 
-/// From the first line told to the last.
+/// Runs the service between the start and the flush of its telemetry.
 async fn work(app: App, settings: Settings, options: ServiceOptions, is_dev: bool) -> u8 {
     let style = if is_dev { Style::dev() } else { Style::served(settings.is_in_azure) };
     let telemetry = match voice::start(&settings, style, !is_dev) {
@@ -264,7 +266,7 @@ async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_d
                 "Stopping: model responses and tool calls under way have up to {seconds} s to be committed. Ctrl-C again ends at once."
             ));
         } else {
-            tracing::info!("stopping: turns under way may finish");
+            tracing::info!("service stopping; active turns may finish");
         }
         asked.cancel();
         stop_signal().await;
@@ -278,7 +280,7 @@ async fn run_service(app: App, settings: Settings, options: ServiceOptions, is_d
     }
 }
 
-/// Ctrl-C, or the platform's own word.
+/// Resolves at Ctrl-C or, on Unix, at SIGTERM.
 async fn stop_signal() {
     let interrupt = tokio::signal::ctrl_c();
     #[cfg(unix)]
@@ -342,8 +344,10 @@ fn package(app: &App, out: &Path, binary: Option<&Path>, is_forced: bool, is_for
     }
 }
 
-/// The agents, or every mistake in their files, as `agents/clerk.agent.md:7: reason`.
-/// Absent: in the folder of the settings.
+/// Loads the agents from `folder`, or from the folder of the settings if it is `None`.
+///
+/// # Errors
+/// Returns every mistake as `agents/clerk.agent.md:7: reason`: correct the files.
 pub(super) fn agents(
     app: &App,
     settings: &Settings,
@@ -360,7 +364,8 @@ pub(super) fn agents(
         is_dev: false,
         telemetry: Telemetry::default(),
     };
-    // What `dev` brings along is set in Azure; here only its absence would be told.
+    // `dev` provides this setting, and in Azure it is set. Without it, the check would report it
+    // as missing.
     let settings =
         settings.clone().with_app_setting("PAYMENTS_URL", "https://payments.example".to_owned());
     let files = AgentFiles::new(app, &settings, &options, &Credentials::default());

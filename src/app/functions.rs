@@ -1,4 +1,4 @@
-//! What the queue and timer functions do.
+//! Handlers of the queue and timer functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +40,9 @@ impl Functions for Handlers {
         self.count(queue::TURNS, !matches!(handled, Err(TurnError::Store { .. })));
         match handled {
             Ok(_) => Ok(()),
-            // Somebody else is at it.
+            // The other worker continues the conversation.
             Err(TurnError::ClaimLost { key }) => {
-                tracing::info!(conversation.id = %key.conversation_id, "{key} is held by another worker");
+                tracing::info!(conversation.id = %key.conversation_id, "delivery ended: another worker has the lease of {key}");
                 Ok(())
             }
             Err(error) => Err(failure(&error)),
@@ -79,33 +79,35 @@ impl Functions for Handlers {
         sweep::sweep(&self.world, sweep::GRACE).await.map(|_| ()).map_err(|error| failure(&error))
     }
 
-    /// The host gave a nudge up: that says nothing about the conversation.
+    /// The host moved a nudge to the poison queue. The conversation itself is intact, so a new
+    /// nudge is sent.
     async fn turn_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
         let Some(nudge) = nudge(&message) else { return Ok(()) };
-        tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up a nudge for {}; another one follows", nudge.key.conversation_id);
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, "nudge moved to the poison queue; sending a new one conversation={}", nudge.key.conversation_id);
         self.count_poison(queue::TURNS);
         recount::nudge_again(&self.world, &nudge).await;
         Ok(())
     }
 
-    /// What the notice owes stands in the store, with its own end.
+    /// The notification and its deadline are stored, so the recovery sweep enqueues it again.
     async fn notify_poison(&self, message: String, _meta: Meta) -> Result<(), FunctionFailure> {
         self.count_poison(queue::NOTIFY);
         if let Some(nudge) = nudge(&message) {
-            tracing::warn!(conversation.id = %nudge.key.conversation_id, "the host gave up ringing for notices of {}; the sweep will ring again", nudge.key.conversation_id);
+            tracing::warn!(conversation.id = %nudge.key.conversation_id, "notification nudge moved to the poison queue; the recovery sweep enqueues it again conversation={}", nudge.key.conversation_id);
         }
         Ok(())
     }
 }
 
-/// `None`: not a doorbell of ours; acknowledged, since the store holds what is owed.
+/// Parses a queue message. Returns `None` for an invalid message, which the caller acknowledges:
+/// the pending work is in the store, so no work is lost.
 fn nudge(message: &str) -> Option<Nudge> {
     match serde_json::from_str(message) {
         Ok(nudge) => Some(nudge),
         Err(error) => {
             let why = misfit(&error);
             tracing::error!(
-                "a message on one of our own queues is no nudge, since {why}; it was taken off"
+                error = %why, "invalid queue message removed: not a nudge"
             );
             None
         }
@@ -122,8 +124,9 @@ fn failure(error: &dyn std::error::Error) -> FunctionFailure {
     FunctionFailure(text)
 }
 
-/// How long a stop of `dev` waits for turns that run: a response that is paid for is committed, and not requested again.
+/// Time that active turns get to finish when `dev` stops. A model response that was billed is then
+/// committed and not requested again.
 pub(super) const DEV_STOP_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a stop waits for turns that run.
+/// Time that active turns get to finish when the handler stops.
 pub(super) const STOP_WITHIN: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! For crash tests: stops the process for ever at a named boundary, so that it can be killed there.
+//! Fail points for crash tests: halt the process at a named fail point, so that a test can kill it.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use crate::settings::halt::HaltAt;
 use crate::turn::Probe;
 
-/// What is written into the data folder when the boundary is reached: every boundary reached until then, a line each. What
-/// other tasks come to until the kill is added.
+/// File in the data folder, written when the fail point is hit. It lists every fail point hit so
+/// far, one a line. Fail points that other tasks hit before the kill are added.
 const FILE: &str = "halted";
 
 #[derive(Debug)]
@@ -30,15 +30,16 @@ impl HaltProbe {
         Self { at, file: data.join(FILE), way: Mutex::default() }
     }
 
-    /// Whether whoever came to this boundary stays there.
+    /// Records a hit. Returns true if the task must halt at this fail point.
     fn halts(&self, boundary: &'static str) -> bool {
         let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
         way.reached.push(boundary);
-        // Whoever comes to any boundary after it waits too: the whole process stands still, as if it were cut there.
+        // After the halt, every task halts at its next fail point, as if the process were killed.
         let times = way.reached.iter().filter(|reached| **reached == self.at.boundary).count();
         way.is_halted |= boundary == self.at.boundary && times == self.at.occurrence.get() as usize;
         if way.is_halted {
-            // Without the file the test would wait for ever; nothing better can be done about it here.
+            // If the file cannot be written, the test times out. There is no better way to report
+            // it.
             let _ = std::fs::write(&self.file, way.reached.join("\n"));
         }
         way.is_halted

@@ -1,8 +1,9 @@
-//! Suspect steps in processes of their own: this program once more, for one turn, with no access to the store but through the
-//! process that started it.
+//! Isolation of suspect turns in child processes of the same program.
 //!
-//! The child speaks to its parent over a socket that is its standard input. It ends with the socket, so it never outlives the
-//! parent's lock of a data folder; and it needs no identity, no second connection and no second start of an SDK.
+//! A child runs one turn and reaches the store only through its parent. Both exchange messages over
+//! a socket, which is the standard input of the child. The child exits when the socket closes, so
+//! it never outlives the parent's lock of the data folder. It needs no identity, no connection of
+//! its own and no SDK start-up.
 
 pub(super) mod child;
 mod ports;
@@ -29,18 +30,20 @@ use crate::ids::{ConversationKey, TenantId, WorkerId};
 use crate::turn::isolation::{InProcess, Isolated, Isolator, Shared};
 use crate::turn::{Nudge, World};
 
-/// The hidden command that the child runs.
+/// Name of the hidden command that the child runs.
 pub(super) const COMMAND: &str = "isolated-turn";
-/// Children of one process: each takes some 30 MB and the time of one delivery.
+/// Maximum number of children of a process. Each uses about 30 MB for the time of one delivery.
 const CHILDREN_MAX: usize = 4;
-/// Of one tenant, so that another one's suspect step finds room too.
+/// Maximum number of children for one tenant. It leaves one child for other tenants.
 const CHILDREN_OF_TENANT_MAX: usize = 3;
-/// Until a suspect step for which there was no room comes again; it holds no lease and no worker meanwhile.
+/// Delay before the next attempt of a suspect step that found no free child. Meanwhile the
+/// conversation has no lease and occupies no worker.
 const ROOM_AGAIN: Duration = Duration::from_secs(2);
-/// Who kills a container or a session kills parent and child within this: such a death is nobody's.
+/// Delay before a child's death is reported. The end of a container or session kills the parent as
+/// well within this time, so such a death is not attributed to the step.
 const PARENT_FIRST: Duration = Duration::from_millis(250);
 
-/// Starts this program for one turn.
+/// [`Isolator`] that starts this program as a child process for each suspect turn.
 #[derive(Debug)]
 pub(super) struct ChildProcesses {
     settings: SettingsSource,
@@ -48,7 +51,7 @@ pub(super) struct ChildProcesses {
     root: PathBuf,
     agents: Option<PathBuf>,
     children: Children,
-    /// Where no child can be started.
+    /// Fallback if the operating system cannot start a child.
     alone: InProcess,
 }
 
@@ -93,7 +96,7 @@ impl Isolator for ChildProcesses {
         let (mut child, socket) = match start() {
             Ok(started) => started,
             Err(error) => {
-                tracing::error!(error = %error, "no process can be started for a suspect turn, which runs alone in this one: {error}");
+                tracing::error!(error = %error, "child process not started; the suspect turn runs alone in this process: {error}");
                 drop(place);
                 return self.alone.run(world, nudge, worker).await;
             }
@@ -124,16 +127,16 @@ fn start() -> std::io::Result<(Child, UnixStream)> {
     let child = Command::new(program()?)
         .arg(COMMAND)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        // Ctrl-C in a terminal goes to the parent, which lets the turn come to its end.
+        // Ctrl-C in a terminal reaches only the parent, which lets the turn finish.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
     Ok((child, ours))
 }
 
-/// This very program, also when its file has been replaced since it was started.
+/// Path of the running program. It stays valid if the program's file is replaced.
 #[cfg(target_os = "linux")]
-#[expect(clippy::unnecessary_wraps, reason = "other systems look for the file")]
+#[expect(clippy::unnecessary_wraps, reason = "the look-up on other systems can fail")]
 fn program() -> std::io::Result<PathBuf> {
     Ok(PathBuf::from("/proc/self/exe"))
 }
@@ -143,7 +146,7 @@ fn program() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// The conversations whose turns run in children.
+/// Conversations whose turns run in children.
 #[derive(Clone, Default)]
 struct Children(Arc<Mutex<Vec<ConversationKey>>>);
 
@@ -154,7 +157,8 @@ impl fmt::Debug for Children {
 }
 
 impl Children {
-    /// `None`: there is no room, or the conversation has a child already.
+    /// Reserves a child slot. Returns `None` at a limit, or if the conversation already has a
+    /// child.
     fn add(&self, key: &ConversationKey) -> Option<Place> {
         let mut running = self.lock();
         let of_tenant =
@@ -173,7 +177,7 @@ impl Children {
     }
 }
 
-/// A child's place among the others; free again when it is dropped.
+/// A reserved child slot. Dropping it frees the slot.
 struct Place {
     children: Children,
     key: ConversationKey,
@@ -202,11 +206,11 @@ mod tests {
     fn one_tenant_leaves_room_for_others() {
         let children = Children::default();
         let first = children.add(&key("a", "1")).unwrap();
-        assert!(children.add(&key("a", "1")).is_none(), "one child for one conversation");
+        assert!(children.add(&key("a", "1")).is_none(), "a conversation has at most one child");
         let rest: Vec<_> = ["2", "3"].map(|id| children.add(&key("a", id)).unwrap()).into();
         assert!(children.add(&key("a", "4")).is_none());
         let other = children.add(&key("b", "1")).unwrap();
-        assert!(children.add(&key("c", "1")).is_none(), "there are four at most");
+        assert!(children.add(&key("c", "1")).is_none(), "the process has at most four children");
         drop((first, other));
         assert!(children.add(&key("a", "4")).is_some());
         drop(rest);

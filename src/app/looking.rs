@@ -1,4 +1,5 @@
-//! `turnwheel why` and `turnwheel ls`: asked of the running `dev`, of its data folder, or of Cosmos DB; and how they are shown.
+//! `turnwheel why` and `turnwheel ls`: query pending work from a running `dev`, its data folder or
+//! Cosmos DB, and render it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,31 +22,33 @@ use crate::turn::views::load;
 use crate::turn::views::why::{Service, WhyView, why};
 use crate::turn::views::work::{WORK_MAX, WorkQuery, WorkReport, work};
 
-/// A running `dev` answers at once.
+/// Time limit of a request to a running `dev`, which normally responds at once.
 const PATIENCE: Duration = Duration::from_secs(30);
-const LOOKING: &str = "look at the conversation";
-const ASKING: &str = "ask the running service";
+const LOOKING: &str = "read the conversation";
+const ASKING: &str = "query the running service";
 
-/// A conversation as a person names it.
+/// Conversation id with its tenant and, if known, its owner, as given on the command line.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) id: String,
     pub(super) tenant: String,
-    /// Absent: whosever it is, if only one has a conversation of that id.
+    /// Owner. `None` selects the only conversation of the tenant with this id.
     pub(super) user: Option<String>,
 }
 
-/// Who can be asked.
+/// Source of the data: a running `dev` or a store.
 enum Source {
     Dev(String),
     Store(Arc<dyn ConversationStore>, Service<'static>),
 }
 
-/// Where `dev` is when nobody gives it another port.
+/// Default address of `dev`.
 const DEV: &str = "http://127.0.0.1:7071";
 
+/// Selects Cosmos DB, a running `dev` or the data folder.
+///
 /// # Errors
-/// There is nobody: it says what to do.
+/// No source is available: print the error, which names the fix.
 async fn source(settings: &Settings, data: &Path) -> Result<Source, StartError> {
     if let Some(cosmos) = &settings.cosmos {
         let store = ports::cosmos_store(cosmos, &Credentials::default()).await?;
@@ -56,7 +59,7 @@ async fn source(settings: &Settings, data: &Path) -> Result<Source, StartError> 
             Ok(Source::Dev(DEV.to_owned()))
         } else {
             Err(io("find the conversation's store")(format!(
-                "there is no folder {} here, and no `turnwheel dev` at {DEV}: name the data folder with `--data`, or an Azure account in the settings",
+                "there is no folder {}, and no `turnwheel dev` runs at {DEV}: set the data folder with `--data`, or Cosmos DB in the settings",
                 data.display()
             )))
         };
@@ -75,10 +78,10 @@ async fn is_dev_at(address: &str) -> bool {
     host.is_ok_and(|response| response.status().is_success())
 }
 
-/// What a conversation waits for.
+/// Returns the reason why a conversation waits.
 ///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn ask_why(
     settings: &Settings,
     data: &Path,
@@ -87,7 +90,7 @@ pub(super) async fn ask_why(
     let tenant = named.tenant.as_str();
     let given = [Some(named.id.as_str()), Some(tenant), named.user.as_deref()];
     if let Some(given) = given.into_iter().flatten().find(|given| !is_plain(given)) {
-        let wrong = format!("`{given}` is no id: it is made of A-Z a-z 0-9 _ . -");
+        let wrong = format!("`{given}` is no id: ids consist of A-Z a-z 0-9 _ . -");
         return Err(StartError::Arguments(wrong));
     }
     let (store, service) = match source(settings, data).await? {
@@ -117,22 +120,22 @@ async fn key(
     match found.as_slice() {
         [only] => Ok(only.clone()),
         [] => Err(io(LOOKING)(format!(
-            "there is no conversation {id} of the tenant {tenant}: name another with `--tenant`, or its owner with `--user`"
+            "there is no conversation {id} of the tenant {tenant}: set another tenant with `--tenant`, or the owner with `--user`"
         ))),
         several => {
             let users: Vec<&str> = several.iter().map(|key| key.user.as_str()).collect();
             Err(io(LOOKING)(format!(
-                "several people have a conversation {id}: say whose with `--user`, one of {}",
+                "several users have a conversation {id}: select one with `--user`: {}",
                 users.join(", ")
             )))
         }
     }
 }
 
-/// What is not at rest.
+/// Returns the conversations that are not idle.
 ///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn ask_work(
     settings: &Settings,
     data: &Path,
@@ -150,7 +153,7 @@ pub(super) async fn ask_work(
         }
     };
     let now = SystemClock::default().now();
-    work(&*store, &query, service, now).await.map_err(io("list what is owed"))
+    work(&*store, &query, service, now).await.map_err(io("list pending work"))
 }
 
 async fn ask_dev<T: DeserializeOwned>(
@@ -170,17 +173,17 @@ async fn ask_dev<T: DeserializeOwned>(
         return serde_json::from_slice(&body).map_err(io(ASKING));
     }
     let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let detail = problem.get("detail").and_then(Value::as_str).unwrap_or("it did not say why");
+    let detail = problem.get("detail").and_then(Value::as_str).unwrap_or("the response has no detail");
     Err(io(ASKING)(detail.to_owned()))
 }
 
-/// For a person: the sentence, who has it, and what would let it go on.
+/// Renders the reason, the lease, the due time and the ways to continue.
 pub(super) fn told(view: &WhyView) -> String {
     let mut text = view.why.clone();
     if let Some(claim) = &view.claim {
         let _ = write!(
             text,
-            "\n  claim: {} until {}, epoch {}",
+            "\n  lease: {} until {}, epoch {}",
             claim.worker, claim.until, claim.epoch
         );
     }
@@ -193,24 +196,24 @@ pub(super) fn told(view: &WhyView) -> String {
     text
 }
 
-/// For a person: a paragraph for each, and what else is overdue.
+/// Renders a paragraph for each conversation, then the numbers of other overdue items.
 pub(super) fn listed(report: &WorkReport, is_stuck: bool) -> String {
     let mut lines: Vec<String> = report.items.iter().map(line).collect();
     lines.extend(report.unreadable.iter().map(|key| {
-        format!("{key}\n  Its record cannot be read: a person has to look at the store.")
+        format!("{key}\n  Its record cannot be read: inspect its document in the store.")
     }));
     if lines.is_empty() {
         lines
-            .push(if is_stuck { "Nothing is stuck." } else { "Everything is at rest." }.to_owned());
+            .push(if is_stuck { "Nothing is stuck." } else { "All conversations are idle." }.to_owned());
     }
     if report.notices + report.schedules > 0 {
         lines.push(format!(
-            "Overdue too: {} notices, {} schedules. `turnwheel rebuild-queue` rings for them.",
+            "Also overdue: {} notifications, {} schedules. `turnwheel rebuild-queue` enqueues them.",
             report.notices, report.schedules
         ));
     }
     if report.is_cut {
-        lines.push(format!("There are more: {WORK_MAX} were looked at."));
+        lines.push(format!("The list is incomplete: it covers the first {WORK_MAX} conversations."));
     }
     lines.join("\n")
 }
@@ -220,9 +223,9 @@ fn line(view: &WhyView) -> String {
     format!("{}/{}/{id} ({agent})\n  {why}", owner.tenant_id, owner.user_id)
 }
 
-/// `90s`, `10m`, `2h`, `1d`.
+/// Parses a duration such as `90s`, `10m`, `2h` or `1d`.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no span of time: write 90s, 10m, 2h or 1d");
+    let wrong = || format!("`{text}` is no duration: expected a form such as 90s, 10m, 2h or 1d");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds = match unit {
         "s" => 1,
@@ -251,7 +254,7 @@ mod tests {
             owner: OwnerView { tenant_id: TenantId::new("t"), user_id: UserId::new("ada") },
             agent: "clerk".to_owned(),
             state: State::Running,
-            why: "A worker has been asking the model since 2026-11-21T20:19:09.669Z.".to_owned(),
+            why: "A worker has been calling the model since 2026-11-21T20:19:09.669Z.".to_owned(),
             since: at,
             waits_for: WaitsFor::Model,
             due: Some(at),
@@ -263,8 +266,8 @@ mod tests {
     #[test]
     fn a_person_reads_the_sentence_first() {
         insta::assert_snapshot!(told(&view()), @r"
-        A worker has been asking the model since 2026-11-21T20:19:09.669Z.
-          claim: w1 until 2026-11-21T20:19:09.669Z, epoch 3
+        A worker has been calling the model since 2026-11-21T20:19:09.669Z.
+          lease: w1 until 2026-11-21T20:19:09.669Z, epoch 3
           due:   2026-11-21T20:19:09.669Z
           - wait
         ");
@@ -272,13 +275,13 @@ mod tests {
         report.unreadable.push("t/bob/c2".to_owned());
         insta::assert_snapshot!(listed(&report, true), @r"
         t/ada/c1 (clerk)
-          A worker has been asking the model since 2026-11-21T20:19:09.669Z.
+          A worker has been calling the model since 2026-11-21T20:19:09.669Z.
         t/bob/c2
-          Its record cannot be read: a person has to look at the store.
-        Overdue too: 2 notices, 0 schedules. `turnwheel rebuild-queue` rings for them.
+          Its record cannot be read: inspect its document in the store.
+        Also overdue: 2 notifications, 0 schedules. `turnwheel rebuild-queue` enqueues them.
         ");
         assert_eq!(listed(&WorkReport::default(), true), "Nothing is stuck.");
-        assert_eq!(listed(&WorkReport::default(), false), "Everything is at rest.");
+        assert_eq!(listed(&WorkReport::default(), false), "All conversations are idle.");
     }
 
     #[test]

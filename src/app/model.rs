@@ -1,4 +1,4 @@
-//! The model that the settings name.
+//! Model client from the settings.
 
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use crate::model::scripted::ScriptedModel;
 use crate::settings::Settings;
 use crate::settings::model::{AzureOpenAi, Provider};
 
+/// Creates the model client that the settings select.
+///
 /// # Errors
-/// Every mistake, each a sentence.
+/// Returns one sentence for each invalid setting: correct them.
 pub(super) fn model_of(
     settings: &Settings,
     credentials: &Credentials,
@@ -37,10 +39,11 @@ pub(super) fn model_of(
     model.map(|model| Arc::new(model) as Arc<dyn Model>)
 }
 
-/// Logs agents whose model is not configured: all their prompts fail.
+/// Logs every agent whose model is not configured. All prompts of such an agent fail.
 ///
 /// # Errors
-/// In `dev`, when that holds for every agent: a start would only delay the message.
+/// In `dev`, no agent has a configured model: print the error and exit instead of failing at the
+/// first prompt.
 pub(super) fn require_model(
     model: &dyn Model,
     catalog: &Catalog,
@@ -64,7 +67,7 @@ pub(super) fn require_model(
     Ok(())
 }
 
-/// Of the Entra tokens that the model is asked with; `None` when it is asked with a key, or not at all.
+/// Scope of the Entra tokens for model requests. `None` if requests use a key or the model is fake.
 pub(super) fn token_scope(settings: &Settings) -> Option<String> {
     match &settings.model.provider {
         Provider::Azure(azure) if azure.api_key.is_none() && azure.api_key_place.is_none() => {

@@ -1,13 +1,15 @@
-//! Agents and tools that settings name: one that does not exist is a mistake, because nothing would be limited or paused.
+//! Check of the agent and tool names in settings. An unknown name is a mistake, because its limit
+//! or pause would have no effect.
 
 use crate::agents::Catalog;
 use crate::settings::Settings;
 
-/// A sentence for each name in `TURNWHEEL_DEFAULT_AGENT`, `TURNWHEEL_BUDGETS` and `TURNWHEEL_PAUSED` that nothing has.
+/// Returns a sentence for each unknown agent or tool name in `TURNWHEEL_DEFAULT_AGENT`,
+/// `TURNWHEEL_BUDGETS` and `TURNWHEEL_PAUSED`.
 pub(super) fn names_of_nothing(settings: &Settings, catalog: &Catalog) -> Vec<String> {
     let is_agent =
         |name: &str| catalog.agents.contains_key(name) || catalog.broken.contains_key(name);
-    // The tools of a broken file are unknown.
+    // The tools of an agent with an invalid file are not known, so any name may be valid.
     let is_tool = |name: &str| {
         !catalog.broken.is_empty()
             || catalog.agents.values().any(|agent| agent.tool(name).is_some())

@@ -1,4 +1,4 @@
-//! Opens the ports where the settings and the command line say they are.
+//! Opens the store, queue, artifact and live ports that the settings and the command line select.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,19 +25,20 @@ use crate::store::ConversationStore;
 use crate::store::cosmos::CosmosStore;
 use crate::store::embedded::EmbeddedStore;
 
-/// An emulator on this machine answers sooner.
+/// Time limit of a connection to the storage emulator, which runs on this machine.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Where queues, artifacts and conversations are.
+/// Location of queues, artifacts and conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// All of it in the data folder.
+    /// All data in the data folder.
     #[default]
     Embedded,
-    /// Queues and artifacts in the storage emulator, which is started if none answers; conversations in Cosmos DB if
-    /// `COSMOS__accountEndpoint` is set, else in the data folder.
+    /// Queues and artifacts in the storage emulator, which is started if none runs. Conversations
+    /// in Cosmos DB if `COSMOS__accountEndpoint` is set, else in the data folder.
     Azurite { queue_prefix: String },
-    /// Queues and artifacts in the account of the settings; conversations as with [`Storage::Azurite`].
+    /// Queues and artifacts in the storage account of the settings; conversations as for
+    /// [`Storage::Azurite`].
     Account { queue_prefix: String },
 }
 
@@ -46,13 +47,13 @@ pub(super) struct Ports {
     pub(super) queue: Arc<dyn Queue>,
     pub(super) artifacts: Arc<dyn Artifacts>,
     pub(super) live: Arc<dyn Live>,
-    /// The store, when it lies in the data folder.
+    /// The store, if it is in the data folder.
     pub(super) embedded: Option<Arc<EmbeddedStore>>,
-    /// Ends with the service.
+    /// The emulator that this process started. It stops with the service.
     pub(super) emulator: Option<Azurite>,
 }
 
-/// What the ports are opened with.
+/// Dependencies for opening the ports.
 pub(super) struct Opening<'a> {
     pub(super) settings: &'a Settings,
     pub(super) credentials: &'a Credentials,
@@ -62,15 +63,17 @@ pub(super) struct Opening<'a> {
     pub(super) worker: &'a WorkerId,
 }
 
-/// The queues, where they are and whose.
+/// The selected storage account and the queue prefix of this process.
 struct Account {
     account: StorageAccount,
     queue_prefix: String,
     emulator: Option<Azurite>,
 }
 
+/// Opens all ports.
+///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Ports, StartError> {
     let Some(used) = account(storage, opening).await? else {
         let store = Arc::new(EmbeddedStore::open(opening.data)?);
@@ -106,10 +109,10 @@ pub(super) async fn open(storage: &Storage, opening: &Opening<'_>) -> Result<Por
     Ok(ports(store, Arc::new(live), None))
 }
 
-/// The queues alone.
+/// Opens only the queue port.
 ///
 /// # Errors
-/// As of [`open`].
+/// Like [`open_ports`]: print the error and exit.
 pub(super) async fn open_queue(
     storage: &Storage,
     opening: &Opening<'_>,
@@ -122,7 +125,7 @@ pub(super) async fn open_queue(
     Ok((Box::new(queue), None))
 }
 
-/// `None`: there is none, everything is in the data folder.
+/// Selects the storage account. Returns `None` if all data is in the data folder.
 async fn account(storage: &Storage, opening: &Opening<'_>) -> Result<Option<Account>, StartError> {
     match storage {
         Storage::Embedded => Ok(None),
@@ -143,12 +146,12 @@ async fn account(storage: &Storage, opening: &Opening<'_>) -> Result<Option<Acco
     }
 }
 
-/// A prefix is a word of its own in the names that begin with it.
+/// Appends the `-` that separates a prefix from the queue name.
 fn prefix(given: &str) -> String {
     if given.is_empty() { String::new() } else { format!("{}-", given.trim_end_matches('-')) }
 }
 
-/// The emulator that answers already, or one of our own.
+/// Connects to a running storage emulator, or starts one.
 async fn emulator(
     settings: &Settings,
     data: &Path,
@@ -185,10 +188,10 @@ async fn storage_queue(used: &Account, opening: &Opening<'_>) -> Result<StorageQ
     Ok(queue)
 }
 
-/// Sends nothing yet.
+/// Creates the queue client without sending a request.
 ///
 /// # Errors
-/// The settings cannot be used.
+/// The account settings or the identity are invalid: correct the settings.
 pub(super) fn connect_queue(
     account: &StorageAccount,
     prefix: &str,
@@ -207,7 +210,7 @@ async fn blob_artifacts(
     let sending = Sending::default();
     let artifacts = BlobArtifacts::connect(&used.account, token, &used.queue_prefix, &sending)
         .map_err(io("use the storage account"))?;
-    artifacts.create().await.map_err(io("create the artifacts' container"))?;
+    artifacts.create().await.map_err(io("create the artifact container"))?;
     match opening.settings.artifact_links {
         ArtifactLinks::Api => Ok(artifacts),
         ArtifactLinks::Signed => {
@@ -244,7 +247,8 @@ fn token(
     credentials.of(identity).map_err(|mistake| StartError::Settings(vec![mistake]))
 }
 
-/// Doorbells ring in memory; users' only copies are kept on disk.
+/// Opens the queues of the data folder. Nudges are in memory only. Prompt messages are on disk,
+/// because they are the only copy of a user's input.
 pub(super) async fn embedded_queue(
     data: &Path,
     clock: &Arc<dyn Clock>,

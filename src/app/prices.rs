@@ -1,4 +1,4 @@
-//! Limits in US dollars that bind nothing, because a model that they are for has no price.
+//! Detection of limits in US dollars that have no effect, because their model has no price.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use crate::agents::{Agent, Catalog};
 use crate::model::{Model, Prices};
 use crate::settings::budgets::{Bounds, Budgets};
 
-/// Models without a price among those that limits in US dollars are for: the tiers, and what agents name. `None`: there is no
-/// such limit.
+/// Models without a price among the models of agents with a limit in US dollars: the two tiers and
+/// the models that these agents name. `None` if no agent has such a limit.
 pub(super) fn unpriced(
     budgets: &Budgets,
     model: &dyn Model,
@@ -24,24 +24,24 @@ pub(super) fn unpriced(
         return None;
     }
     let named = limited.iter().filter_map(|agent| agent.settings.model.as_deref());
-    // A tier that is not set is told elsewhere.
+    // Another check reports a tier without a model.
     let records = [MODEL, "high"].into_iter().chain(named).flat_map(|name| model.record(name));
     Some(records.filter(|it| it.cost == Prices::default()).map(|it| it.id).collect())
 }
 
-/// Says so in the log of a start.
+/// Logs a warning at start-up if there are such models.
 pub(super) fn warn(budgets: &Budgets, model: &dyn Model, catalog: &Catalog) {
     let models = unpriced(budgets, model, catalog).unwrap_or_default();
     if !models.is_empty() {
-        tracing::warn!("{}", told(&models));
+        tracing::warn!("limit without effect: {}", told(&models));
     }
 }
 
-/// What to do about it.
+/// Renders the warning with its fix.
 pub(super) fn told(models: &BTreeSet<String>) -> String {
     let models: Vec<String> = models.iter().map(|model| format!("`{model}`")).collect();
     format!(
-        "no price is known for {}: its calls count as $0, so limits in US dollars (TURNWHEEL_BUDGETS, `budget` of agents) bind nothing; set TURNWHEEL_PRICES, or limit tokens",
+        "no price is known for {}: calls count as $0, so limits in US dollars (TURNWHEEL_BUDGETS, `budget` of agents) have no effect; set TURNWHEEL_PRICES, or limit tokens",
         models.join(", ")
     )
 }
@@ -127,7 +127,7 @@ mod tests {
         }
         let dollars = r#"{"user": {"day": {"usd": 5}}}"#;
         let priced = azure("mine", Some(r#"{"mine": {"input": 1, "output": 2}}"#));
-        assert_eq!(found(dollars, &plain, &priced), Some(Vec::new()), "what to do helps");
+        assert_eq!(found(dollars, &plain, &priced), Some(Vec::new()), "TURNWHEEL_PRICES has an effect");
         assert_eq!(found(dollars, &plain, &azure("gpt-5.1", None)), Some(Vec::new()));
         let named = json!({"model": "another"});
         let another = Some(vec!["another".to_owned()]);

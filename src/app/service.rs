@@ -1,4 +1,4 @@
-//! The service on one machine: embedded ports, the handler, and the local host that drives it.
+//! The service: its ports, the handler and, without a Functions host, the built-in local host.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -45,38 +45,40 @@ use crate::turn::notify::Herald;
 use crate::turn::notify::webhook::{Console, LinkMaker, Webhook};
 use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Probe, Stops, World, recount};
 
-/// Where the service works.
+/// Folders, ports and mode of the service.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// Where `host.json` and `functions/` are looked for; the binary's are used when they are not there.
+    /// Folder of `host.json` and `functions/`. If they are missing, the embedded copies are used.
     pub root: PathBuf,
+    /// Data folder.
     pub data: PathBuf,
-    /// Else the settings'.
+    /// Folder of the agent files. `None`: the folder of the settings.
     pub agents: Option<PathBuf>,
-    /// Of the local host; 0: any free one.
+    /// Port of the local host; 0 selects a free port.
     pub port: u16,
-    /// Where the handler listens; 0: any free one.
+    /// Port of the handler; 0 selects a free port.
     pub handler_port: u16,
     pub storage: Storage,
-    /// Whether the Functions host runs beside us: then no local one is started.
+    /// True if a Functions host drives the handler. Then no local host is started.
     pub is_hosted: bool,
-    /// Whether a developer runs it: changed agent files take effect at once, and a missing model stops the start.
+    /// True for a developer's machine: changed agent files take effect at once, and the start fails
+    /// without a model.
     pub is_dev: bool,
-    /// The default tells nobody.
+    /// Telemetry. The default emits nothing.
     pub telemetry: Telemetry,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("these settings have to be put right:{}", lines(.0))]
+    #[error("invalid settings:{}", lines(.0))]
     Settings(Vec<String>),
-    #[error("these agents have to be put right:{}", lines(.0))]
+    #[error("invalid agents:{}", lines(.0))]
     Agents(Vec<String>),
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]
     Folder(#[from] OpenError),
-    /// What was written on the command line cannot be meant: the program ends with 2.
+    /// The command-line arguments are invalid; the program exits with code 2.
     #[error("{0}")]
     Arguments(String),
     #[error("could not {doing}")]
@@ -99,19 +101,20 @@ pub(super) fn io<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     move |source| StartError::Io { doing, source: source.into() }
 }
 
-/// A service that has taken its ports and folder; it works once [`Running::run`] does.
+/// A started service with its TCP ports and data folder. It processes work during
+/// [`RunningService::run`].
 #[derive(Debug)]
 pub struct Running {
-    /// `None`: the Functions host drives the handler.
+    /// Local host. `None` if a Functions host drives the handler.
     host: Option<RunningHost>,
     handler: Handler,
     world: Arc<World>,
-    /// Whether the store's claims died with the process before this one.
+    /// True if this is the only process on the store: leases of an earlier process are then void.
     is_alone: bool,
-    /// Set in `dev`: read again when they change.
+    /// Set in `dev`: reloaded after changes.
     agent_files: Option<AgentFiles>,
     embedded: Option<Arc<EmbeddedStore>>,
-    /// They end with the service.
+    /// Payments server of the example. It and the emulator stop with the service.
     payments: Option<PaymentsServer>,
     emulator: Option<Azurite>,
 }
@@ -122,7 +125,7 @@ struct Handler {
     router: Router,
 }
 
-/// Functions and API over one world.
+/// Routes of the functions and the API.
 fn router(world: &Arc<World>, settings: &Settings, keys: SigningKeys) -> Router {
     let api = Api::new(World::clone(world), Access::of(settings), keys);
     let functions = Arc::new(Handlers { world: Arc::clone(world) });
@@ -132,29 +135,29 @@ fn router(world: &Arc<World>, settings: &Settings, keys: SigningKeys) -> Router 
 fn tell_brakes(brakes: &Brakes) {
     if !brakes.is_off() {
         let on = brakes.all().join(", ");
-        tracing::warn!("paused by TURNWHEEL_PAUSED: {on}; what is owed is kept and not started");
+        tracing::warn!("paused by TURNWHEEL_PAUSED: {on}; pending work is kept and not started");
     }
 }
 
-/// Where the handler is to answer, and its address.
+/// Binds the port of the handler; returns the listener and its address.
 async fn listen(port: u16) -> Result<(TcpListener, String), StartError> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.map_err(io("take a port for the handler"))?;
-    let authority = listener.local_addr().map_err(io("read the handler's port"))?.to_string();
+    let listener = listener.map_err(io("bind the port of the handler"))?;
+    let authority = listener.local_addr().map_err(io("read the port of the handler"))?.to_string();
     Ok((listener, authority))
 }
 
-/// Everything that was read before anything was started.
+/// Settings with the address of the payments server, and that server if this process started it.
 pub(super) struct Prepared {
     pub(super) settings: Settings,
     pub(super) payments: Option<PaymentsServer>,
 }
 
 impl App {
-    /// Starts the service. `settings` are checked already.
+    /// Starts the service with validated settings.
     ///
     /// # Errors
-    /// Show it and exit: each says what to do.
+    /// Print the error and exit; each names the fix.
     pub async fn start(
         self,
         settings: Settings,
@@ -232,22 +235,22 @@ impl App {
 }
 
 impl Running {
-    /// Of the local host, or else of the handler: what people and programs speak to.
+    /// Address of the HTTP API: that of the local host, else of the handler.
     ///
     /// # Errors
-    /// The system does not know the handler's port.
+    /// The operating system cannot return the address of the handler: print the error and exit.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.host
             .as_ref()
             .map_or_else(|| self.handler.listener.local_addr(), |host| Ok(host.address()))
     }
 
-    /// The store, when it lies in the data folder.
+    /// The store, if it is in the data folder.
     pub(super) fn embedded_store(&self) -> Option<Arc<EmbeddedStore>> {
         self.embedded.clone()
     }
 
-    /// Names of the agents that are ready.
+    /// Names of the available agents.
     pub fn agents(&self) -> Vec<String> {
         self.world.agents.now().agents.keys().cloned().collect()
     }
@@ -256,15 +259,15 @@ impl Running {
         &self.world
     }
 
-    /// Works until `stop`, then lets what runs come to its end, within bounds.
+    /// Runs until `stop` is cancelled, then lets active turns finish within a time limit.
     ///
     /// # Errors
-    /// A part of the service failed: show it and exit.
+    /// A part of the service failed: print the error and exit.
     pub async fn run(self, stop: CancellationToken) -> Result<(), StartError> {
         let Self { host, handler, world, is_alone, agent_files, embedded, payments, emulator } =
             self;
         let handler_stop = CancellationToken::new();
-        // Ends with this function.
+        // Dropping the set at the end of this function aborts its task.
         let mut watching = JoinSet::new();
         if let Some(files) = agent_files {
             watching.spawn(files.watch(world.agents.clone(), handler_stop.clone()));
@@ -273,7 +276,7 @@ impl Running {
         let Handler { listener, router } = handler;
         tasks.spawn(server::serve(listener, router, Bounds::HANDLER, handler_stop.clone()));
         if is_alone {
-            recount::start_up(&world).await.map_err(io("read what is owed"))?;
+            recount::start_up(&world).await.map_err(io("read pending work"))?;
         }
         let outcome = if let Some(host) = host {
             host.run(stop).await
@@ -291,7 +294,8 @@ impl Running {
     }
 }
 
-/// Suspect turns run in this program once more, where its command line is ours.
+/// Isolation of suspect turns: in child processes if this program runs the commands of
+/// [`App::main`].
 #[cfg(unix)]
 fn isolation(app: &App, settings: &Settings, options: &ServiceOptions) -> Isolation {
     let payments_url = settings.app_setting("PAYMENTS_URL");
@@ -305,7 +309,8 @@ fn isolation(_app: &App, _settings: &Settings, _options: &ServiceOptions) -> Iso
     Isolation::default()
 }
 
-/// On one machine a visit costs nothing, and who looks at what was spent wants to see it at once.
+/// Limits of turns. With the embedded store, usage is posted to the ledger after 1 s: a delivery
+/// costs nothing there, and developers expect to see usage at once.
 pub(super) fn limits(settings: &Settings, is_alone: bool) -> Limits {
     let limits = Limits::default();
     Limits {
@@ -315,12 +320,12 @@ pub(super) fn limits(settings: &Settings, is_alone: bool) -> Limits {
     }
 }
 
-/// On one machine reading entries again is a look into a file.
+/// Entry cache. With the embedded store, a second read of entries only reads a file.
 fn entries(is_alone: bool) -> EntryMemory {
     if is_alone { EntryMemory::of_work() } else { EntryMemory::default() }
 }
 
-/// The host that drives the handler on this machine.
+/// Starts the local host, which drives the handler.
 async fn local_host(
     options: &ServiceOptions,
     (handler, allowed_origins): (&str, AllowedOrigins),
@@ -330,7 +335,7 @@ async fn local_host(
     let host = host::start(HostOptions {
         port: options.port,
         root: ScriptRoot::find(&options.root).map_err(|problem| HostError::Files(vec![problem]))?,
-        handler: handler.parse().map_err(io("name the handler"))?,
+        handler: handler.parse().map_err(io("parse the address of the handler"))?,
         queues: Arc::clone(queue),
         clock: Arc::clone(clock),
         ids: Arc::clone(ids),
@@ -343,13 +348,14 @@ async fn local_host(
     Ok(host.await?)
 }
 
-/// The example's payments server, unless the settings name another one.
+/// Starts the payments server of the example, unless the settings contain the address of another
+/// server or the service runs in Azure.
 pub(super) async fn bring_payments(settings: Settings) -> Result<Prepared, StartError> {
     if settings.app_setting("PAYMENTS_URL").is_some() || settings.is_in_azure {
         return Ok(Prepared { settings, payments: None });
     }
     let server =
-        PaymentsServer::start().await.map_err(io("start the example's payments server"))?;
+        PaymentsServer::start().await.map_err(io("start the payments server of the example"))?;
     let settings = settings.with_app_setting("PAYMENTS_URL", server.base_url.clone());
     Ok(Prepared { settings, payments: Some(server) })
 }
@@ -366,7 +372,8 @@ fn agents_and_model(
     })
 }
 
-/// Side by side: both read the certificates of the system, which takes most of a cold start.
+/// Loads agents and creates the model in parallel. Both read the system's certificates, which takes
+/// most of a cold start.
 pub(super) fn with_model(
     settings: &Settings,
     credentials: &Credentials,
@@ -382,7 +389,8 @@ pub(super) fn with_model(
     Ok((files, loaded, model))
 }
 
-/// The webhook; on a developer's machine without one, the console, where the links are needed.
+/// Notification sender: the webhook of the settings. Without one, the console outside Azure, where
+/// a developer needs the approval links.
 fn herald(
     settings: &Settings,
     clock: &Arc<dyn Clock>,

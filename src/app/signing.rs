@@ -1,4 +1,4 @@
-//! The keys that links are signed with.
+//! Signing keys of approval links.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::ids::{ConversationKey, RequestId};
 use crate::settings::Settings;
 use crate::turn::notify::webhook::LinkMaker;
 
-/// The settings' keys; without any, one that is made once and kept beside the data.
+/// Returns the keys of the settings. Without any, creates one key and stores it in the data folder.
 pub(super) fn signing_keys(settings: &Settings, data: &Path) -> Result<SigningKeys, StartError> {
     let keys: Vec<Vec<u8>> = settings.signing_keys.iter().map(|key| key.reveal().clone()).collect();
     let keys = if keys.is_empty() { vec![own_signing_key(data)?] } else { keys };
@@ -22,9 +22,9 @@ fn own_signing_key(data: &Path) -> Result<Vec<u8>, StartError> {
     match std::fs::read(&file) {
         Ok(key) if key.len() >= KEY_BYTES_MIN => Ok(key),
         _ => {
-            let key = crate::ids::secret_bytes(KEY_BYTES_MIN).map_err(io("make a signing key"))?;
-            std::fs::create_dir_all(data).map_err(io("make the data folder"))?;
-            write_secret(&file, &key).map_err(io("keep the signing key"))?;
+            let key = crate::ids::secret_bytes(KEY_BYTES_MIN).map_err(io("create a signing key"))?;
+            std::fs::create_dir_all(data).map_err(io("create the data folder"))?;
+            write_secret(&file, &key).map_err(io("write the signing key"))?;
             Ok(key)
         }
     }
@@ -49,7 +49,8 @@ fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::write(file, bytes)
 }
 
-/// Makes the links by which a person decides without an account.
+/// Creates the function that builds approval links, with which an approver decides without an
+/// account.
 pub(super) fn link_maker(keys: SigningKeys, public_url: String) -> LinkMaker {
     Arc::new(move |key: &ConversationKey, request: &RequestId, expires_at: Timestamp| {
         let claims = LinkClaims { key: key.clone(), request_id: request.clone(), expires_at };

@@ -1,4 +1,5 @@
-//! What an operator asks for by hand: ring for all that is owed, put rejected messages back.
+//! Maintenance commands: `rebuild-queue` and `redrive`. They run through the process that has the
+//! data folder.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use crate::store::embedded::{EmbeddedStore, OpenError};
 use crate::telemetry::Telemetry;
 use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, sweep};
 
-/// A running `dev` answers at once.
+/// Time limit of a request to a running `dev`, which normally responds at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Rings for all that is owed; answers the sentence to print.
+/// Enqueues all pending work and returns the sentence to print.
 ///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn rebuild(
     settings: &Settings,
     storage: &Storage,
@@ -34,11 +35,11 @@ pub(super) async fn rebuild(
             RunningDev::At(address) => {
                 post(&format!("{address}/admin/functions/sweep")).await?;
                 Ok(format!(
-                    "The sweep of the service at {address} was started; its queues are in its memory."
+                    "Started the recovery sweep of the service at {address}, which has its queues in memory."
                 ))
             }
             RunningDev::None(_) => Ok(format!(
-                "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which rings for all that is owed when it starts.",
+                "Nothing to rebuild: the queues of {} are in the memory of `turnwheel dev`, which enqueues all pending work when it starts.",
                 data.display()
             )),
         };
@@ -50,7 +51,7 @@ pub(super) async fn rebuild(
         queue: ports.queue,
         artifacts: ports.artifacts,
         live: ports.live,
-        // It takes no turn: nobody asks a model, and there are no agents.
+        // This process runs no turns, so it needs no real model and no agents.
         model: Arc::new(ScriptedModel),
         agents: Agents::default(),
         extensions: Vec::new(),
@@ -68,14 +69,14 @@ pub(super) async fn rebuild(
         brakes: Arc::default(),
         isolation: Isolation::default(),
     };
-    let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read what is owed"))?;
-    Ok(format!("Rang for {rung} conversations."))
+    let rung = sweep::sweep(&world, Duration::ZERO).await.map_err(io("read pending work"))?;
+    Ok(format!("Enqueued {rung} conversations."))
 }
 
-/// Puts back what is on the poison queue; answers the sentence to print.
+/// Moves the messages of the poison queue back and returns the sentence to print.
 ///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn redrive(
     settings: &Settings,
     (storage, data): (&Storage, &Path),
@@ -89,33 +90,33 @@ pub(super) async fn redrive(
         let answer = post(&format!("{address}/admin/queues/{queue}/redrive")).await?;
         answer.get("redriven").and_then(serde_json::Value::as_u64).unwrap_or_default()
     } else {
-        // The folder is the queue's as well.
+        // Release the lock of the data folder, which the queue opens as well.
         drop(running);
         let tools = Tools::default();
         let opened = ports::open_queue(storage, &tools.opening(settings, data)).await?;
-        queue::redrive(&*opened.0, queue).await.map_err(io("put the messages back"))?
+        queue::redrive(&*opened.0, queue).await.map_err(io("move the messages back"))?
     };
-    Ok(format!("{count} messages are back on {queue}."))
+    Ok(format!("Moved {count} messages back to {queue}."))
 }
 
-/// Who has the data folder.
+/// Process that uses the data folder.
 pub(super) enum RunningDev {
-    /// A process at this address.
+    /// A running `dev` at this address.
     At(String),
-    /// Nobody: its store is ours as long as this is held.
+    /// No process. The folder stays locked for this process until the store is dropped.
     None(Arc<EmbeddedStore>),
 }
 
-/// Who has the data folder.
+/// Finds the `dev` that uses the data folder, or opens the store.
 ///
 /// # Errors
-/// There is no folder, or nobody can be asked.
+/// The folder does not exist, or a process without a known address uses it: print the error.
 pub(super) fn running_dev(data: &Path) -> Result<RunningDev, StartError> {
     if !data.exists() {
         return Err(StartError::Io {
             doing: "find the data folder",
             source: format!(
-                "there is no {}: name it with `--data`, or an Azure account in the settings",
+                "there is no folder {}: set the data folder with `--data`, or an Azure account in the settings",
                 data.display()
             )
             .into(),
@@ -131,7 +132,7 @@ pub(super) fn running_dev(data: &Path) -> Result<RunningDev, StartError> {
 }
 
 async fn post(url: &str) -> Result<serde_json::Value, StartError> {
-    let asking = "ask the running service";
+    let asking = "query the running service";
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
     let answer = client.map_err(io(asking))?.post(url).send().await.map_err(io(asking))?;
     let answer = answer.error_for_status().map_err(io(asking))?;
@@ -139,7 +140,7 @@ async fn post(url: &str) -> Result<serde_json::Value, StartError> {
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// What the ports need of a process that lives for one command.
+/// Dependencies of the ports in a process that runs a single command.
 struct Tools {
     credentials: Credentials,
     clock: Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! `turnwheel usage`: what was spent, asked of the running `dev`, of its data folder, or of Cosmos DB.
+//! `turnwheel usage`: queries model usage from a running `dev`, its data folder or Cosmos DB.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::store::ConversationStore;
 use crate::turn::admission::{Fault, Refusal};
 use crate::turn::views::usage::{By, Days, UsageItem, UsageReport, Whose, usage};
 
-/// A running `dev` answers at once.
+/// Time limit of a request to a running `dev`, which normally responds at once.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is asked.
+/// Query of the command line.
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) by: By,
@@ -28,10 +28,10 @@ pub(super) struct Question {
     pub(super) tenant: String,
 }
 
-/// Asks whoever has the books.
+/// Reads the usage ledger from Cosmos DB, a running `dev` or the data folder.
 ///
 /// # Errors
-/// Show it and exit: each says what to do.
+/// Print the error and exit; each names the fix.
 pub(super) async fn ask(
     settings: &Settings,
     data: &Path,
@@ -49,10 +49,10 @@ pub(super) async fn ask(
         }
     };
     let whose = Whose { tenant: TenantId::new(question.tenant), user: None };
-    usage(&*store, &whose, question.by, days).await.map_err(io("read the books"))
+    usage(&*store, &whose, question.by, days).await.map_err(io("read the usage ledger"))
 }
 
-/// Of a refusal, for the command line: `from` there is `--from` here.
+/// Converts an error to command-line terms: the member `from` becomes the flag `--from`.
 fn faults(refusal: &Refusal) -> String {
     let Refusal::Invalid(faults) = refusal else { return refusal.to_string() };
     let line = |fault: &Fault| fault.detail.replacen('`', "`--", 1);
@@ -64,7 +64,7 @@ async fn ask_dev(
     question: &Question,
     days: &Days,
 ) -> Result<UsageReport, StartError> {
-    let asking = "ask the running service";
+    let asking = "query the running service";
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
     let url =
         format!("{address}/api/usage?by={}&from={}&to={}", question.by.name(), days.from, days.to);
@@ -78,10 +78,10 @@ async fn ask_dev(
     serde_json::from_slice(&body).map_err(io(asking))
 }
 
-/// For a person: a line for each.
+/// Renders a table with one line for each item.
 pub(super) fn table(report: &UsageReport) -> String {
     if report.items.is_empty() {
-        return format!("Nothing was spent from {} to {}.", report.from, report.to);
+        return format!("No usage from {} to {}.", report.from, report.to);
     }
     let wide = report.items.iter().map(|item| item.name.chars().count()).max().unwrap_or_default();
     let wide = wide.max(report.by.len());
@@ -125,6 +125,6 @@ mod tests {
         2026-11-22        2         1200            0          300          1500        0.0123
         ");
         report.items.clear();
-        assert_eq!(table(&report), "Nothing was spent from 2026-11-01 to 2026-11-22.");
+        assert_eq!(table(&report), "No usage from 2026-11-01 to 2026-11-22.");
     }
 }

@@ -1,4 +1,4 @@
-//! What the service tells of itself, from its settings.
+//! Telemetry set-up of a process from its settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::settings::secret::Secret;
 use crate::telemetry::{self, Style, Telemetry, TelemetryError, TokenSource, Voice};
 
-/// What Application Insights wants tokens for; the two slashes are its own.
+/// Token scope of Application Insights. The double slash is part of the documented scope.
 const SCOPE: &str = "https://monitor.azure.com//.default";
 const TOKEN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -22,21 +22,24 @@ struct Identified(Arc<dyn TokenCredential>);
 #[async_trait]
 impl TokenSource for Identified {
     async fn token(&self) -> Result<Secret<String>, String> {
-        // The credential keeps its tokens until they have nearly expired.
+        // The credential caches tokens until shortly before they expire.
         match tokio::time::timeout(TOKEN_WITHIN, self.0.get_token(&[SCOPE], None)).await {
             Ok(Ok(token)) => Ok(Secret::new(token.token.secret().to_owned())),
             Ok(Err(_)) => {
-                Err("the app's identity got no token for Application Insights".to_owned())
+                Err("the app's identity got no token: check its Application Insights role".to_owned())
             }
-            Err(_elapsed) => Err("no token for Application Insights came in 10 s".to_owned()),
+            Err(_elapsed) => {
+                Err("the token request for Application Insights timed out after 10 s".to_owned())
+            }
         }
     }
 }
 
-/// Begins to tell. `is_carried`: a Functions host writes our lines into Application Insights.
+/// Starts logs, traces and metrics. `is_forwarded`: the Functions host forwards log lines of this
+/// process to Application Insights.
 ///
 /// # Errors
-/// Show it and exit.
+/// The telemetry settings are invalid: print the error and exit.
 pub(super) fn start(
     settings: &Settings,
     style: Style,

@@ -1,4 +1,4 @@
-//! Artifacts as blobs of a private container.
+//! Artifact store on Azure blobs, in a private container.
 
 mod facts;
 mod link;
@@ -34,7 +34,7 @@ use crate::azure::storage::{self, Sending, StorageFault};
 use crate::ids::{ArtifactId, EffectId};
 use crate::settings::azure::{StorageAccess, StorageAccount};
 
-/// More than this goes in blocks of this size, so that a broken connection costs one block.
+/// Larger content is sent in blocks of this size, so that a broken connection costs one block.
 const BLOCK_BYTES: u64 = 4 * 1024 * 1024;
 const BLOCKS_AT_ONCE: NonZero<usize> = NonZero::new(4).expect("four is not zero");
 const DELETES_AT_ONCE: usize = 8;
@@ -42,18 +42,18 @@ const DELETES_AT_ONCE: usize = 8;
 pub struct BlobArtifacts {
     service: BlobServiceClient,
     container: BlobContainerClient,
-    /// Only an identity can sign them.
+    /// Signs links; requires an identity.
     links: Option<Links>,
-    /// Blobs of one listing; absent: the service's 5,000.
+    /// Blobs of one list page; `None`: the service's 5,000.
     page: Option<i32>,
 }
 
 impl BlobArtifacts {
-    /// Sends nothing yet. The container is `{prefix}agent-artifacts`. `credential` stands in for the one that the account's
-    /// identity names.
+    /// Creates the client without a request. The container is `{prefix}agent-artifacts`.
+    /// `credential` replaces the credential of the account's identity.
     ///
     /// # Errors
-    /// The account cannot be used: show it and do not start.
+    /// The account is not usable. Show the error and do not start.
     pub fn connect(
         account: &StorageAccount,
         credential: Option<Arc<dyn TokenCredential>>,
@@ -65,11 +65,11 @@ impl BlobArtifacts {
         Ok(Self { service, container, links: None, page: None })
     }
 
-    /// Lets readers fetch the bytes from the storage account itself.
+    /// Lets clients read the bytes directly from the storage account.
     ///
     /// # Errors
-    /// The account is used by a key or a signature, which would sign links that nobody can trace or take back: show it and
-    /// do not start.
+    /// The account uses a key or a SAS token, whose links could be neither traced nor revoked. Show
+    /// the error and do not start.
     pub fn with_links(mut self, account: &StorageAccount) -> Result<Self, StorageFault> {
         match &account.access {
             StorageAccess::Identity(_) => {
@@ -77,16 +77,16 @@ impl BlobArtifacts {
                 Ok(self)
             }
             StorageAccess::SharedKey { .. } | StorageAccess::Sas(_) => Err(StorageFault::new(
-                "links to artifacts need a storage account that is used by an identity: set \
+                "links to artifacts require a storage account with an identity: set \
                  AzureWebJobsStorage__accountName in place of a connection string, or TURNWHEEL_ARTIFACT_LINKS to api",
             )),
         }
     }
 
-    /// Creates the container, which nobody reads without a right, if it is not there.
+    /// Creates the private container if it does not exist.
     ///
     /// # Errors
-    /// [`ArtifactError::Unavailable`]: its source says what to do.
+    /// [`ArtifactError::Unavailable`]: show its source, which states what to do.
     pub async fn create(&self) -> Result<(), ArtifactError> {
         let options = BlobContainerClientCreateOptions {
             method_options: options("blob.create"),
@@ -99,7 +99,7 @@ impl BlobArtifacts {
         }
     }
 
-    /// `None` when the names lead nowhere.
+    /// Returns the blob path; `None` if a name is not valid in a path.
     fn path(shelf: &Shelf, id: &ArtifactId) -> Option<String> {
         if is_nameable(shelf) { shelf.path(id) } else { None }
     }
@@ -133,7 +133,7 @@ impl BlobArtifacts {
         read.await.map_err(|error| self.told(&error))
     }
 
-    /// The blobs whose names begin with this, page by page.
+    /// Lists the blobs with this prefix, page by page.
     fn pages(
         &self,
         prefix: String,
@@ -154,7 +154,7 @@ impl BlobArtifacts {
         });
         stream::once(std::future::ready(pages))
             .try_flatten()
-            // Without a container there is nothing in it.
+            // A missing container counts as empty.
             .take_while(|page| {
                 let is_missing = |error| storage::code(error) == Some("ContainerNotFound");
                 std::future::ready(!page.as_ref().is_err_and(is_missing))
@@ -164,7 +164,7 @@ impl BlobArtifacts {
 }
 
 impl fmt::Debug for BlobArtifacts {
-    /// Without the query of its address, which may be a signature.
+    /// Omits the query of the URL, which may be a SAS token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.container.url();
         write!(f, "BlobArtifacts({}, {})", url.host_str().unwrap_or_default(), url.path())
@@ -188,7 +188,7 @@ impl Artifacts for BlobArtifacts {
             return Err(ArtifactError::TooLarge(size));
         }
         let blob = self.blob(shelf, &facts.id)?;
-        // Blocks are sent before the service looks whether the blob is there.
+        // The upload sends blocks before the service checks that the blob exists.
         if size > BLOCK_BYTES && self.properties(&blob, &facts.id).await.is_ok() {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl Artifacts for BlobArtifacts {
         }
         match done {
             Ok(()) => Ok(()),
-            // The same bytes, from another try or another worker.
+            // The same bytes, from another attempt or worker.
             Err(error) if storage::code(&error) == Some("BlobAlreadyExists") => Ok(()),
             Err(error) => Err(self.told(&error)),
         }
@@ -238,7 +238,7 @@ impl Artifacts for BlobArtifacts {
         }
         let options = BlobClientDownloadOptions {
             range: range.map(Into::into),
-            // One request for all of it: requests are what a download costs.
+            // One request for all bytes, because downloads are billed by request.
             partition_size: usize::try_from(ARTIFACT_BYTES_MAX).ok().and_then(NonZero::new),
             method_options: options("blob.get"),
             ..Default::default()
@@ -246,7 +246,7 @@ impl Artifacts for BlobArtifacts {
         let read = async { blob.download(Some(options)).await?.body.collect().await };
         match read.await {
             Ok(bytes) => Ok(bytes),
-            // It begins past the end.
+            // The range starts past the end.
             Err(error) if storage::status(&error) == Some(416) => Ok(Bytes::new()),
             Err(error) => Err(self.told(&error)),
         }
@@ -308,7 +308,7 @@ impl Artifacts for BlobArtifacts {
     }
 }
 
-/// `None` for a blob that is none of ours.
+/// Metadata of a listed blob; `None` for a blob that is no artifact.
 fn listed(prefix: &str, blob: BlobItem) -> Option<ArtifactFacts> {
     let (effect, sha256) = blob.name.as_deref()?.strip_prefix(prefix)?.split_once('/')?;
     let id = ArtifactId::of(&EffectId::new(effect), sha256);

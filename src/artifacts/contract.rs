@@ -1,4 +1,4 @@
-//! What every artifact store does: one test, run on every implementation.
+//! Contract test of [`Artifacts`], run on every implementation.
 
 use bytes::Bytes;
 
@@ -34,7 +34,7 @@ fn assert_not_found<T: std::fmt::Debug>(answer: &Result<T, ArtifactError>) {
     assert!(matches!(answer, Err(ArtifactError::NotFound)), "{answer:?}");
 }
 
-/// Asserts the port's promises in conversations whose ids begin with `name`, and leaves them empty.
+/// Tests the port in conversations whose ids begin with `name`, and leaves them empty.
 pub(crate) async fn contract(artifacts: &dyn Artifacts, name: &str) {
     let shelf = shelf(name);
     nothing_is_there_at_first(artifacts, &shelf).await;
@@ -187,7 +187,7 @@ async fn bad_ids_lead_nowhere(artifacts: &dyn Artifacts, shelf: &Shelf) {
 async fn too_much_is_refused(artifacts: &dyn Artifacts, shelf: &Shelf) {
     let size = ARTIFACT_BYTES_MAX + 1;
     let bytes = Bytes::from(vec![0; usize::try_from(size).unwrap()]);
-    // Nobody hashes what is refused for its size.
+    // The hash need not match: the size is checked first.
     let facts = facts_of(EFFECT, b"too much", 1);
     let refused = artifacts.put(shelf, &facts, bytes).await;
     assert!(matches!(refused, Err(ArtifactError::TooLarge(bytes)) if bytes == size), "{refused:?}");

@@ -1,7 +1,8 @@
-//! Artifacts as files of this machine. A file is visible whole or not at all, whenever the process dies.
+//! Artifact store in local files. A file is visible completely or not at all, even if the process
+//! dies.
 //!
-//! Bytes and facts are written and synced under `unfinished/`, then renamed to `shelves/{tenant}/{user}/…`: the rename is
-//! the moment at which the artifact exists.
+//! Bytes and metadata are written and synced under `unfinished/`, then renamed to
+//! `shelves/{tenant}/{user}/…`. The artifact exists from the rename on.
 
 mod file;
 
@@ -29,8 +30,8 @@ struct Place {
     shelves: PathBuf,
     unfinished: PathBuf,
     last_unfinished: AtomicU64,
-    /// Held while folders are made or taken away, so that neither pulls the ground from under the other, and between
-    /// looking for a file and renaming another to it.
+    /// Locked while folders are created or removed, so that neither disturbs the other, and between
+    /// the existence check of a file and the rename to it.
     layout: Mutex<()>,
 }
 
@@ -51,11 +52,12 @@ impl FileError {
 }
 
 impl EmbeddedArtifacts {
-    /// Keeps its files in `folder`, made when it does not exist. Takes away what a dead process left unfinished, so only
-    /// one process may have the folder: open it after the store, whose lock says so.
+    /// Opens the store in `folder` and creates it if needed. Removes unfinished files of a dead
+    /// process, so only one process may use the folder: open it after the store, whose lock ensures
+    /// that.
     ///
     /// # Errors
-    /// [`ArtifactError::Unavailable`]: the folder cannot be made or written; do not start.
+    /// [`ArtifactError::Unavailable`]: the folder cannot be created or written; do not start.
     pub async fn open(folder: &Path) -> Result<Self, ArtifactError> {
         let place = Place {
             shelves: folder.join("shelves"),
@@ -80,7 +82,7 @@ impl EmbeddedArtifacts {
     }
 }
 
-/// Runs on a thread that may wait for the disk; it finishes even when the caller is gone.
+/// Runs `work` on a blocking thread. It finishes even if the caller is dropped.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
 ) -> Result<T, ArtifactError> {
@@ -93,13 +95,13 @@ async fn blocking<T: Send + 'static>(
 impl Place {
     fn prepare(&self, folder: &Path) -> Result<(), ArtifactError> {
         std::fs::create_dir_all(&self.shelves)
-            .map_err(FileError::at("make the folder", &self.shelves))?;
+            .map_err(FileError::at("create the folder", &self.shelves))?;
         if self.unfinished.exists() {
             std::fs::remove_dir_all(&self.unfinished)
                 .map_err(FileError::at("clear the folder", &self.unfinished))?;
         }
         std::fs::create_dir_all(&self.unfinished)
-            .map_err(FileError::at("make the folder", &self.unfinished))?;
+            .map_err(FileError::at("create the folder", &self.unfinished))?;
         for made in [folder, folder.parent().unwrap_or(folder)] {
             sync_folder(made).map_err(FileError::at("sync the folder", made))?;
         }
@@ -110,12 +112,13 @@ impl Place {
         self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name nobody else uses, of a file or folder that does not exist.
+    /// Returns an unused path for a file or folder.
     fn unfinished(&self) -> PathBuf {
         self.unfinished.join(self.last_unfinished.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// `None` when a part of the path is not plain text: it might lead elsewhere.
+    /// Returns the path of an artifact; `None` if a part of it is not plain text and might lead
+    /// elsewhere.
     fn file(&self, shelf: &Shelf, id: &ArtifactId) -> Option<PathBuf> {
         let (effect, sha256) = id.parts()?;
         Some(self.folder(shelf)?.join(effect.as_str()).join(sha256))
@@ -133,14 +136,14 @@ impl Place {
 
     fn put(&self, target: &Path, facts: &ArtifactFacts, bytes: &[u8]) -> Result<(), ArtifactError> {
         if target.exists() {
-            // It may be there through a call that is not yet through with its syncs.
+            // Another call may have created it and not yet synced it.
             return self.settle(target);
         }
         let unfinished = self.unfinished();
         let put = write_new(&unfinished, facts, bytes)
             .map_err(FileError::at("write", &unfinished))
             .and_then(|()| self.shelve(&unfinished, target));
-        // After a rename there is nothing to remove.
+        // After the rename there is no file to remove.
         let _ = std::fs::remove_file(&unfinished);
         put
     }
@@ -150,20 +153,21 @@ impl Place {
         if !target.exists() {
             if let Some(folder) = target.parent() {
                 std::fs::create_dir_all(folder)
-                    .map_err(FileError::at("make the folder", folder))?;
+                    .map_err(FileError::at("create the folder", folder))?;
             }
-            std::fs::rename(unfinished, target).map_err(FileError::at("put in place", target))?;
+            std::fs::rename(unfinished, target).map_err(FileError::at("rename a file to", target))?;
         }
         drop(layout);
         self.settle(target)
     }
 
-    /// Syncs the file's folder and all above it, any of which may be new: only then does the file outlive a power cut.
+    /// Syncs the folder of the file and all parents, any of which may be new. Only then does the
+    /// file survive a power failure.
     fn settle(&self, target: &Path) -> Result<(), ArtifactError> {
         for folder in target.ancestors().skip(1) {
             match sync_folder(folder) {
                 Ok(()) => {}
-                // Deleted since: nothing is left to keep.
+                // Deleted meanwhile.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(FileError::at("sync the folder", folder)(error)),
             }
@@ -180,7 +184,7 @@ impl Place {
             for path in file::children(&effect).map_err(FileError::at("list", &effect))? {
                 match file::facts(&path) {
                     Ok(facts) => all.push(facts),
-                    // Deleted since it was listed.
+                    // Deleted after it was listed.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                     Err(error) => return Err(FileError::at("read", &path)(error)),
                 }
@@ -189,7 +193,7 @@ impl Place {
         Ok(oldest_first(all))
     }
 
-    /// Out of sight with one rename; then as long as it takes.
+    /// Hides the folder with one rename, then deletes its files.
     fn delete_all(&self, folder: &Path) -> Result<(), ArtifactError> {
         let unfinished = self.unfinished();
         let layout = self.layout();
@@ -199,7 +203,7 @@ impl Place {
             Err(error) => return Err(FileError::at("delete", folder)(error)),
         }
         for above in folder.ancestors().skip(1).take_while(|above| **above != self.shelves) {
-            // Fails, and rightly, when it holds something else.
+            // Fails, as intended, if the folder is not empty.
             if std::fs::remove_dir(above).is_err() {
                 sync_folder(above).map_err(FileError::at("sync the folder", above))?;
                 break;
@@ -268,7 +272,7 @@ impl Artifacts for EmbeddedArtifacts {
 impl fmt::Debug for EmbeddedArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EmbeddedArtifacts")
-            .field("shelves", &self.place.shelves)
+            .field("scopes", &self.place.shelves)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Artifacts for simulations: in memory, with calls that fail drawn from one seed.
+//! Artifact store for simulations: in memory, with injected faults from one seed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,23 +16,25 @@ use super::{
 use crate::ids::ArtifactId;
 use crate::ids::fate::Fate;
 
-/// What goes wrong with blobs far away: probabilities from 0 to 1, per call. None by default.
+/// Faults of a remote blob store: probabilities from 0 to 1, per call. Zero by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Puts that are cut after some of their blocks. What is not committed is not there: the next put begins anew.
+    /// Puts that fail after some of their blocks. Uncommitted blocks are not visible: the next put
+    /// starts again.
     pub cut: f64,
-    /// Puts that have done their work, and only the answer was lost.
+    /// Puts that succeed, but whose response is lost.
     pub unheard: f64,
-    /// Puts of which nothing is known, and that are done some calls later.
+    /// Puts without a response that take effect some calls later.
     pub late: f64,
-    /// Calls other than puts that are not answered.
+    /// Calls other than puts that fail.
     pub unavailable: f64,
-    /// Calls that take up to `slow_max`: half of them before their work is done, half of them after it.
+    /// Calls that take up to `slow_max`: half of them wait before their work, half of them after
+    /// it.
     pub slow: f64,
     pub slow_max: Duration,
 }
 
-/// How many calls later a put that lingers on its way may be done.
+/// Number of calls after which a late put takes effect, at most.
 const LATE_CALLS_MAX: u64 = 4;
 
 pub struct MemoryArtifacts(Mutex<State>);
@@ -41,14 +43,14 @@ struct State {
     shelves: HashMap<Shelf, BTreeMap<ArtifactId, (ArtifactFacts, Bytes)>>,
     dice: fastrand::Rng,
     unavailable: u8,
-    /// Where each fault can be told again by its place.
+    /// Fault plan, in which each fault is reproducible by its place.
     fate: Option<(Fate, Faults)>,
     calls: u64,
-    /// Puts still under way, and the call at which they are done.
+    /// Late puts, and the call at which each takes effect.
     late: Vec<(u64, Shelf, ArtifactFacts, Bytes)>,
 }
 
-/// What becomes of a put.
+/// Outcome of a put.
 enum Put {
     Done,
     Cut,
@@ -57,8 +59,8 @@ enum Put {
 }
 
 impl MemoryArtifacts {
-    /// `unavailable`: calls in a hundred that fail; half of these have done their work, all of it, and only the answer
-    /// was lost.
+    /// `failure_percent` is the percentage of failing calls. Half of them take effect completely,
+    /// and only their response is lost.
     pub fn new(seed: u64, unavailable: u8) -> Self {
         Self(Mutex::new(State {
             shelves: HashMap::new(),
@@ -70,24 +72,24 @@ impl MemoryArtifacts {
         }))
     }
 
-    /// As a store far away fails, and so that each fault can be told again by its place.
+    /// Simulates the faults of a remote store, each reproducible by its place.
     pub fn with_fate(fate: Fate, faults: Faults) -> Self {
         let artifacts = Self::new(0, 0);
         artifacts.state().fate = Some((fate, faults));
         artifacts
     }
 
-    /// How many calls in a hundred fail from now on.
+    /// Sets the percentage of calls that fail from now on.
     pub fn set_unavailable(&self, unavailable: u8) {
         self.state().unavailable = unavailable;
     }
 
-    /// From now on.
+    /// Sets the faults of later calls.
     pub fn set_faults(&self, fate: &Fate, faults: Faults) {
         self.state().fate = Some((fate.clone(), faults));
     }
 
-    /// From now on nothing goes wrong; what is still under way never arrives.
+    /// Ends all faults. Late puts never take effect.
     pub fn calm(&self) {
         let mut state = self.state();
         state.fate = None;
@@ -109,20 +111,20 @@ impl MemoryArtifacts {
         if let Some((fate, faults)) = &state.fate
             && fate.says("a call of the artifacts failed", at, faults.unavailable)
         {
-            return Err(ArtifactError::Unavailable("simulated: the call was lost".into()));
+            return Err(ArtifactError::Unavailable("simulated: request lost".into()));
         }
         let fails = state.fails();
         if fails && state.dice.bool() {
-            return Err(ArtifactError::Unavailable("simulated: the call was lost".into()));
+            return Err(ArtifactError::Unavailable("simulated: request lost".into()));
         }
         let answer = work(&mut state);
         if fails {
-            return Err(ArtifactError::Unavailable("simulated: the answer was lost".into()));
+            return Err(ArtifactError::Unavailable("simulated: response lost".into()));
         }
         answer
     }
 
-    /// Waits when the call is a slow one: before its work, or after it.
+    /// Delays a slow call, before its work or after it.
     async fn linger(&self, shelf: &Shelf, is_before: bool) {
         const SLOW: [&str; 2] =
             ["an artifact was slow, then done", "an artifact was done, then slow"];
@@ -218,14 +220,14 @@ impl Artifacts for MemoryArtifacts {
                     state.put(shelf, facts, bytes);
                     Ok(())
                 }
-                Put::Cut => unavailable("simulated: the call was lost"),
+                Put::Cut => unavailable("simulated: request lost"),
                 Put::Unheard => {
                     state.put(shelf, facts, bytes);
-                    unavailable("simulated: the answer was lost")
+                    unavailable("simulated: response lost")
                 }
                 Put::Late(at) => {
                     state.late.push((at, shelf.clone(), facts, bytes));
-                    unavailable("simulated: the call is still under way")
+                    unavailable("simulated: request still in flight")
                 }
             }
         };
@@ -248,7 +250,7 @@ impl Artifacts for MemoryArtifacts {
         self.act(shelf, |state| {
             let (facts, bytes) = state.find(shelf, id)?;
             let range = cut(range, facts.size);
-            // Both fit: the size is that of bytes in memory.
+            // The conversion succeeds: the size is that of bytes in memory.
             let [start, end] =
                 [range.start, range.end].map(|at| usize::try_from(at).unwrap_or(bytes.len()));
             Ok(bytes.slice(start..end))
@@ -274,8 +276,8 @@ impl fmt::Debug for MemoryArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
         f.debug_struct("MemoryArtifacts")
-            .field("shelves", &state.shelves.len())
-            .field("unavailable", &state.unavailable)
+            .field("scopes", &state.shelves.len())
+            .field("failure_percent", &state.unavailable)
             .finish_non_exhaustive()
     }
 }
@@ -290,7 +292,8 @@ mod tests {
         contract::contract(&MemoryArtifacts::new(1, 0), "contract").await;
     }
 
-    /// Puts 200 artifacts through a store of which every second call fails; what was answered, and what is there.
+    /// Puts 200 artifacts through a store whose calls fail with probability 0.5. Returns the
+    /// success of each put, and the number of stored artifacts.
     async fn shaky(seed: u64) -> (Vec<bool>, usize) {
         let artifacts = MemoryArtifacts::new(seed, 50);
         let shelf = shelf("shaky");
@@ -305,7 +308,7 @@ mod tests {
         let all = artifacts.list(&shelf).await.unwrap();
         for facts in &all {
             let bytes = artifacts.get(&shelf, &facts.id, None).await.unwrap();
-            assert_eq!(bytes.len() as u64, facts.size, "never half of one");
+            assert_eq!(bytes.len() as u64, facts.size, "never a partial artifact");
         }
         (answers, all.len())
     }
@@ -314,8 +317,8 @@ mod tests {
     async fn a_failed_put_may_have_happened_and_the_seed_says_which() {
         let (answers, there) = shaky(5).await;
         let answered = answers.iter().filter(|is_ok| **is_ok).count();
-        assert!((70..130).contains(&answered), "{answered} of 200 were answered");
-        assert!(answered < there && there < 200, "{answered} were answered, {there} are there");
+        assert!((70..130).contains(&answered), "{answered} of 200 succeeded");
+        assert!(answered < there && there < 200, "{answered} succeeded, {there} are stored");
         assert_eq!(shaky(5).await, (answers.clone(), there));
         assert_ne!(shaky(6).await.0, answers);
     }

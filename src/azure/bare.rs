@@ -1,4 +1,4 @@
-//! Signs requests that no SDK makes: those by which the benchmark learns what storage takes by itself.
+//! Signatures for raw requests without an SDK: the benchmark measures the bare latency of storage.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::settings::azure::{CosmosAccess, CosmosAccount, StorageAccess, StorageAccount};
 use crate::settings::secret::Secret;
 
-/// A request as it is sent, but for what says who sends it.
+/// A request without authorization headers.
 #[derive(Clone, Debug)]
 pub struct Unsigned {
     pub method: String,
@@ -24,7 +24,7 @@ pub struct Unsigned {
     pub body: Vec<u8>,
 }
 
-/// Knows the keys of both accounts.
+/// Signs requests with the keys of both accounts.
 pub struct Signer {
     storage: SharedKeyPolicy,
     cosmos: Secret<String>,
@@ -33,12 +33,12 @@ pub struct Signer {
 
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Signer")
+        f.write_str("RequestSigner")
     }
 }
 
 impl Signer {
-    /// `None`: an account is used without its key.
+    /// Creates a signer. Returns `None` if an account is used without its key.
     pub fn of(storage: &StorageAccount, cosmos: &CosmosAccount) -> Option<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let StorageAccess::SharedKey { account, key } = &storage.access else { return None };
@@ -47,7 +47,8 @@ impl Signer {
         Some(Self { storage, cosmos: cosmos.clone(), clock })
     }
 
-    /// The headers that the storage account wants besides; `None`: no service has such a method.
+    /// Returns the additional headers for the storage account. `None` if the HTTP method is
+    /// unknown.
     pub fn for_storage(&self, unsigned: &Unsigned) -> Option<Vec<(String, String)>> {
         let mut request = Request::new(unsigned.url.clone(), unsigned.method.parse().ok()?);
         for (name, value) in &unsigned.headers {
@@ -62,12 +63,12 @@ impl Signer {
         Some(signed.into())
     }
 
-    /// The same of the Cosmos account; `None`: nothing has such a path. Source: Microsoft's "Access control on Azure
-    /// Cosmos DB resources".
+    /// Returns the additional headers for the Cosmos account. `None` if the path names no resource.
+    /// Source: Microsoft's "Access control on Azure Cosmos DB resources".
     pub fn for_cosmos(&self, unsigned: &Unsigned) -> Option<Vec<(String, String)>> {
         let path = percent_decode_str(unsigned.url.path().trim_matches('/')).decode_utf8().ok()?;
         let parts: Vec<&str> = path.split('/').collect();
-        // A feed is named by what it is in, a resource by itself.
+        // The link of a feed is its parent, the link of a resource is its own path.
         let (kind, link) = match parts.split_last()? {
             (last, rest) if parts.len() % 2 == 1 => (*last, rest.join("/")),
             (_, rest) => (*rest.last()?, path.to_string()),

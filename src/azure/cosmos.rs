@@ -1,4 +1,4 @@
-//! The Cosmos account: a client that waits no longer than a claim can, and the two containers as they must be.
+//! The Cosmos account: a client with time limits that fit a lease, and the two containers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,22 +20,23 @@ use azure_data_cosmos::{
 
 use crate::settings::azure::{CosmosAccess, CosmosAccount};
 
-/// One operation with all that the SDK repeats in it, throttling included: a claim is renewed as often.
+/// Time limit of one operation, with the SDK's retries and throttling. Equals the interval of lease
+/// renewals.
 const OPERATION_MAX: Duration = Duration::from_secs(20);
 
-/// A container as `infra/` deploys it and as it is made in an emulator.
+/// Definition of a container, as `infra/` deploys it and as it is created in an emulator.
 #[derive(Debug)]
 pub struct ContainerShape {
     pub name: &'static str,
-    /// The partition key, from the widest to the narrowest.
+    /// Paths of the partition key, from the widest to the narrowest.
     pub key_paths: &'static [&'static str],
-    /// What queries filter or order by; everything else is [`EXCLUDED_PATH`].
+    /// Paths by which queries filter or order; all others are in [`EXCLUDED_PATH`].
     pub indexed_paths: &'static [&'static str],
-    /// −1: documents live until they are deleted, unless they say otherwise themselves.
+    /// −1: documents without their own time to live never expire.
     pub default_ttl_seconds: i32,
 }
 
-/// Bodies are not searched, so nobody pays for an index of them.
+/// Excludes bodies from the index: no query searches them, and indexing costs request units.
 pub const EXCLUDED_PATH: &str = "/*";
 
 pub const CONVERSATIONS: ContainerShape = ContainerShape {
@@ -75,34 +76,36 @@ impl fmt::Debug for Containers {
     }
 }
 
-/// Why there is no way to the containers. Each says what to do.
+/// Errors of connecting to the containers. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error(
-        "the Cosmos account {endpoint} was not reached: look at its name, its firewall and the network"
+        "the Cosmos account {endpoint} was not reached: check its name, its firewall and the network"
     )]
     Unreachable { endpoint: String, source: Box<CosmosError> },
     #[error(
-        "the Cosmos account {endpoint} refuses us: an identity needs the role `Cosmos DB Built-in Data Contributor` on the account (`infra/` assigns it), a key must be one of the account's keys"
+        "the Cosmos account {endpoint} denies access: an identity needs the role `Cosmos DB Built-in Data Contributor` on the account (`infra/` assigns it), a key must be one of the account's keys"
     )]
     Refused { endpoint: String, source: Box<CosmosError> },
     #[error(
-        "the Cosmos database `{database}` has no container `{container}`, and an identity may not make one: deploy `infra/`"
+        "the Cosmos database `{database}` has no container `{container}`, and an identity may not create one: deploy `infra/`"
     )]
     Missing { database: String, container: &'static str },
     #[error(
-        "the container `{container}` of the Cosmos database `{database}` has the partition key {found}, and {wanted} is needed: name another database, or delete the container if nothing in it is wanted"
+        "the container `{container}` of the Cosmos database `{database}` has the partition key {found}, but needs {wanted}: use another database, or delete the container if you do not need its data"
     )]
     OtherKey { database: String, container: &'static str, found: String, wanted: String },
-    #[error("the Cosmos account {endpoint} is used with an identity, and no credential was given")]
+    #[error("the Cosmos account {endpoint} is used with an identity, but no credential was passed")]
     NoCredential { endpoint: String },
 }
 
 impl Containers {
-    /// With an account key, as in emulators, what is missing is made.
+    /// Connects to both containers and checks them. With an account key, as in emulators, creates
+    /// the missing ones.
     ///
     /// # Errors
-    /// Tell the person, and stop: none of them passes by itself but [`ConnectError::Unreachable`].
+    /// Show the error to the operator and do not start. Only [`ConnectError::Unreachable`] may be
+    /// temporary.
     pub async fn connect(
         builder: CosmosClientBuilder,
         account: &CosmosAccount,
@@ -160,40 +163,42 @@ async fn client(
     };
     builder
         .with_default_operation_options(bounded())
-        // Text: the emulators of others do not know the binary form, and texts pass through unchanged.
+        // Text encoding: other emulators do not support the binary one, and texts stay unchanged.
         .with_binary_encoding_options(BinaryEncodingOptions::new().with_enabled(false))
-        // One region: the account's own order is the right one.
+        // One region: the order of the account is right.
         .build(reference, RoutingStrategy::PreferredRegions(Vec::new()))
         .await
         .map_err(|error| refusal(account, error))
 }
 
-/// A builder over a runtime of its own: the SDK's shared one would live in whichever runtime came first.
+/// Creates a client builder with its own SDK runtime. The SDK's shared runtime would be bound to
+/// the first Tokio runtime that uses it.
 ///
 /// # Errors
-/// The SDK finds no sockets, or a variable of its own in the environment that it does not understand.
+/// The SDK cannot open sockets, or rejects one of its environment variables: show the error and do
+/// not start.
 pub async fn builder(account: &CosmosAccount) -> Result<CosmosClientBuilder, ConnectError> {
     let runtime = CosmosRuntime::builder().build().await;
     let runtime = runtime.map_err(|error| refusal(account, error))?;
     Ok(CosmosClient::builder().with_runtime(runtime))
 }
 
-/// What every operation starts from.
+/// Returns the default options of every operation.
 pub fn bounded() -> OperationOptions {
     OperationOptionsBuilder::new()
         .with_end_to_end_latency_policy(EndToEndOperationLatencyPolicy::new(OPERATION_MAX))
         .build()
 }
 
-/// For reads that decide: a quorum answers, at about twice the price. Session tokens are not shared between instances, so
-/// the account's own consistency is not enough.
+/// Returns the options for reads that decide something: a quorum read, at about twice the price.
+/// Instances do not share session tokens, so the account's own consistency is not enough.
 pub fn latest() -> OperationOptions {
     let mut options = bounded();
     options.read_consistency_strategy = Some(ReadConsistencyStrategy::LatestCommitted);
     options
 }
 
-/// The container or its database is not there, as opposed to a document.
+/// True if the container or its database does not exist. Not for errors of document requests.
 fn is_missing(error: &CosmosError) -> bool {
     u16::from(error.status().status_code()) == 404
 }
@@ -208,7 +213,7 @@ async fn make(
     unless_there(database_client.create_container(properties(shape), None).await.map(|_| ()))
 }
 
-/// Two processes may start at once: who comes second finds it made.
+/// Ignores a conflict: another process may have created the resource at the same time.
 fn unless_there(made: Result<(), CosmosError>) -> Result<(), CosmosError> {
     match made {
         Err(error) if error.status().is_conflict() => Ok(()),
@@ -220,7 +225,7 @@ fn properties(shape: &ContainerShape) -> ContainerProperties {
     let mut policy = IndexingPolicy::default()
         .with_indexing_mode(IndexingMode::Consistent)
         .with_excluded_path(EXCLUDED_PATH);
-    // The default says no, and then nothing is indexed at all.
+    // The default is false, which disables all indexing.
     policy.automatic = true;
     for path in shape.indexed_paths {
         policy = policy.with_included_path(*path);
@@ -242,7 +247,8 @@ fn key_definition(shape: &ContainerShape) -> PartitionKeyDefinition {
     }
 }
 
-/// A container of another making would take our documents and lose them to every read.
+/// Checks the partition key and the index. A container with another key would accept our documents,
+/// but no read would find them.
 async fn inspect(
     container: &ContainerClient,
     shape: &ContainerShape,
@@ -267,7 +273,7 @@ async fn inspect(
         .copied()
         .collect();
     if !missing.is_empty() {
-        tracing::warn!(container = shape.name, missing = ?missing, "the container {} has no index on {}: lists and the sweep are slow or refused until `infra/` is deployed", shape.name, missing.join(", "));
+        tracing::warn!(container = shape.name, missing = ?missing, "container lacks indexes: lists and the recovery sweep are slow or fail; deploy `infra/`");
     }
     Ok(())
 }

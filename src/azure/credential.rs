@@ -1,4 +1,4 @@
-//! Identities become credentials, once each, so that a token is got once and shared by all that use the identity.
+//! Entra credentials of identities: one per identity, so that all its users share one token.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use azure_identity::{
 use crate::settings::azure::Identity;
 use crate::settings::secret::Secret;
 
-/// Of one token; an identity that is not there may never answer.
+/// Time limit of one token request: the endpoint of a missing identity may never respond.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The credentials of one process; clones share them.
@@ -23,17 +23,17 @@ pub struct Credentials(Arc<Mutex<Vec<Made>>>);
 type Made = (Identity, Arc<dyn TokenCredential>);
 
 impl Credentials {
-    /// With one that is made already.
+    /// Adds an existing credential.
     #[must_use]
     pub fn with(self, identity: Identity, credential: Arc<dyn TokenCredential>) -> Self {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((identity, credential));
         self
     }
 
-    /// The same for the same identity.
+    /// Returns the credential of an identity, the same one at each call.
     ///
     /// # Errors
-    /// The sentence that says why there is none.
+    /// The reason as one sentence: show it to the operator.
     pub fn of(&self, identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, credential)) = made.iter().find(|(known, _)| known == identity) {
@@ -44,13 +44,13 @@ impl Credentials {
         Ok(credential)
     }
 
-    /// Of an identity whose credential is made when the first token is asked for.
+    /// Returns the token source of an identity. Creates the credential at the first token request.
     pub fn tokens(&self, identity: &Identity) -> Tokens {
         Tokens { credentials: self.clone(), identity: identity.clone() }
     }
 }
 
-/// Tokens of one identity, for who need not know how they are got.
+/// Source of access tokens of one identity.
 #[derive(Clone, Debug)]
 pub struct Tokens {
     credentials: Credentials,
@@ -58,10 +58,10 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Fresh for at least some minutes; asked for anew only when it has to be.
+    /// Returns a token that is valid for at least some minutes. Requests a new one only if needed.
     ///
     /// # Errors
-    /// The sentence that says why there is none.
+    /// The reason as one sentence: show it to the operator.
     pub async fn token(&self, scope: &str) -> Result<Secret<String>, String> {
         let credential = self.credentials.of(&self.identity)?;
         let scopes = [scope];
@@ -69,15 +69,17 @@ impl Tokens {
             Ok(Ok(token)) => Ok(Secret::new(token.token.secret().to_owned())),
             Ok(Err(error)) => Err(format!("no Entra token for {scope}: {error}")),
             Err(_) => Err(format!(
-                "no Entra token for {scope} came in {} seconds",
+                "no Entra token for {scope} within {} seconds",
                 TOKEN_TIMEOUT.as_secs()
             )),
         }
     }
 }
 
+/// Creates the credential of an identity.
+///
 /// # Errors
-/// The sentence that says why there is none.
+/// The reason as one sentence: show it to the operator.
 pub fn credential(identity: &Identity) -> Result<Arc<dyn TokenCredential>, String> {
     match identity {
         Identity::Managed { client_id } => {
@@ -148,7 +150,7 @@ mod tests {
                 "{identity:?}"
             );
         }
-        assert_eq!(credentials.0.lock().unwrap().len(), identities.len(), "none is another's");
+        assert_eq!(credentials.0.lock().unwrap().len(), identities.len(), "one credential per identity");
         let gone = Identity::Workload {
             tenant_id: ID.to_owned(),
             client_id: ID.to_owned(),

@@ -1,4 +1,4 @@
-//! The clients of a storage account: how a request is signed, how often it is tried, how it is counted.
+//! Clients of a storage account: signatures, retries and request counts.
 
 mod fault;
 mod shared_key;
@@ -25,18 +25,18 @@ use crate::settings::azure::{StorageAccess, StorageAccount};
 use crate::telemetry::meter;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Of silence. With the retries a dead service is told within half a minute: half of a claim.
+/// Read timeout. With the retries, a dead service is reported within 30 s: half of a lease.
 const SILENCE_MAX: Duration = Duration::from_secs(12);
 const RETRY_FIRST_MILLIS: i64 = 200;
-/// Since the first answer; checked before each further try.
+/// Maximum time since the first response, checked before each retry.
 const RETRY_SECONDS_MAX: i64 = 10;
 
-/// How requests travel.
+/// Transport settings of requests.
 #[derive(Clone)]
 pub struct Sending {
-    /// Tries after the first one, of requests that met a silent or busy service.
+    /// Maximum retries of a request if the service is silent or busy.
     pub retries_max: u32,
-    /// PEM certificates to trust beside the system's: those of an emulator.
+    /// PEM certificates to trust in addition to the system's, for emulators.
     pub trusted: Vec<u8>,
 }
 
@@ -48,14 +48,15 @@ impl Default for Sending {
 
 impl fmt::Debug for Sending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sending").field("retries_max", &self.retries_max).finish_non_exhaustive()
+        f.debug_struct("TransportSettings").field("retries_max", &self.retries_max).finish_non_exhaustive()
     }
 }
 
-/// The client of the account's queues. `credential` stands in for the one that the account's identity names.
+/// Creates the client of the account's queues. `credential` replaces the credential of the
+/// account's identity.
 ///
 /// # Errors
-/// The settings cannot be used: show it and do not start.
+/// The settings cannot be used: show the error and do not start.
 pub fn queues(
     account: &StorageAccount,
     credential: Option<Arc<dyn TokenCredential>>,
@@ -67,10 +68,10 @@ pub fn queues(
         .map_err(|error| fault(&error, &account.queue))
 }
 
-/// The client of the account's blobs.
+/// Creates the client of the account's blobs.
 ///
 /// # Errors
-/// As of [`queues`].
+/// See [`queue_client`].
 pub fn blobs(
     account: &StorageAccount,
     credential: Option<Arc<dyn TokenCredential>>,
@@ -90,7 +91,7 @@ fn parts(
     sending: &Sending,
 ) -> Result<Parts, StorageFault> {
     let mut url = endpoint.clone();
-    // After the SDK's own policies and again on every try: nothing changes a request once it is signed.
+    // These run after the SDK's own policies and on every retry, so that the signature comes last.
     let mut per_try_policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Counted)];
     let mut token = None;
     match &account.access {
@@ -128,11 +129,11 @@ fn transport(endpoint: &Url, sending: &Sending) -> Result<Transport, StorageFaul
         .connect_timeout(CONNECT_MAX)
         .read_timeout(SILENCE_MAX)
         .redirect(reqwest::redirect::Policy::none())
-        // Lengths and ranges count the bytes that are stored.
+        // Lengths and ranges refer to the stored bytes.
         .no_gzip()
         .tls_certs_merge(trusted);
     if is_loopback(endpoint) {
-        // An emulator is here, whatever proxy leads to the world.
+        // An emulator on this machine needs no proxy.
         builder = builder.no_proxy();
     }
     Ok(Transport::new(Arc::new(builder.build().map_err(broken)?)))
@@ -147,16 +148,16 @@ fn is_loopback(endpoint: &Url) -> bool {
     }
 }
 
-/// What the meter calls a request: `queue.send`.
+/// Name of an operation in the cost meter, such as `queue.send`.
 #[derive(Clone, Copy, Debug)]
 struct Operation(&'static str);
 
-/// The context of a call, by which the meter knows it.
+/// Returns a context that names the operation for the cost meter.
 pub fn operation(name: &'static str) -> Context<'static> {
     Context::new().with_value(Operation(name))
 }
 
-/// Counts each request that is sent, tries and blocks included.
+/// Counts each request, including retries and blocks.
 #[derive(Debug)]
 struct Counted;
 
@@ -176,7 +177,7 @@ impl Policy for Counted {
     }
 }
 
-/// Hands a request to the next policy.
+/// Sends a request through the next policy.
 async fn pass(ctx: &Context<'_>, request: &mut Request, next: &[Arc<dyn Policy>]) -> PolicyResult {
     let (next, rest) = next.split_first().ok_or_else(|| {
         azure_core::Error::with_message(azure_core::error::ErrorKind::Other, "no transport")

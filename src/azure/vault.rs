@@ -1,4 +1,4 @@
-//! A secret of a Key Vault that is read again, so that a rotated one is followed without a restart.
+//! A Key Vault secret with refresh: a rotated value takes effect without a restart.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,28 +16,28 @@ use crate::settings::secret::Secret;
 #[cfg(test)]
 mod tests;
 
-/// How long a value counts as the current one.
+/// Time after which a value is read again.
 const FRESH: Duration = Duration::from_mins(5);
-/// After a reading that failed, and after one that a refusal asked for.
+/// Minimum time between reads after a failed read, and between reads after rejected values.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Of one reading, with its repeats.
+/// Time limit of one read, with its retries.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One secret, shared by all that use it.
+/// One secret, shared by all its users.
 pub struct VaultSecret {
     client: SecretClient,
     place: SecretPlace,
     held: Mutex<Option<Held>>,
-    /// Whoever has it reads; the others wait, or take what is held.
+    /// Allows one read at a time. Other callers wait, or use the cached value.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
 struct Held {
     value: Secret<String>,
-    /// When it is to be read again.
+    /// Time of the next read.
     due: Instant,
-    /// When it was last read again because a service refused it.
+    /// Time of the last read caused by a service that rejected the value.
     refused: Option<Instant>,
 }
 
@@ -48,16 +48,18 @@ impl fmt::Debug for VaultSecret {
 }
 
 impl VaultSecret {
+    /// Creates the client of a secret and sends no request.
+    ///
     /// # Errors
-    /// The sentence that says why it cannot be asked for.
+    /// The reason as one sentence: show it to the operator and do not start.
     pub fn new(place: SecretPlace, credential: Arc<dyn TokenCredential>) -> Result<Self, String> {
         Self::with_options(place, credential, ClientOptions::default())
     }
 
-    /// The same, sent by a transport of one's own.
+    /// Like [`VaultSecret::new`], with custom client options.
     ///
     /// # Errors
-    /// As of [`VaultSecret::new`].
+    /// See [`VaultSecret::new`].
     pub fn with_options(
         place: SecretPlace,
         credential: Arc<dyn TokenCredential>,
@@ -69,20 +71,21 @@ impl VaultSecret {
         });
         let options = SecretClientOptions { client_options, ..SecretClientOptions::default() };
         let client = SecretClient::new(place.vault.as_str(), credential, Some(options))
-            .map_err(|error| format!("the secret {place} cannot be asked for: {error}"))?;
+            .map_err(|error| format!("the secret {place} cannot be requested: {error}"))?;
         Ok(Self { client, place, held: Mutex::default(), reading: tokio::sync::Mutex::default() })
     }
 
-    /// The current value; the last good one while the vault does not answer.
+    /// Returns the current value, or the last one while the vault is unavailable.
     ///
     /// # Errors
-    /// It was never read: the sentence that says why, and what to do.
+    /// The secret was never read. The text gives the reason and the remedy: show it to the
+    /// operator.
     pub async fn value(&self) -> Result<Secret<String>, String> {
         if let Some(value) = self.fresh() {
             return Ok(value);
         }
         let _reading = match (self.held(), self.reading.try_lock()) {
-            // What is held is good enough while somebody else reads.
+            // The cached value is good enough while another caller reads.
             (Some(held), Err(_)) => return Ok(held.value),
             (_, Ok(reading)) => reading,
             (None, Err(_)) => self.reading.lock().await,
@@ -93,7 +96,7 @@ impl VaultSecret {
         self.read().await
     }
 
-    /// The value that replaced the one a service refused; `None` when there is no other.
+    /// Returns the value that replaces one that a service rejected; `None` if there is no other.
     pub async fn instead_of(&self, refused: &str) -> Option<Secret<String>> {
         let _reading = self.reading.lock().await;
         let held = self.held()?;
@@ -108,7 +111,7 @@ impl VaultSecret {
         self.read().await.ok().filter(|value| value.reveal() != refused)
     }
 
-    /// The last value that was read, without asking.
+    /// Returns the last value that was read, without a request.
     pub fn last(&self) -> Option<Secret<String>> {
         self.held().map(|held| held.value)
     }
@@ -123,14 +126,14 @@ impl VaultSecret {
                 return Ok(value);
             }
             Ok(Err(reason)) => reason,
-            Err(_) => format!("there was no answer in {} seconds", READ_TIMEOUT.as_secs()),
+            Err(_) => format!("no response within {} seconds", READ_TIMEOUT.as_secs()),
         };
         let place = &self.place;
         let Some(held) = before else {
             return Err(format!("the secret {place} could not be read: {reason}"));
         };
         tracing::warn!(secret.place = %place, error = %reason,
-            "the secret {place} could not be read again and its last value is used on");
+            "secret refresh failed; the last value stays in use");
         let value = held.value.clone();
         self.hold(Held { due: Instant::now() + PAUSE, ..held });
         Ok(value)
@@ -145,14 +148,14 @@ impl VaultSecret {
         let secret = answer.and_then(azure_core::http::Response::into_model).map_err(|error| {
             match error.http_status() {
                 Some(StatusCode::Unauthorized | StatusCode::Forbidden) => format!(
-                    "{error} (give the app's identity the role `Key Vault Secrets User` on the vault, and look at the vault's network rules)"
+                    "{error} (give the app's identity the role `Key Vault Secrets User` on the vault, and check the vault's network rules)"
                 ),
-                Some(StatusCode::NotFound) => format!("{error} (is the name right, and the secret enabled?)"),
+                Some(StatusCode::NotFound) => format!("{error} (check the name, and that the secret is enabled)"),
                 _ => error.to_string(),
             }
         })?;
         let value = secret.value.as_deref().map(str::trim).filter(|value| !value.is_empty());
-        value.map(|value| Secret::new(value.to_owned())).ok_or_else(|| "it is empty".to_owned())
+        value.map(|value| Secret::new(value.to_owned())).ok_or_else(|| "the value is empty".to_owned())
     }
 
     fn fresh(&self) -> Option<Secret<String>> {

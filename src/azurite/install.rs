@@ -1,4 +1,5 @@
-//! Puts the pinned Azurite into a folder, once: whole or not at all, however many processes ask at the same time.
+//! Installs the pinned Azurite into a folder once: completely or not at all, even if several
+//! processes start at the same time.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,13 +12,13 @@ use crate::tools::sha256_hex;
 const PACKAGE: &str = include_str!("../../azurite/package.json");
 const PACKAGE_LOCK: &str = include_str!("../../azurite/package-lock.json");
 
-/// Below the folder of an installation.
+/// Path below the folder of an installation.
 const MAIN: &str = "node_modules/azurite/dist/src/azurite.js";
 
-/// The last lines of what a program said, for an error.
+/// Number of last output lines of a program in an error.
 const LINES_TOLD_MAX: usize = 20;
 
-/// Azurite's main file in `folder`.
+/// Returns Azurite's main file in `folder`; installs it if necessary.
 pub(super) fn installed(folder: &Path, tell: &dyn Fn(&str)) -> Result<PathBuf, AzuriteError> {
     installed_by(npm_ci, folder, tell)
 }
@@ -29,7 +30,7 @@ fn installed_by(
 ) -> Result<PathBuf, AzuriteError> {
     let place = folder.join(name());
     let main = place.join(MAIN);
-    // The folder gets its name when everything is in it.
+    // The folder gets its final name once it is complete.
     if main.is_file() {
         return Ok(main);
     }
@@ -40,7 +41,7 @@ fn installed_by(
     if main.is_file() {
         return Ok(main);
     }
-    // A name of its own: an npm that outlived its starter may still write into an older one.
+    // A unique name: an npm that outlived its starter may still write into an older one.
     let staging = folder.join(format!("staging-{}", std::process::id()));
     clear(folder);
     tell(&format!("Installing Azurite into {}; this is done once.", folder.display()));
@@ -49,17 +50,18 @@ fn installed_by(
     fs::write(staging.join("package-lock.json"), PACKAGE_LOCK)
         .map_err(failed("write package-lock.json"))?;
     install(&staging)?;
-    fs::rename(&staging, &place).map_err(failed("name the folder"))?;
+    fs::rename(&staging, &place).map_err(failed("rename the folder"))?;
     Ok(main)
 }
 
-/// Changes with the versions and hashes of everything installed.
+/// The folder's name. It changes with the versions and hashes of everything installed.
 fn name() -> String {
     let hash = sha256_hex(PACKAGE_LOCK.as_bytes());
     format!("azurite-{}", hash.get(..12).unwrap_or_default())
 }
 
-/// Removes what interrupted installations left; what cannot be removed is only in the way of the disk.
+/// Removes the remains of interrupted installations; a remnant that cannot be removed only uses
+/// disk space.
 fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with("staging-") {

@@ -1,4 +1,4 @@
-//! Azurite's process, and the pipe by which it notices that whoever started it is gone.
+//! Azurite's process, and the pipe whose end stops it when its starter is gone.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -12,14 +12,14 @@ use url::Url;
 
 use super::{ACCOUNT, AzuriteError, AzuriteOptions, Endpoints, failed};
 
-/// A cold start on a busy machine.
+/// Bound on a cold start on a busy machine.
 const START_MAX: Duration = Duration::from_secs(90);
-/// To write down what it holds; it saves every few seconds anyway.
+/// Time to write its data; it saves every few seconds anyway.
 const STOP_MAX: Duration = Duration::from_secs(5);
 const LINES_KEPT_MAX: usize = 20;
 
-/// Runs Azurite's main file and ends with its standard input: that pipe closes when its other end does, even when the
-/// starter is killed and can say nothing.
+/// Runs Azurite's main file, and ends when its standard input closes. The pipe closes when its
+/// other end does, even when the starter is killed.
 const WRAPPER: &str = "\
 process.stdin.resume();
 process.stdin.on('close', () => {
@@ -28,8 +28,8 @@ process.stdin.on('close', () => {
 });
 require(process.argv[1]);";
 
-/// For tests alone: a number of milliseconds on standard input moves Azurite's clock on, so that no test has to wait for
-/// a message to become visible.
+/// Only for tests: a number of milliseconds on standard input advances Azurite's clock, so that no
+/// test waits for a message to become visible.
 #[cfg(test)]
 const CLOCK: &str = "\
 const System = Date;
@@ -47,11 +47,11 @@ const CLOCK: &str = "";
 pub(super) struct Process {
     pub(super) endpoints: Endpoints,
     child: Child,
-    /// Open for as long as Azurite shall run.
+    /// Open for as long as Azurite runs.
     stdin: Mutex<Option<ChildStdin>>,
-    /// What it says; ends when the process does.
+    /// Lines of its output; ends with the process.
     lines: Mutex<mpsc::Receiver<String>>,
-    /// What it holds is on disk, so it gets time to write it.
+    /// Its data is on disk, so that it gets time to write it.
     keeps_data: bool,
 }
 
@@ -97,7 +97,7 @@ impl Process {
         use std::io::Write as _;
 
         let mut stdin = self.stdin.lock().unwrap();
-        // In one piece, since each piece moves the clock.
+        // One write, since each chunk advances the clock.
         let text = format!("{}\n", span.as_millis());
         stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
         let lines = self.lines.lock().unwrap();
@@ -140,16 +140,17 @@ fn command(main: &Path, options: &AzuriteOptions) -> Result<Command, AzuriteErro
         command.arg("--cert").arg(&tls.certificate).arg("--key").arg(&tls.key);
         command.args(["--oauth", "basic"]);
     }
-    // Other accounts than the one we answer with.
+    // This variable would replace the default account.
     command.env_remove("AZURITE_ACCOUNTS");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Ctrl-C in a terminal is for the starter, who still needs its queues to end well.
+    // Ctrl-C in a terminal is for the starter, which still needs the queues for its own shutdown.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Ok(command)
 }
 
-/// Reads an output to its end, so that it never blocks; a thread each, since they outlive any runtime.
+/// Reads an output to its end in its own thread, so that it never blocks. Threads outlive any
+/// runtime.
 fn pass_on(
     output: Option<impl Read + Send + 'static>,
     said: &Said,
@@ -173,7 +174,8 @@ fn pass_on(
     }))
 }
 
-/// What Azurite says when it listens; `None` when it ends before, or takes too long.
+/// Reads the addresses that Azurite prints once it listens. `None` if it ends before, or takes too
+/// long.
 fn endpoints(lines: &mpsc::Receiver<String>) -> Option<Endpoints> {
     let deadline = Instant::now() + START_MAX;
     let (mut blob, mut queue) = (None, None);
@@ -188,7 +190,7 @@ fn endpoints(lines: &mpsc::Receiver<String>) -> Option<Endpoints> {
         match service {
             "Azurite Blob" => blob = url,
             "Azurite Queue" => queue = url,
-            // The last that starts.
+            // The service that starts last.
             _ => return Some(Endpoints { blob: blob?, queue: queue? }),
         }
     }
@@ -209,7 +211,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let options = AzuriteOptions { data: Some(data.path().to_owned()), ..Default::default() };
         let mut process = started(&options).unwrap();
-        // All that is left of a killed starter is a closed pipe.
+        // A killed starter leaves only a closed pipe.
         drop(process.stdin.get_mut().unwrap().take());
         assert!(process.child.wait().unwrap().success());
         let closed = process
@@ -218,7 +220,7 @@ mod tests {
             .unwrap()
             .iter()
             .any(|line| line.contains("Queue service successfully closed"));
-        assert!(closed, "it was given the time to end well");
+        assert!(closed, "Azurite did not shut down cleanly");
     }
 
     #[test]

@@ -11,25 +11,25 @@ use tokio::sync::OnceCell;
 
 use super::{Azurite, AzuriteError, AzuriteOptions, Tls};
 
-/// Where the tests install it.
+/// The folder of the tests' installation.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite")
 }
 
-/// Past the capture of test output: whoever waits should know for what.
+/// Writes past the capture of test output, so that a developer sees why the tests wait.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Ends with this process: no destructor of a static runs, but its pipe closes. Some test may move its clock on by
-/// minutes: hide what shall stay hidden for an hour.
+/// Ends with this process: no destructor of a static runs, but the pipe closes. A test may advance
+/// its clock by minutes: hide a message for an hour if it must stay hidden.
 pub(crate) async fn azurite() -> &'static Azurite {
     static SHARED: OnceCell<Azurite> = OnceCell::const_new();
     let options = AzuriteOptions { install: folder(), ..AzuriteOptions::default() };
     SHARED.get_or_try_init(|| Azurite::start(options, say)).await.unwrap()
 }
 
-/// An Azurite that takes tokens, and the certificate to trust.
+/// Returns an Azurite that accepts tokens, and the certificate to trust.
 pub(crate) async fn secure() -> (&'static Azurite, Vec<u8>) {
     static SECURE: OnceCell<(Azurite, Vec<u8>)> = OnceCell::const_new();
     let (azurite, certificate) = SECURE.get_or_try_init(start_secure).await.unwrap();
@@ -48,7 +48,7 @@ async fn start_secure() -> Result<(Azurite, Vec<u8>), AzuriteError> {
     Ok((azurite, made.cert.pem().into_bytes()))
 }
 
-/// Hands out a token that Azurite takes: it checks what it says, and no signature.
+/// Issues an unsigned token that Azurite accepts: it checks the claims, not the signature.
 #[derive(Debug)]
 pub(crate) struct Unsigned;
 

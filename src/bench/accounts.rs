@@ -1,4 +1,5 @@
-//! The emulators that are measured: a storage account and a Cosmos account on this machine, with their keys.
+//! The emulators that are measured: a storage account and a Cosmos account on this machine, with
+//! their keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +9,7 @@ use crate::azure::bare::Signer;
 use crate::settings::Settings;
 use crate::settings::azure::{CosmosAccess, CosmosAccount, StorageAccess, StorageAccount};
 
-/// Both answer on loopback, without TLS, to whoever has their keys.
+/// Both are on loopback, without TLS, and accept any client with their keys.
 #[derive(Clone, Debug)]
 pub struct Accounts {
     pub(super) storage: StorageAccount,
@@ -17,7 +18,7 @@ pub struct Accounts {
 
 impl Accounts {
     /// # Errors
-    /// What to say: they are not there, or not on this machine.
+    /// Text to print: the accounts are missing, or not on this machine.
     pub fn of(settings: &Settings) -> Result<Self, String> {
         let (Some(storage), Some(cosmos)) = (settings.storage.clone(), settings.cosmos.clone())
         else {
@@ -27,12 +28,12 @@ impl Accounts {
         let is_here = storage.is_local()
             && [&storage.queue, &storage.blob, &cosmos.endpoint].into_iter().all(is_plain);
         if !is_here || Signer::of(&storage, &cosmos).is_none() {
-            return Err("--storage azure measures emulators on this machine: it counts their requests as they pass, which takes plain http and account keys, and it leaves behind what it has written".to_owned());
+            return Err("--storage azure measures emulators on this machine: it counts their requests in transit, which needs plain http and account keys, and it does not delete its data".to_owned());
         }
         Ok(Self { storage, cosmos })
     }
 
-    /// As the environment of a worker.
+    /// Returns the environment variables of a worker.
     pub(super) fn variables(&self) -> Vec<(&'static str, String)> {
         let StorageAccount { queue, blob, access } = &self.storage;
         let mut variables = Vec::new();

@@ -1,7 +1,7 @@
-//! What the same requests take alone: those of the counted run, sent again with nothing around them.
+//! Measures the requests of the counted run alone: sends them again without workers.
 //!
-//! They go to conversations and queues of their own, in the order in which they were sent for each conversation; the
-//! conditions on versions are left out, since versions are the service's to give.
+//! They go to separate conversations and queues, in the original order of each conversation.
+//! Version conditions are left out, since the service assigns the versions.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::bench::accounts::Accounts;
 use crate::bench::wire::{Operation, Sent, between};
 use crate::bench::{BenchError, io};
 
-/// What is not sent again: who may read, in which state, and since when.
+/// Headers that are not sent again: authorization, dates and version conditions.
 const DROPPED: [&str; 6] =
     ["authorization", "x-ms-date", "date", "if-match", "if-none-match", "x-ms-session-token"];
 
@@ -29,20 +29,20 @@ struct Bare<'a> {
     accounts: &'a Accounts,
     signer: Signer,
     client: reqwest::Client,
-    /// Of the queues' protocol, as the workers speak it.
+    /// Version of the queue protocol that the workers use.
     version: String,
-    /// What stands in the names of the counted run, and what is to stand there instead; both are as long.
+    /// The tag in the names of the counted run, and its replacement of the same length.
     tags: (&'a str, &'a str),
 }
 
-/// Who sends: one request after the other, with a queue of its own.
+/// A sender: one request after the other, with its own queue.
 struct Lane {
     queue: String,
-    /// The message it has put or got last.
+    /// The message that it put or received last: id and pop receipt.
     message: Option<(String, String)>,
 }
 
-/// How long it takes to send them all, so many at the same time.
+/// Measures the time to send all requests with this number of senders.
 pub(super) async fn time(
     sent: &[Sent],
     accounts: &Accounts,
@@ -57,7 +57,7 @@ pub(super) async fn time(
         .iter()
         .find(|sent| sent.operation == Operation::Put)
         .and_then(|sent| sent.headers.get("x-ms-version")?.to_str().ok())
-        .ok_or_else(|| BenchError::Bare("nothing was put into a queue".to_owned()))?;
+        .ok_or_else(|| BenchError::Bare("no message was sent to a queue".to_owned()))?;
     let bare = Bare { accounts, signer, client, version: version.to_owned(), tags };
     let conversations = Mutex::new(conversations(sent, tags.0));
     let lanes: Vec<Lane> = (0..lanes)
@@ -81,7 +81,8 @@ pub(super) async fn time(
     Ok(began.elapsed())
 }
 
-/// The requests of each conversation in their order. Those that belong to none, or found nothing to do, are left out.
+/// Groups the requests by conversation, in their order. Leaves out failed requests and those of no
+/// conversation.
 fn conversations<'a>(sent: &'a [Sent], tag: &str) -> VecDeque<Vec<&'a Sent>> {
     let mut places = HashMap::<String, usize>::new();
     let mut conversations = VecDeque::<Vec<&Sent>>::new();
@@ -115,13 +116,13 @@ fn conversations<'a>(sent: &'a [Sent], tag: &str) -> VecDeque<Vec<&'a Sent>> {
     conversations
 }
 
-/// The key's last part, which is the conversation's id or the tenant's: they are the same.
+/// The key's last part: the conversation's id, or the tenant's, which is the same.
 fn conversation_of(sent: &Sent) -> Option<String> {
     let key = sent.headers.get("x-ms-documentdb-partitionkey")?.to_str().ok()?;
     serde_json::from_str::<Vec<String>>(key).ok()?.pop()
 }
 
-/// The conversation that the first message rings for.
+/// The conversation that the first message wakes.
 fn told_of(xml: &[u8], tag: &str) -> Option<String> {
     let text = STANDARD.decode(between(xml, "<MessageText>", "</")?).ok()?;
     let text = String::from_utf8(text).ok()?;
@@ -213,11 +214,11 @@ impl Bare<'_> {
             return Ok(answer.to_vec());
         }
         let said = String::from_utf8_lossy(&answer).chars().take(300).collect::<String>();
-        Err(wrong(format!("{what} was answered with {status}: {said}")))
+        Err(wrong(format!("{what} failed with {status}: {said}")))
     }
 }
 
-/// A batch whose operations win whatever the versions are.
+/// Removes the version conditions of a batch's operations.
 fn unconditional(batch: &[u8]) -> Vec<u8> {
     let Ok(mut operations) = serde_json::from_slice::<Vec<Value>>(batch) else {
         return batch.to_vec();

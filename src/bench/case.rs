@@ -1,48 +1,52 @@
-//! What is measured: how many conversations at once, how many tool rounds each, and how turns follow each other.
+//! A benchmark case: number of concurrent conversations, tool rounds per conversation, and
+//! continuation of turns.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Rounds of one prompt: the service's own bound is one more. Longer conversations are prompted again.
+/// Rounds of one prompt: the service's own limit is one more. Longer conversations have several
+/// prompts.
 const PROMPT_ROUNDS_MAX: usize = 199;
-/// Turns that a case should have, so that its figures mean something.
+/// Turns that a case needs for meaningful figures.
 const TURNS_WANTED: usize = 4_000;
-/// The same where a turn takes some thirty times as long.
+/// The same with Azure storage, where a turn takes some thirty times as long.
 const TURNS_WANTED_OF_AZURE: usize = 700;
 
 /// The command line of `turnwheel bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArguments {
-    /// Conversations at the same time; several numbers, several cases.
+    /// Concurrent conversations; several numbers make several cases.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,64", value_parser = positive)]
     pub conversations: Vec<usize>,
-    /// Tool rounds of each conversation; several numbers, several cases.
+    /// Tool rounds per conversation; several numbers make several cases.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "10", value_parser = positive)]
     pub rounds: Vec<usize>,
-    /// Whether the next turn is a delivery of its own or taken at once.
+    /// The next turn is a separate delivery (`queue`) or runs in the same one (`inline`).
     #[arg(long, value_delimiter = ',', value_enum, default_value = "queue")]
     pub continuation: Vec<Continuation>,
-    /// Pieces of text that the model streams before each of its calls, each sent by itself.
+    /// Text deltas that the model streams before each of its calls, each sent separately.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub deltas: usize,
-    /// How many conversations follow each other in each place; else so many that there are some thousand turns.
+    /// Conversations that follow each other in each slot. Default: enough for some thousand turns.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub repeat: Option<usize>,
-    /// Where everything is kept: in data folders, or in the emulators that the environment names
-    /// (`AzureWebJobsStorage`, `COSMOS__accountEndpoint`, `COSMOS__accountKey`, `COSMOS__database`).
+    /// Storage: data folders, or the emulators that the environment names (`AzureWebJobsStorage`,
+    /// `COSMOS__accountEndpoint`, `COSMOS__accountKey`, `COSMOS__database`).
     #[arg(long, value_enum, default_value = "embedded")]
     pub storage: Storage,
-    /// Worker processes that share the work; several numbers, several cases. More than one needs `--storage azure`.
+    /// Worker processes that share the work; several numbers make several cases. More than one
+    /// needs `--storage azure`.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = positive)]
     pub workers: Vec<usize>,
-    /// Where data folders are made for a while: on the disk that is to be measured. Else where temporary files go.
+    /// Folder for temporary data folders, on the disk to measure. Default: the system's folder for
+    /// temporary files.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Writes the figures there.
+    /// Writes the figures to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Shows the figures beside those that were written there before.
+    /// Compares the figures with those in this file.
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
 }
@@ -70,7 +74,7 @@ impl Continuation {
     }
 }
 
-/// Where conversations, queues and artifacts are.
+/// The storage of conversations, queues and artifacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
@@ -79,7 +83,7 @@ pub enum Storage {
     Azure,
 }
 
-/// What is done, as it is written beside its figures.
+/// Parameters of a case, as stored with its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Case {
@@ -87,8 +91,8 @@ pub struct Case {
     pub rounds: usize,
     pub continuation: Continuation,
     pub deltas: usize,
-    /// Conversations that follow each other in each place. The more there are, the steadier the figures; no figure is
-    /// meant to depend on it.
+    /// Conversations that follow each other in each slot. More of them make steadier figures; no
+    /// figure should depend on their number.
     pub repeat: usize,
     #[serde(default)]
     pub storage: Storage,
@@ -96,24 +100,24 @@ pub struct Case {
     pub workers: usize,
 }
 
-/// What figures were of before several could be measured.
+/// Number of workers in figures without this member.
 fn one() -> usize {
     1
 }
 
 impl BenchArguments {
     /// # Errors
-    /// What to say before exit 2.
+    /// Text to print before exit 2.
     pub fn check(&self) -> Result<(), String> {
         match self.workers.iter().find(|workers| **workers > 1) {
             Some(workers) if self.storage == Storage::Embedded => Err(format!(
-                "--workers {workers} needs --storage azure: the embedded store is one process's alone, a second one is refused its data folder."
+                "--workers {workers} needs --storage azure: only one process can open the data folder of the embedded store."
             )),
             _ => Ok(()),
         }
     }
 
-    /// Every combination, in the order given.
+    /// Returns every combination, in the order given.
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         let (storage, deltas) = (self.storage, self.deltas);
@@ -158,12 +162,12 @@ impl Case {
         self.conversations * self.repeat * self.rounds
     }
 
-    /// Turns of all conversations: each prompt ends with one that only answers.
+    /// Turns of all conversations: each prompt ends with a turn without calls.
     pub fn turns(&self) -> usize {
         self.conversations * self.repeat * (self.rounds + self.prompts().len())
     }
 
-    /// Whether the same is done: figures of one can stand beside those of the other.
+    /// True if both do the same work, so that their figures are comparable.
     pub fn is_like(&self, other: &Self) -> bool {
         Self { repeat: 0, ..self.clone() } == Self { repeat: 0, ..other.clone() }
     }

@@ -1,5 +1,5 @@
-//! The load: so many places, in each one conversation after the other, prompted and waited for by HTTP, from one worker
-//! after the other.
+//! The load: a number of slots, each with one conversation after the other, prompted over HTTP at
+//! alternating workers.
 
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ use crate::bench::wire::{Sent, Wire};
 use crate::bench::worker::{AGENT, Counted, Worker};
 use crate::bench::{BenchError, io};
 
-/// Seconds of one wait; a prompt that takes longer is asked for again.
+/// Seconds of one wait; a longer prompt is polled again.
 const WAIT_SECONDS: u64 = 60;
 /// A prompt that takes longer hangs.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// What was seen between the end of the warm-up and the last answer.
+/// Measurements between the end of the warm-up and the last response.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) elapsed: Duration,
-    /// From sending a prompt to having its end.
+    /// From sending a prompt to its end.
     pub(super) prompts: Vec<Duration>,
     pub(super) heard: Heard,
     pub(super) before: Used,
     pub(super) after: Used,
     pub(super) counted: Counted,
     pub(super) folder_bytes: u64,
-    /// To storage, where that was to be counted.
+    /// Storage requests, if they are counted.
     pub(super) sent: Vec<Sent>,
 }
 
-/// What is done, and by whom it is seen.
+/// The work of a case, and its observers.
 pub(super) struct Load<'a> {
     pub(super) case: &'a Case,
     pub(super) model: &'a FakeModel,
-    /// Begins the ids of all conversations.
+    /// Prefix of the ids of all conversations.
     pub(super) tag: &'a str,
     pub(super) wire: Option<&'a Wire>,
 }
@@ -51,7 +51,7 @@ impl Load<'_> {
         let base_urls = workers.iter().map(|worker| worker.base_url.clone()).collect();
         let tenant = (case.storage == Storage::Embedded).then(|| format!("bench-{tag}"));
         let user = User { client, base_urls, tag: (*tag).to_owned(), tenant };
-        // Connections, statements and memory as they are after a while; every place once.
+        // Warms up connections, statements and memory: every slot once.
         let warm = (0..case.conversations).map(|place| user.converse("warm", (place, 0), &[1]));
         try_join_all(warm).await?;
         if let Some(wire) = wire {
@@ -97,12 +97,12 @@ async fn counted(workers: &mut [Worker]) -> Result<Counted, BenchError> {
     Ok(sum)
 }
 
-/// Bytes in their data folders.
+/// Bytes in the workers' data folders.
 fn kept(workers: &[Worker]) -> u64 {
     workers.iter().map(|worker| folder_bytes(&worker.data)).sum()
 }
 
-/// By all of them together; of memory the most of each.
+/// Sum over all workers; for memory the sum of their peaks.
 fn used_by(workers: &[Worker]) -> Used {
     let used: Vec<Used> = workers.iter().map(|worker| used(worker.pid)).collect();
     Used {
@@ -112,14 +112,14 @@ fn used_by(workers: &[Worker]) -> Used {
     }
 }
 
-/// Who prompts.
+/// The client that sends prompts.
 struct User {
     client: reqwest::Client,
-    /// Of each worker.
+    /// One per worker.
     base_urls: Vec<String>,
     tag: String,
-    /// `None`: each conversation has one of its own, by its id. All that a tenant has lies in one physical partition of the
-    /// emulator, which copies a whole one for each batch.
+    /// `None`: each conversation has its own tenant, named by its id. The emulator keeps a tenant
+    /// in one physical partition, and copies a whole one for each batch.
     tenant: Option<String>,
 }
 
@@ -137,7 +137,7 @@ impl User {
         Ok(prompts)
     }
 
-    /// One conversation, with a prompt for each number of rounds.
+    /// Runs one conversation, with a prompt for each number of rounds.
     async fn converse(
         &self,
         name: &str,
@@ -161,7 +161,8 @@ impl User {
             let began = Instant::now();
             let url = format!("{base_url}/api/{path}?wait={WAIT_SECONDS}");
             let mut shown = self.ask(tenant, self.client.post(url).json(&prompt)).await?;
-            // Accepted, and still running when the wait was over: such a response has no state.
+            // The prompt was accepted and still ran at the end of the wait: such a response has no
+            // state.
             while let Some(prompt_id) = shown.get("promptId").and_then(Value::as_str)
                 && matches!(shown.get("state").and_then(Value::as_str), None | Some("running"))
                 && began.elapsed() < PATIENCE

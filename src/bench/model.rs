@@ -1,6 +1,7 @@
-//! A model that takes no time: it streams what a Responses service streams, and notes when it was asked.
+//! A model that takes no time: it streams like a Responses service and records the time of each
+//! request.
 //!
-//! It speaks just enough HTTP for this, so that the machine's time goes to the worker that is measured.
+//! It implements a minimum of HTTP, so that processor time goes to the measured worker.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,10 +22,10 @@ pub const TOOL: &str = "ls";
 
 const HEAD: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-/// A request that is larger is none of ours.
+/// A larger request does not come from a worker.
 const REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Serves until it is dropped.
+/// Serves until dropped.
 #[derive(Debug)]
 pub struct FakeModel {
     address: SocketAddr,
@@ -34,14 +35,15 @@ pub struct FakeModel {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// By conversation: when its last answer had been sent.
+    /// By conversation: end of its last response.
     answered_at: HashMap<String, Instant>,
-    /// From the end of an answer to the next request of the same prompt: all that a turn takes beside the model.
+    /// Durations from the end of a response to the next request of the same prompt: a turn without
+    /// the model.
     turns: Vec<Duration>,
     request_bytes: u64,
 }
 
-/// What was noted since the last time.
+/// Measurements since the last call.
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) turns: Vec<Duration>,
@@ -83,7 +85,7 @@ fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
     notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until the connection ends; one that says something else than a model is asked is closed.
+/// Serves requests until the connection ends; closes it at a request that is not a model call.
 async fn serve(mut stream: TcpStream, deltas: usize, notes: &Mutex<Notes>) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut buffer = Vec::with_capacity(16 * 1024);
@@ -104,7 +106,7 @@ async fn serve(mut stream: TcpStream, deltas: usize, notes: &Mutex<Notes>) -> Op
         let mut pieces = asked.answer(deltas).into_iter().peekable();
         while let Some(piece) = pieces.next() {
             if pieces.peek().is_none() {
-                // Before the last byte leaves: the worker may be faster than this task.
+                // Recorded before the last byte is sent: the worker may be faster than this task.
                 lock(notes).answered_at.insert(asked.conversation.clone(), Instant::now());
             }
             stream.write_all(piece.as_bytes()).await.ok()?;
@@ -115,7 +117,7 @@ async fn serve(mut stream: TcpStream, deltas: usize, notes: &Mutex<Notes>) -> Op
     }
 }
 
-/// The length of the request that the buffer begins with, once it is whole.
+/// Returns the length of the request at the start of the buffer, once it is complete.
 async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<usize> {
     let mut whole = None;
     loop {
@@ -142,17 +144,17 @@ async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<usize> 
     }
 }
 
-/// What of a request decides its answer.
+/// The parts of a request that determine its response.
 struct Asked {
     conversation: String,
-    /// How many rounds the prompt wants: the number its text ends with.
+    /// Number of rounds that the prompt requests: the number at the end of its text.
     rounds: usize,
-    /// How many it has had.
+    /// Number of rounds so far.
     results: usize,
 }
 
 impl Asked {
-    /// The body is compact JSON whose order is known, and long: it is searched and not parsed.
+    /// Searches the body instead of parsing it: it is compact JSON in a fixed order, and long.
     fn read(request: &str) -> Option<Self> {
         let prompt = request.rfind(r#""role":"user""#)?;
         let since = request.get(prompt..)?;
@@ -163,7 +165,7 @@ impl Asked {
         Some(Self { conversation, rounds, results })
     }
 
-    /// The answer's bytes in the pieces in which they are sent.
+    /// The response's bytes in the chunks in which they are sent.
     fn answer(&self, deltas: usize) -> Vec<String> {
         let number = self.results;
         let mut events = vec![event(

@@ -1,18 +1,18 @@
-//! What a process has used, as Linux tells it in `/proc`; elsewhere nobody tells, and the figures are absent.
+//! Resources that a process used, from Linux's `/proc`; absent on other systems.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// Ticks in which Linux tells processor time, on every platform there is.
+/// The unit of Linux's processor times, on every platform.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Since the process began.
+/// Resources used since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     pub cpu: Option<Duration>,
-    /// Sent to the disk, whole pages; what was written and taken back before it got there is not counted.
+    /// Bytes sent to the disk, in whole pages; excludes data that was deleted before it got there.
     pub written_bytes: Option<u64>,
-    /// The most memory that was resident.
+    /// Peak resident memory.
     pub peak_bytes: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ pub fn used(pid: u32) -> Used {
     }
 }
 
-/// The name of the program may hold anything: the figures are counted from its closing bracket.
+/// The program's name may hold any character: the fields are counted from its closing bracket.
 fn cpu(stat: &str) -> Option<Duration> {
     let (_, figures) = stat.rsplit_once(')')?;
     let ticks = figures.split_whitespace().skip(11).take(2);
@@ -46,7 +46,7 @@ pub fn folder_bytes(folder: &Path) -> u64 {
     let bytes = entries.map(|entry| match entry.metadata() {
         Ok(found) if found.is_dir() => folder_bytes(&entry.path()),
         Ok(found) => found.len(),
-        // Gone since the folder was listed.
+        // Deleted since the folder was listed.
         Err(_) => 0,
     });
     bytes.sum()

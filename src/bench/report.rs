@@ -1,4 +1,4 @@
-//! The figures: as a table for people, as JSON for programs, and beside those of an earlier run.
+//! The figures: as a table, as JSON, and compared with those of an earlier run.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -13,14 +13,14 @@ use crate::bench::load::Loaded;
 use crate::bench::process::number_after;
 use crate::bench::requests::Requests;
 
-/// Appends whose time is taken to know the disk.
+/// Number of timed appends that measure the disk.
 const SYNCS: usize = 50;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub version: String,
-    /// `release` or `debug`: figures of the latter mean nothing.
+    /// `release` or `debug`: figures of a debug build mean nothing.
     pub build: String,
     pub binary_bytes: u64,
     pub machine: Machine,
@@ -40,40 +40,40 @@ pub struct Machine {
     pub cores: usize,
     pub memory_bytes: Option<u64>,
     pub system: String,
-    /// The middle one of some appends of 4 KB, each synced.
+    /// Median of some synced appends of 4 KB.
     pub fsync_ms: f64,
 }
 
-/// Absent where this system does not tell.
+/// A figure is absent if this system does not report it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Figures {
     pub turns: usize,
     pub seconds: f64,
     pub turns_per_second: f64,
-    /// Of one turn beside the model: from the end of an answer to the request of the next.
+    /// Time of one turn without the model: from the end of a response to the next request.
     pub turn_ms_p50: f64,
     pub turn_ms_p99: f64,
-    /// From sending a prompt to having its end.
+    /// From sending a prompt to its end.
     pub prompt_ms_p50: f64,
     pub prompt_ms_p99: f64,
     pub cpu_ms_per_turn: Option<f64>,
-    /// Absent where nothing is kept in a data folder, like the next but one.
+    /// Absent without a data folder, like `stored_bytes_per_turn`.
     pub fsyncs_per_round: Option<f64>,
     pub written_bytes_per_turn: Option<f64>,
-    /// What stays: the growth of the data folder.
+    /// Growth of the data folder.
     pub stored_bytes_per_turn: Option<f64>,
-    /// Sent to the model, whose own bound this is: it grows with the conversation.
+    /// Bytes sent to the model; they grow with the conversation.
     pub request_bytes_per_turn: f64,
     pub peak_bytes: Option<u64>,
-    /// From the start of the process to the first answer to a request.
+    /// From the start of the process to the first response.
     pub cold_start_ms: f64,
-    /// Absent where storage is a data folder.
+    /// Absent if storage is a data folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
 }
 
-/// One column: its name, and the figure of it. For the comparison also whether more is better.
+/// One column: its name, its figure, and for the comparison the better direction.
 type Column = (&'static str, fn(&Figures) -> Option<f64>, Better);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ const COLUMNS: [Column; 13] = [
     ("start ms", |f| Some(f.cold_start_ms), Better::Less),
 ];
 
-/// Whether there is such a figure there.
+/// True if the figure exists for this storage.
 fn is_of((name, ..): &Column, storage: Storage) -> bool {
     match storage {
         Storage::Embedded => !["bare turns/s", "requests/turn"].contains(name),
@@ -108,7 +108,7 @@ fn is_of((name, ..): &Column, storage: Storage) -> bool {
 
 impl Machine {
     /// # Errors
-    /// Nothing can be written there.
+    /// The folder cannot be written to.
     pub fn look(place: &Path) -> std::io::Result<Self> {
         let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         let processor = read("/proc/cpuinfo");
@@ -161,7 +161,7 @@ impl Report {
         self.cases.push(Measured { case, figures });
     }
 
-    /// What stands above the lines of the cases.
+    /// The text above the lines of the cases.
     pub(super) fn heading(&self, storage: Storage) -> String {
         let mut text = format!(
             "turnwheel {}, {} build of {:.1} MB\n",
@@ -170,16 +170,16 @@ impl Report {
             ratio(self.binary_bytes, 1024 * 1024)
         );
         if self.build != "release" {
-            text += "A debug build says nothing about speed: cargo run --release -- bench\n";
+            text += "Figures of a debug build mean nothing: cargo run --release -- bench\n";
         }
         let columns = COLUMNS.iter().filter(|column| is_of(column, storage));
         let columns: Vec<String> = columns.map(|(name, ..)| (*name).to_owned()).collect();
         text + &format!("\n{}", row("conversations × rounds", &columns))
     }
 
-    /// Each figure beside the earlier one, for the cases that both have.
+    /// Compares each figure with the earlier one, for the cases that both have.
     pub fn compared_with(&self, earlier: &Self) -> String {
-        let mut text = format!("before → now, compared with turnwheel {}", earlier.version);
+        let mut text = format!("before → after, compared with turnwheel {}", earlier.version);
         for Measured { case, figures } in &self.cases {
             let _ = write!(text, "\n\n{}", case_name(case));
             let Some(before) = earlier.cases.iter().find(|before| before.case.is_like(case)) else {
@@ -242,7 +242,7 @@ impl Figures {
         }
     }
 
-    /// As a line of the table.
+    /// Formats a line of the table.
     pub(super) fn line(&self, case: &Case) -> String {
         let cells: Vec<String> = COLUMNS
             .iter()
@@ -276,7 +276,7 @@ fn row(name: &str, cells: &[String]) -> String {
     cells.iter().fold(format!("{name:<32}"), |row, cell| row + &format!(" {cell:>15}"))
 }
 
-/// Three digits are more than a measurement is good for, and enough to compare.
+/// Formats with three digits: more than the precision of a measurement, and enough to compare.
 fn number(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")
@@ -304,7 +304,7 @@ fn ratio(number: u64, of: u64) -> f64 {
     whole(number) / whole(of)
 }
 
-/// Zero of none.
+/// Zero for an empty list.
 fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
     times.sort_unstable();
     let at = times.len().saturating_sub(1) * percent / 100;

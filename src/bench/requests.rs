@@ -1,4 +1,5 @@
-//! What turns ask of storage, counted where it passes, and the rate at which the same is answered by itself.
+//! Storage requests of turns, counted in transit, and the rate of the same requests without
+//! workers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use crate::bench::report::{float, whole};
 use crate::bench::wire::Sent;
 
-/// What the workers asked of storage, and how long it takes by itself.
+/// The workers' storage requests, and their rate without workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Requests {
-    /// Of the run that was counted, apart from the one whose time was taken.
+    /// Turns of the counted run, which is separate from the timed one.
     pub turns: usize,
-    /// Requests of these turns by what they do, retries and everything else that was on the wire included.
+    /// Requests of these turns by operation, including retries and all other traffic.
     pub sent: BTreeMap<String, u64>,
-    /// Those of them that were answered with an error, by that; a look that finds nothing is none.
+    /// Requests that failed, by status; a read that finds nothing is not a failure.
     pub refused: BTreeMap<String, u64>,
-    /// When the same requests were sent with nothing around them, as many at the same time.
+    /// Rate at which the same requests run without workers, with the same concurrency.
     pub bare_turns_per_second: f64,
 }
 
@@ -46,7 +47,7 @@ impl Requests {
         whole(self.sent.values().sum()) / float(self.turns)
     }
 
-    /// As a line below the figures.
+    /// Formats a line below the figures.
     pub(super) fn line(&self) -> String {
         let mut kinds: Vec<(&String, &u64)> = self.sent.iter().collect();
         kinds.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
@@ -56,7 +57,7 @@ impl Requests {
             .collect();
         let mut line = format!("  requests of a turn: {}", kinds.join(" · "));
         for (what, count) in &self.refused {
-            let _ = write!(line, "; {count} refused in all ({what})");
+            let _ = write!(line, "; {count} rejected in total ({what})");
         }
         line
     }

@@ -1,4 +1,4 @@
-//! What is between the workers and storage while their requests are counted: it passes everything on and keeps it.
+//! A recording proxy between workers and storage: forwards each request and records it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -20,11 +20,11 @@ use crate::bench::accounts::Accounts;
 use crate::bench::{BenchError, io};
 use crate::store::{HEAD_ID, Kind};
 
-/// A batch of Cosmos has 2 MB, a block of a blob 4.
+/// A Cosmos batch has at most 2 MB, a block of a blob 4 MB.
 const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// For what is under way when the last prompt has ended.
+/// Time for deliveries that still run after the last prompt has ended.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of one connection alone.
+/// Headers of one connection.
 const HOP: [HeaderName; 4] =
     [header::HOST, header::CONNECTION, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -36,24 +36,24 @@ pub(super) enum Service {
     Blob,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Batch,
     Query,
-    /// Of the sweep, into every partition.
+    /// A query of the sweep over all partitions.
     QueryOfAll,
-    /// What the SDK asks for before a query that it cannot read by itself.
+    /// The SDK requests it before a query that it cannot plan by itself.
     QueryPlan,
     ReadHead,
-    /// Whether somebody on another instance wants to be told of what is streamed.
+    /// Reads if another instance subscribes to streamed events.
     ReadWatch,
     ReadOther,
-    /// Accounts, containers, ranges: what a client has to know before it can ask.
+    /// Accounts, containers, ranges: metadata that a client needs first.
     CosmosOther,
     Put,
     Get,
-    /// It found nothing.
+    /// A receive that found nothing.
     Poll,
     Delete,
     Update,
@@ -90,7 +90,7 @@ impl Operation {
         matches!(self, Self::ReadHead | Self::ReadWatch | Self::ReadOther)
     }
 
-    /// Whether Cosmos answers it from one conversation.
+    /// True if Cosmos serves it from one conversation.
     pub(super) fn is_of_conversation(self) -> bool {
         self.is_read() || matches!(self, Self::Batch | Self::Query)
     }
@@ -142,20 +142,20 @@ impl Operation {
     }
 }
 
-/// What stands between the first two of these.
+/// Returns the text between the first occurrences of both.
 pub(super) fn between<'a>(text: &'a [u8], from: &str, to: &str) -> Option<&'a str> {
     let (_, after) = std::str::from_utf8(text).ok()?.split_once(from)?;
     after.split_once(to).map(|(found, _)| found)
 }
 
-/// One request and its answer.
+/// One request and its response.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
-    /// In which order they came.
+    /// Position in the order of arrival.
     number: usize,
     pub(super) operation: Operation,
     pub(super) method: Method,
-    /// With its query.
+    /// Includes the query.
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -165,13 +165,13 @@ pub(super) struct Sent {
 
 impl Sent {
     pub(super) fn is_refused(&self) -> bool {
-        // A document that is not there, or one of the queues that nobody has made: of poisoned messages.
+        // A missing document, or a poison queue that was never created, is not a failure.
         let may_be_absent = self.operation.is_read() || self.operation == Operation::Poll;
         let is_nothing = may_be_absent && self.status == StatusCode::NOT_FOUND;
         self.status.is_client_error() && !is_nothing || self.status.is_server_error()
     }
 
-    /// A message that is seen only after a while.
+    /// True for a message with a visibility delay.
     fn is_put_for_later(&self) -> bool {
         let (_, query) = self.path.split_once('?').unwrap_or_default();
         let is_later =
@@ -180,10 +180,10 @@ impl Sent {
     }
 }
 
-/// Stands in for the accounts until it is dropped.
+/// Proxies the accounts until dropped.
 #[derive(Debug)]
 pub(super) struct Wire {
-    /// The accounts as they are reached through it.
+    /// The accounts with the proxy's addresses.
     pub(super) accounts: Accounts,
     notes: Arc<Notes>,
     _servers: [AbortOnDropHandle<()>; 3],
@@ -198,7 +198,7 @@ struct Notes {
 struct Place {
     service: Service,
     to: Url,
-    /// The address of this place, which Cosmos tells its clients as its own.
+    /// The proxy's address, which replaces the account's in Cosmos responses.
     own: String,
     client: reqwest::Client,
     notes: Arc<Notes>,
@@ -227,7 +227,7 @@ impl Wire {
             });
             std::io::Result::Ok(AbortOnDropHandle::new(server))
         };
-        let failed = "stand between workers and storage";
+        let failed = "start the storage proxy";
         let servers = [
             stand(Service::Cosmos, &mut accounts.cosmos.endpoint).await.map_err(io(failed))?,
             stand(Service::Queue, &mut accounts.storage.queue).await.map_err(io(failed))?,
@@ -236,8 +236,9 @@ impl Wire {
         Ok(Self { accounts, notes, _servers: servers })
     }
 
-    /// What has passed since the last time, in order, once every message that was put for now has been deleted: a delivery
-    /// goes on a little when its prompt has ended. What a sweep puts for a later minute is left out.
+    /// Returns the requests since the last call, in order, once every immediate message has been
+    /// deleted: a delivery outlasts its prompt a little. Leaves out messages that a sweep sends for
+    /// a later minute.
     pub(super) async fn settled(&self) -> Result<Vec<Sent>, BenchError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -251,14 +252,14 @@ impl Wire {
                 }
             }
             if Instant::now() > deadline {
-                return Err(BenchError::Worker("messages are left in its queues".to_owned()));
+                return Err(BenchError::Worker("messages remain in its queues".to_owned()));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 }
 
-/// Whether all messages that were put for now have been deleted.
+/// True if all immediate messages have been deleted.
 fn is_settled(sent: &[Sent]) -> bool {
     let done = |operation| {
         sent.iter().filter(move |sent| sent.operation == operation && !sent.is_refused())
@@ -287,7 +288,7 @@ async fn pass_on(State(place): State<Arc<Place>>, request: Request) -> Response<
             headers.remove(name);
         }
         let asked = place.client.request(parts.method.clone(), url).headers(headers.clone());
-        // A request without a body has no length either, or its signature would be another's.
+        // A request without a body has no length either; a length would change its signature.
         let asked = if body.is_empty() && parts.method == Method::GET {
             asked
         } else {
@@ -325,7 +326,7 @@ async fn pass_on(State(place): State<Arc<Place>>, request: Request) -> Response<
 }
 
 impl Place {
-    /// A Cosmos account tells where it is to be asked: here.
+    /// Replaces the address in a Cosmos account document with the proxy's.
     fn in_place(&self, answer: Bytes, path: &str) -> Bytes {
         let is_account = self.service == Service::Cosmos && path.trim_matches('/').is_empty();
         let (Some(host), Some(port)) = (self.to.host_str(), self.to.port()) else { return answer };

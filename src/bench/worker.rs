@@ -1,7 +1,8 @@
-//! The worker that is measured: the same program as a process of its own, so that what it uses is its alone.
+//! The measured worker: the same program in a separate process, so that its resources are counted
+//! separately.
 //!
-//! It tells its address in its first line, answers each line it is sent with what its store has counted, and ends with its
-//! standard input: with whoever started it, however that ended.
+//! It prints its address in its first line, and its store's counters for each line on standard
+//! input. It exits when standard input closes: when its starter ends, for any reason.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -23,7 +24,7 @@ use crate::settings::table::ROWS;
 
 /// The hidden command.
 pub const COMMAND: &str = "bench-worker";
-/// The agent that is prompted.
+/// The agent that receives the prompts.
 pub const AGENT: &str = "bench";
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,9 +38,9 @@ pub struct Ready {
 /// Each further line.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
-    /// Transactions that wrote something: an fsync each.
+    /// Writing transactions: one fsync each.
     pub commits: u64,
-    /// Times that the log was moved into the database: three fsyncs each.
+    /// Checkpoints of the log into the database: three fsyncs each.
     pub checkpoints: u64,
 }
 
@@ -49,13 +50,13 @@ impl Counted {
     }
 }
 
-/// Where a worker works.
+/// The location of a worker's data.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
-    /// Of all workers of a case.
+    /// The folder of all workers of a case.
     pub(super) folder: &'a Path,
     pub(super) number: usize,
-    /// `None`: its data folder is all there is.
+    /// `None`: the data folder is the only storage.
     pub(super) accounts: Option<&'a Accounts>,
     pub(super) tag: &'a str,
 }
@@ -69,7 +70,7 @@ pub(super) struct Worker {
     pub(super) pid: u32,
     pub(super) base_url: String,
     pub(super) data: std::path::PathBuf,
-    /// From the start of the process to the first answer to a request.
+    /// From the start of the process to the first response.
     pub(super) cold_start: Duration,
 }
 
@@ -105,7 +106,7 @@ impl Worker {
             .current_dir(folder)
             .env("AZURE_OPENAI_BASE_URL", model_url)
             .env("AZURE_OPENAI_API_KEY", "none-is-needed")
-            // Its window holds a thousand rounds.
+            // The context window of this model holds a thousand rounds.
             .env("TURNWHEEL_MODEL", "gpt-4.1")
             .env("NO_PROXY", "127.0.0.1")
             .stdin(Stdio::piped())
@@ -128,7 +129,7 @@ impl Worker {
     }
 
     pub(super) async fn counted(&mut self) -> Result<Counted, BenchError> {
-        self.asking.write_all(b"\n").await.map_err(io("ask the worker"))?;
+        self.asking.write_all(b"\n").await.map_err(io("write to the worker"))?;
         self.told.next().await
     }
 
@@ -144,8 +145,8 @@ impl Worker {
     }
 }
 
-/// What a worker answers. Its log lines are passed on at once: a pipe that nobody reads from is full after a while, and whoever
-/// writes into it stands still.
+/// The worker's output. Log lines are forwarded at once: an unread pipe fills up and blocks its
+/// writer.
 #[derive(Debug)]
 struct Told {
     answers: Receiver<serde_json::Value>,
@@ -176,22 +177,22 @@ impl Told {
 
     async fn next<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, BenchError> {
         match tokio::time::timeout(PATIENCE, self.answers.recv()).await {
-            Err(_) => Err(BenchError::Worker("it says nothing".to_owned())),
+            Err(_) => Err(BenchError::Worker("it sends no output".to_owned())),
             Ok(None) => Err(BenchError::Worker("see above".to_owned())),
             Ok(Some(answer)) => serde_json::from_value(answer)
-                .map_err(|error| BenchError::Worker(format!("it says something else: {error}"))),
+                .map_err(|error| BenchError::Worker(format!("it sends unexpected output: {error}"))),
         }
     }
 }
 
-/// Any answer of the API: the handler has answered the host, and the host us.
+/// Waits for any response of the API: handler and host are ready then.
 async fn first_answer(client: &reqwest::Client, base_url: &str) -> Result<(), BenchError> {
     let answer = client.get(format!("{base_url}/api/conversations")).send().await;
-    answer.and_then(reqwest::Response::error_for_status).map_err(io("get a first answer"))?;
+    answer.and_then(reqwest::Response::error_for_status).map_err(io("get a first response"))?;
     Ok(())
 }
 
-/// Nothing is summed up, so that each turn does the same.
+/// The agent's file. Compaction is off, so that each turn does the same.
 fn agent(case: &Case) -> String {
     format!(
         "---\ndescription: Calls a tool in each round.\nmaxRounds: 200\ncontinuation: {}\ncompaction: {{ enabled: false }}\n\

@@ -1,4 +1,4 @@
-//! What a run asks of an instance: a client's requests, and the messages of the queues.
+//! The client of a run: sends requests and queue messages to an instance.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) fn key_of(name: &str) -> Idempotency {
     }
 }
 
-/// Who may decide it, if anybody.
+/// Returns an approver who may decide the request, if any.
 pub(super) fn decider(key: &ConversationKey, request: &Request) -> Option<Decider> {
     let roles: Vec<String> = request
         .approvers
@@ -45,7 +45,7 @@ pub(super) fn decider(key: &ConversationKey, request: &Request) -> Option<Decide
     candidates.into_iter().find(|who| who.may_decide(key, request))
 }
 
-/// What an instance is asked to do.
+/// A request to an instance.
 pub(super) enum Asked {
     Prompt { agent: String, key: ConversationKey, number: usize, text: Option<String> },
     Decision { key: ConversationKey, request: Box<Request>, decision: &'static str },
@@ -54,7 +54,7 @@ pub(super) enum Asked {
 }
 
 /// # Errors
-/// Why it has to be asked again.
+/// The reason why the request must be sent again.
 pub(super) async fn perform(world: Arc<World>, asked: Asked) -> Result<(), String> {
     match asked {
         Asked::Prompt { agent, key, number, text } => {
@@ -65,7 +65,7 @@ pub(super) async fn perform(world: Arc<World>, asked: Asked) -> Result<(), Strin
             let Some(who) = decider(&key, &request) else { return Ok(()) };
             let said = Said { decision: decision.to_owned(), reason: None, value: None };
             match decide(&world, &key, request.id.as_str(), said, &who).await {
-                // What came of the call was told meanwhile, or time was up.
+                // The call's outcome arrived first, or the request expired.
                 Ok(_) | Err(Refusal::AlreadyDecided(_) | Refusal::Expired { .. }) => Ok(()),
                 Err(refusal) => Err(refusal.to_string()),
             }

@@ -1,4 +1,5 @@
-//! What is said to an agent: a YAML file beside the agent's own, or, without one, a prompt that calls each of its tools.
+//! The conversation with an agent: a YAML file beside the agent's file, else a prompt that calls
+//! each of its tools.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::agents::Agent;
 use crate::model::scripted::sample;
 
-/// Prompts that are sent one after the other, each when the one before has ended.
+/// Prompts sent one after the other, each when the previous one has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     /// Never empty.
@@ -19,17 +20,17 @@ pub struct Conversation {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prompt {
-    /// What the person says.
+    /// The user's text.
     pub prompt: String,
-    /// What the model answers, in order; empty: the scripted demo model plays the prompt.
+    /// The model's responses, in order; empty: the fake model (scripted) runs the prompt.
     #[serde(default)]
     pub answers: Vec<Said>,
-    /// What a person decides who is asked for an approval.
+    /// The approver's decision on each approval request.
     #[serde(default)]
     pub decide: Decide,
 }
 
-/// An answer: words, calls, or both.
+/// A model response: text, calls, or both.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Said {
@@ -61,10 +62,10 @@ pub fn file_name(agent: &str) -> String {
 }
 
 impl Conversation {
-    /// That of an agent: from the folder of agents, if there is one for it.
+    /// Returns the conversation of an agent: from the agents' folder, if it has a file for it.
     ///
     /// # Errors
-    /// The sentence that says what is wrong with the file.
+    /// A sentence with the problem of the file.
     pub fn of(agent: &Agent, folder: &Path) -> Result<Self, String> {
         let name = file_name(&agent.name);
         match std::fs::read_to_string(folder.join(&name)) {
@@ -78,27 +79,27 @@ impl Conversation {
     }
 
     /// # Errors
-    /// The sentence that says what is wrong.
+    /// A sentence with the problem.
     pub fn read(text: &str) -> Result<Self, String> {
         let prompts: Vec<Prompt> = serde_saphyr::from_str(text).map_err(|error| {
             let whole = error.without_snippet().render();
             let reason = whole.lines().next().unwrap_or_default();
-            format!("{reason}: expected a list of `prompt: …`, each with `answers` (a list of `say` and `calls`) and `decide` (approve or reject) if you like")
+            format!("{reason}: expected a list of `prompt: …`, each with `answers` (a list of `say` and `calls`) and `decide` (approve or reject) if needed")
         })?;
         if prompts.is_empty() {
-            return Err("there is no prompt in it".to_owned());
+            return Err("it contains no prompt".to_owned());
         }
         let mut texts = BTreeSet::new();
         if let Some(twice) = prompts.iter().find(|prompt| !texts.insert(prompt.prompt.trim())) {
             return Err(format!(
-                "`{}` is said twice: word one of them differently, since answers are found by the prompt",
+                "`{}` occurs twice: change one of them, since answers are found by their prompt",
                 twice.prompt
             ));
         }
         Ok(Self { prompts })
     }
 
-    /// Itself, if the agent has every tool that is called.
+    /// Returns the conversation if the agent has every tool that it calls.
     fn calls_only(self, agent: &Agent) -> Result<Self, String> {
         let answers = self.prompts.iter().flat_map(|prompt| &prompt.answers);
         let mut calls = answers.flat_map(|answer| &answer.calls);
@@ -109,12 +110,12 @@ impl Conversation {
             agent.tools.iter().map(|tool| tool.definition().name.as_str()).collect();
         let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         Err(format!(
-            "`{}` is no tool of the agent `{}`; there are: {names}",
+            "`{}` is not a tool of the agent `{}`; its tools: {names}",
             unknown.tool, agent.name
         ))
     }
 
-    /// One answer that calls every tool, and one that says that all is done.
+    /// One response that calls every tool, and one that ends the prompt.
     fn usual(agent: &Agent) -> Self {
         let calls = agent.tools.iter().map(|tool| {
             let definition = tool.definition();

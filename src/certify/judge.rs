@@ -1,4 +1,4 @@
-//! What a run has left, held to the invariants: by itself, and beside the faultless run.
+//! Checks the result of a run against the invariants, and against the run without faults.
 
 use std::collections::BTreeMap;
 
@@ -13,40 +13,41 @@ use crate::agent::step::UNKNOWN_OUTCOME;
 use crate::certify::Fault;
 use crate::turn::invariants::{self, Broken, Rest, normal, shape};
 
-/// What a run has left.
+/// The result of a run.
 pub(super) struct Outcome {
-    /// Every boundary, in order.
+    /// Every fail point hit, in order.
     pub(super) reached: Vec<&'static str>,
-    /// Why the fault did not happen.
+    /// The reason why the fault did not happen.
     pub(super) missed: Option<&'static str>,
-    /// What went wrong on the way: sentences.
+    /// Problems during the run: sentences.
     pub(super) wrong: Vec<String>,
     pub(super) story: Vec<String>,
     pub(super) prompts: usize,
-    /// `None`: it is not even there.
+    /// `None`: the conversation does not exist.
     pub(super) head: Option<Head>,
     pub(super) entries: Vec<Entry>,
     pub(super) events: Vec<Event>,
     pub(super) inbox: usize,
-    /// Those that nobody was told of.
+    /// Number of notifications that were not sent.
     pub(super) untold: usize,
     pub(super) done: BTreeMap<String, u32>,
     pub(super) called: BTreeMap<String, u32>,
     pub(super) answers: u32,
-    /// Tools that were called and did not succeed once.
+    /// Tools that were called and never succeeded.
     pub(super) failed: Vec<String>,
-    /// Tools that say that they are idempotent and answered the same call with something else, and how often.
+    /// Tools that are declared idempotent and returned another result for the same call, with the
+    /// number of times.
     pub(super) otherwise: BTreeMap<String, u32>,
-    /// Prompts to which the conversation's file has too few answers.
+    /// Prompts for which the conversation file has too few responses.
     pub(super) unanswered: Vec<String>,
     pub(super) writes: Vec<String>,
-    /// Whether what the record says of results may differ from run to run.
+    /// True if the recorded results may differ between runs.
     pub(super) is_vague: bool,
-    /// Whether calls run at once: then the order of their marks is chance.
+    /// True if calls run in parallel: then the order of their marks is random.
     pub(super) is_at_once: bool,
 }
 
-/// What the faultless run has left, to be compared with.
+/// The result of the run without faults, for comparison.
 pub(super) struct Record {
     normal: Vec<String>,
     shape: Vec<String>,
@@ -59,8 +60,8 @@ impl Record {
     }
 }
 
-/// The record; where calls run at once, without the marks whose order is chance. A conversation whose beginning had to be
-/// repeated has another incarnation, of which the ids of its artifacts are made.
+/// The record; for parallel calls without the marks whose order is random. A conversation whose
+/// creation was repeated has another incarnation, which is part of its artifacts' ids.
 fn words(outcome: &Outcome) -> Vec<String> {
     let mut words = normal(&outcome.entries);
     let is_message = |entry: &Value| entry.get("type").is_some_and(|kind| kind == "message");
@@ -73,7 +74,7 @@ fn told(invariant: u8, what: &str) -> String {
     Broken { invariant, what: what.to_owned() }.to_string()
 }
 
-/// Sentences; empty: all invariants hold.
+/// Returns one sentence per broken invariant; empty: all invariants hold.
 pub(super) fn alone(outcome: &Outcome) -> Vec<String> {
     let mut wrong = outcome.wrong.clone();
     let Some(head) = &outcome.head else {
@@ -91,24 +92,25 @@ pub(super) fn alone(outcome: &Outcome) -> Vec<String> {
     };
     wrong.extend(invariants::broken(&rest).iter().map(ToString::to_string));
     if outcome.untold > 0 {
-        wrong.push(told(2, "a notice was told to nobody"));
+        wrong.push(told(2, "a notification was not sent"));
     }
     wrong
 }
 
-/// The same, and whether it is the faultless record: word for word, or in its shape where a person had to say what became of
-/// a call.
+/// Checks the invariants, and compares the record with the run without faults: exactly, or only its
+/// shape if an approver had to settle a call's outcome.
 pub(super) fn beside(outcome: &Outcome, good: &Record, fault: Fault) -> Vec<String> {
     let mut wrong = alone(outcome);
-    // Whoever dies while the model answers, or is taken for dead, has paid for an answer that nobody keeps.
+    // A worker that is killed or replaced during a model call has paid for a response that is
+    // discarded.
     let paid_in_vain =
         u32::from(matches!(fault, Fault::Kill | Fault::TakeOver | Fault::TwoWorkers));
     if outcome.answers > good.answers + paid_in_vain {
-        let what = format!("{} answers were paid for instead of {}", outcome.answers, good.answers);
+        let what = format!("{} model responses were paid for instead of {}", outcome.answers, good.answers);
         wrong.push(told(4, &what));
     }
     let is_vague = outcome.is_vague
-        // The model reads of a call that took too long.
+        // The model receives the time-out of the call.
         || fault == Fault::TimeOut
         || outcome.entries.iter().any(|entry| is_in_doubt(&entry.body));
     let is_same = if is_vague {
@@ -117,12 +119,12 @@ pub(super) fn beside(outcome: &Outcome, good: &Record, fault: Fault) -> Vec<Stri
         words(outcome) == good.normal
     };
     if !is_same {
-        wrong.push(told(3, "the record is not that of the faultless run"));
+        wrong.push(told(3, "the record differs from the run without faults"));
     }
     wrong
 }
 
-/// Whether nobody knew what became of a call.
+/// True if the outcome of a call was unknown.
 fn is_in_doubt(body: &EntryBody) -> bool {
     let is_asked =
         matches!(body, EntryBody::Request(asked) if asked.request.kind == RequestKind::Outcome);

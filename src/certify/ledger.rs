@@ -1,4 +1,4 @@
-//! What tools did: every call is counted by its effect id, whether it is a real one or a stub's.
+//! The log of tool calls: counts each call by its effect id, for real tools and stubs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,17 +20,17 @@ const LATE: &str = "timed out";
 pub(super) struct Ledger {
     done: Mutex<BTreeMap<String, (String, u32)>>,
     heard: Mutex<Heard>,
-    /// Whether the answer of the next call comes too late.
+    /// True if the next call's response arrives too late.
     is_next_late: AtomicBool,
 }
 
 impl Ledger {
-    /// By effect id.
+    /// Number of calls by effect id.
     pub(super) fn done(&self) -> BTreeMap<String, u32> {
         self.lock().iter().map(|(effect, (_, times))| (effect.clone(), *times)).collect()
     }
 
-    /// By tool.
+    /// Number of calls by tool.
     pub(super) fn called(&self) -> BTreeMap<String, u32> {
         let mut called = BTreeMap::new();
         for (tool, times) in self.lock().values() {
@@ -43,7 +43,7 @@ impl Ledger {
         self.lock().contains_key(effect)
     }
 
-    /// The next call does what it does, and is not heard of again.
+    /// The next call runs, and its response is lost.
     pub(super) fn make_next_late(&self) {
         self.is_next_late.store(true, Ordering::SeqCst);
     }
@@ -52,13 +52,14 @@ impl Ledger {
         self.lock().entry(effect.to_owned()).or_insert_with(|| (tool.to_owned(), 0)).1 += 1;
     }
 
-    /// Tools that were called and did not succeed once.
+    /// Tools that were called and never succeeded.
     pub(super) fn failed(&self) -> Vec<String> {
         let succeeded = self.heard().succeeded.clone();
         self.called().into_keys().filter(|tool| !succeeded.contains(tool)).collect()
     }
 
-    /// Tools that say that they are idempotent and answered the same call with something else, and how often.
+    /// Tools that are declared idempotent and returned another result for the same call, with the
+    /// number of times.
     pub(super) fn otherwise(&self) -> BTreeMap<String, u32> {
         self.heard().otherwise.clone()
     }
@@ -94,17 +95,18 @@ impl Ledger {
     }
 }
 
-/// What real tools answered.
+/// Results of real tools.
 #[derive(Debug, Default)]
 struct Heard {
-    /// By effect id, of tools that say that they are idempotent: a hash of the first answer.
+    /// Hash of the first result by effect id, for tools that are declared idempotent.
     first: BTreeMap<String, String>,
-    /// How often a tool answered the same call with something else.
+    /// How often a tool returned another result for the same call.
     otherwise: BTreeMap<String, u32>,
     succeeded: BTreeSet<String>,
 }
 
-/// The agent with tools that are counted; those that `is_stub` picks do nothing but answer.
+/// Returns the agent with tools whose calls are counted. Tools that `is_stub` selects only return a
+/// result.
 pub(super) fn counted(
     agent: &Agent,
     ledger: &Arc<Ledger>,
@@ -152,7 +154,7 @@ impl RunTool for Counted {
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
         let name = &self.definition().name;
-        // At once: a call that is polled at all is a call that was sent.
+        // Counted first: a call that is polled at all counts as sent.
         self.ledger.note(context.effect_id.as_str(), name);
         let is_late = self.ledger.is_next_late.swap(false, Ordering::SeqCst);
         let effect_id = context.effect_id.clone();
@@ -163,7 +165,7 @@ impl RunTool for Counted {
             self.inner.call(arguments, context).await
         };
         self.ledger.hear(effect_id.as_str(), self.definition(), &outcome);
-        // What a time-out comes to, without the wait.
+        // The result of a time-out, without its wait.
         if is_late { ToolOutcome::Unknown { reason: LATE.to_owned() } } else { outcome }
     }
 }

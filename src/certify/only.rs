@@ -1,4 +1,4 @@
-//! Some of all runs, by name: `tool.after`, `tool.after#2` or `tool.after#2:kill`.
+//! A filter of runs by name: `tool.after`, `tool.after#2` or `tool.after#2:kill`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use crate::turn::BOUNDARIES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Only {
     boundary: &'static str,
-    /// Absent: each.
+    /// `None`: every occurrence.
     occurrence: Option<u32>,
-    /// Absent: all that can happen there.
+    /// `None`: every fault that can happen there.
     fault: Option<Fault>,
 }
 
@@ -23,20 +23,20 @@ impl Only {
             && self.fault.is_none_or(|fault| fault == cut.fault)
     }
 
-    /// Why there is no such run.
+    /// Returns the reason why no run matches.
     pub(super) fn missed(&self, reached: &[(&'static str, u32)]) -> String {
         let times = reached.iter().find(|(boundary, _)| *boundary == self.boundary);
         match times {
             None => {
                 let names: Vec<&str> = reached.iter().map(|(boundary, _)| *boundary).collect();
                 format!(
-                    "there is no run {self}: the conversation does not come to {}, but to {}",
+                    "there is no run {self}: the conversation does not reach {}; it reaches {}",
                     self.boundary,
                     names.join(", ")
                 )
             }
             Some((boundary, times)) => format!(
-                "there is no run {self}: the conversation comes to {boundary} {times} times, and not every fault can happen there"
+                "there is no run {self}: the conversation reaches {boundary} {times} times, and not every fault can happen there"
             ),
         }
     }
@@ -66,19 +66,19 @@ impl FromStr for Only {
         };
         let boundary = BOUNDARIES.into_iter().find(|known| *known == boundary).ok_or_else(|| {
             format!(
-                "there is no fail point `{boundary}`: name one, as in `tool.after#2:kill`; there are {}",
+                "there is no fail point `{boundary}`: write one, as in `tool.after#2:kill`; the fail points are {}",
                 BOUNDARIES.join(", ")
             )
         })?;
         let occurrence = occurrence.map(|text| {
             let number = text.parse().ok().filter(|number| *number > 0);
-            number.ok_or_else(|| format!("`{text}` is not how often: write 1 or more behind the #"))
+            number.ok_or_else(|| format!("`{text}` is not an occurrence: write 1 or more after the #"))
         });
         let fault = fault.map(|text| {
             let found = Fault::ALL.into_iter().find(|fault| fault.as_str() == text);
             found.ok_or_else(|| {
                 let names = Fault::ALL.map(Fault::as_str).join(", ");
-                format!("`{text}` is no fault: the faults are {names}")
+                format!("`{text}` is not a fault: the faults are {names}")
             })
         });
         Ok(Self { boundary, occurrence: occurrence.transpose()?, fault: fault.transpose()? })

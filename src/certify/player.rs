@@ -1,4 +1,5 @@
-//! The model of a run: answers from the conversation's file, else the scripted demo model; counts what it is asked.
+//! The model of a run: returns the responses of the conversation file, else those of the fake model
+//! (scripted); counts its calls.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,9 +19,9 @@ const NAME: &str = "recorded";
 #[derive(Debug)]
 pub(super) struct Player {
     conversation: Arc<Conversation>,
-    /// Answers that were paid for, also those that nobody kept.
+    /// Number of paid responses, including discarded ones.
     paid: AtomicU32,
-    /// Prompts to which the file has fewer answers than were asked for.
+    /// Prompts for which the file has too few responses.
     unanswered: Mutex<BTreeSet<String>>,
 }
 
@@ -41,7 +42,8 @@ impl Player {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The recorded answer to a request; `None` where the demo model plays the prompt.
+    /// Returns the recorded response to a request; `None` if the fake model (scripted) runs the
+    /// prompt.
     fn said(&self, request: &ModelRequest<'_>) -> Option<Said> {
         let (mut asked, mut answered) = (String::new(), 0);
         for message in request.messages {
@@ -56,7 +58,7 @@ impl Player {
         let missing = || {
             self.unanswered().insert(prompt.prompt.clone());
             Said {
-                say: "(The conversation's file has no answer for this place.)".to_owned(),
+                say: "(The conversation file has no further answer.)".to_owned(),
                 calls: Vec::new(),
             }
         };

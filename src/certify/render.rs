@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Certified, Fault, Report, Run, Verdict};
 use crate::turn::BOUNDARIES;
 
-/// Of a long story, its beginning and its end.
+/// Number of lines shown from the beginning and from the end of a long log.
 const STORY_LINES_MAX: usize = 20;
 
 /// `tool.after#2 × kill`
@@ -27,7 +27,7 @@ fn is_skipped(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Skipped(_))
 }
 
-/// A table for each agent, what broke, and a sentence.
+/// A table per agent, the broken runs, and a summary sentence.
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
     for agent in &report.agents {
@@ -40,7 +40,7 @@ pub(super) fn text(report: &Report) -> String {
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        "{} ok, {broken} broken, {skipped} that cannot be; tools: {}.",
+        "{} ok, {broken} broken, {skipped} not possible; tools: {}.",
         counted(ok, "run"),
         report.tools
     );
@@ -57,7 +57,7 @@ fn table(text: &mut String, agent: &Certified) {
     let calls: u32 = called.values().sum();
     let _ = writeln!(
         text,
-        "{name}: {}, {}, {}; it came to {} of {} boundaries",
+        "{name}: {}, {}, {}; reached {} of {} fail points",
         counted(*prompts, "prompt"),
         counted(*answers as usize, "answer"),
         counted(calls as usize, "call"),
@@ -67,7 +67,7 @@ fn table(text: &mut String, agent: &Certified) {
     if !not_called.is_empty() {
         let _ = writeln!(
             text,
-            "  not called: {} (say what calls them in {})",
+            "  not called: {} (write prompts that call them in {})",
             not_called.join(", "),
             super::file_name(name)
         );
@@ -81,7 +81,7 @@ fn table(text: &mut String, agent: &Certified) {
     let has_runs = |boundary: &str| agent.runs.iter().any(|run| run.boundary == boundary);
     let reached: Vec<_> = reached.iter().filter(|(boundary, _)| has_runs(boundary)).collect();
     let width = reached.iter().map(|(boundary, _)| boundary.len()).max().unwrap_or(0);
-    let _ = write!(text, "\n  {:width$}  times", "boundary");
+    let _ = write!(text, "\n  {:width$}  times", "fail point");
     for fault in Fault::ALL {
         let _ = write!(text, "  {}", fault.as_str());
     }
@@ -96,7 +96,7 @@ fn table(text: &mut String, agent: &Certified) {
     }
 }
 
-/// What came of all times.
+/// The combined verdict of all occurrences.
 fn cell(agent: &Certified, boundary: &str, fault: Fault) -> &'static str {
     let runs = || agent.runs.iter().filter(|run| run.boundary == boundary && run.fault == fault);
     if runs().any(|run| matches!(run.verdict, Verdict::Broken { .. })) {
@@ -108,7 +108,7 @@ fn cell(agent: &Certified, boundary: &str, fault: Fault) -> &'static str {
     }
 }
 
-/// The command that does this run alone.
+/// The command that repeats only this run.
 fn again(report: &Report, agent: &Certified, run: &Run) -> String {
     let Run { boundary, occurrence, fault, verdict: _ } = run;
     let only = format!("--only {boundary}#{occurrence}:{}", fault.as_str());
@@ -235,7 +235,7 @@ fn failure(text: &str) -> String {
     format!("<failure message=\"{}\">{}</failure>", escaped(first), escaped(text))
 }
 
-/// Also without what no XML may hold.
+/// Escapes text for XML; replaces characters that XML does not allow.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,5 @@
-//! One run: a client that never gives up, instances that take what is on the queues, a sweep each minute, and one fault.
+//! One run: a client that retries until accepted, instances that process the queues, a sweep each
+//! minute, and one fault.
 
 mod look;
 
@@ -20,17 +21,17 @@ use crate::store::embedded::OpenError;
 use crate::turn::admission::patch::patch_conversation;
 use crate::turn::{Nudge, World, recount, sweep};
 
-/// Steps of the driver before a conversation counts as one that never comes to rest.
+/// Steps of the driver after which a conversation counts as never idle.
 const STEPS_MAX: u32 = 1_000;
-/// How long a message is hidden from others while somebody works on it.
+/// How long a received message stays hidden.
 const HIDE: Duration = Duration::from_secs(90);
-/// How often the sweep runs.
+/// Interval of the recovery sweep.
 const SWEEP_EVERY: Duration = Duration::from_mins(1);
-/// Longer than a claim and the wait before a take-over.
+/// Longer than a lease plus the wait before a take-over.
 const STANDSTILL: Duration = Duration::from_secs(70);
 const CLIENT_TRIES_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Where a run is disturbed, and how.
+/// The fault of a run and the fail point where it is injected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) boundary: &'static str,
@@ -38,14 +39,14 @@ pub(super) struct Cut {
     pub(super) fault: Fault,
 }
 
-/// What is waited for.
+/// The state to wait for.
 #[derive(Clone, Copy)]
 enum End {
     Rest,
     NothingOwed,
 }
 
-/// Whoever stands at a boundary.
+/// A unit of work that can reach a fail point.
 enum Task {
     Ask(usize),
     Decide(Box<Request>, &'static str),
@@ -60,13 +61,13 @@ struct Play<'a> {
     cut: Option<Cut>,
     stage: Stage,
     key: ConversationKey,
-    /// The instance that takes what is on the queues.
+    /// The instance that processes the queues.
     worker: Arc<World>,
-    /// Which prompt was said last.
+    /// Index of the last prompt sent.
     asked: usize,
     decided: Vec<RequestId>,
     swept_at: Duration,
-    /// Bells that are to come when everything is over: queue and text.
+    /// Nudges that arrive after everything else is done: queue and text.
     late: Vec<(&'static str, String)>,
     has_struck: bool,
     missed: Option<&'static str>,
@@ -74,10 +75,10 @@ struct Play<'a> {
     story: Vec<String>,
 }
 
-/// Plays the conversation to its end and settles what is owed.
+/// Runs the conversation to its end and completes its pending work.
 ///
 /// # Errors
-/// There is no folder for its store.
+/// There is no folder for the store.
 pub(super) async fn play(
     order: &Order,
     (agent, conversation): (&Agent, &Conversation),
@@ -113,13 +114,13 @@ impl Play<'_> {
         for number in 0..self.conversation.prompts.len() {
             self.asked = number;
             self.surely(&Task::Ask(number)).await?;
-            Box::pin(self.until(End::Rest, "come to rest")).await?;
+            Box::pin(self.until(End::Rest, "become idle")).await?;
         }
-        Box::pin(self.until(End::NothingOwed, "settle what it owes")).await?;
+        Box::pin(self.until(End::NothingOwed, "complete its pending work")).await?;
         self.ring_late().await
     }
 
-    /// A client that repeats its request until it is answered.
+    /// Repeats a request, as a client does, until it is accepted.
     async fn surely(&mut self, task: &Task) -> Result<(), String> {
         let mut refusal = String::new();
         for _ in 0..100 {
@@ -154,7 +155,7 @@ impl Play<'_> {
         Err(format!("invariant 2 (queues are disposable): it did not {what}"))
     }
 
-    /// Time passes until something is to be done; the sweep runs each minute.
+    /// Advances the clock to the next pending work; runs the sweep each minute.
     async fn wait(&mut self) {
         let now = self.stage.time.now();
         let until_due = self.next_due().await.map_or(SWEEP_EVERY, |due| now.until(due));
@@ -168,13 +169,13 @@ impl Play<'_> {
             self.swept_at = self.stage.time.monotonic();
             let swept = sweep::sweep(&self.worker, sweep::GRACE).await;
             self.story.push(match swept {
-                Ok(rung) => format!("the sweep rang {rung} times"),
+                Ok(rung) => format!("the sweep enqueued {rung} nudges"),
                 Err(error) => format!("the sweep failed: {error}"),
             });
         }
     }
 
-    /// Takes one message off the queues; a worker that dies leaves it to come back.
+    /// Processes one message of the queues; a killed worker leaves it on the queue.
     async fn deliver_next(&mut self) -> bool {
         for name in [queue::TURNS, queue::NOTIFY] {
             let received = self.stage.queue.receive(name, 1, HIDE).await.unwrap_or_default();
@@ -189,10 +190,10 @@ impl Play<'_> {
         false
     }
 
-    /// Decides what is asked as somebody who looks at what really happened.
+    /// Decides the pending requests as an approver who knows the calls that really ran.
     async fn decide_all(&mut self, head: &Head) -> Result<(), String> {
         for request in &head.requests {
-            // What was accepted is kept: it need not be said again while nobody takes it in.
+            // An accepted decision is stored: it need not be sent again before it is applied.
             if self.decided.contains(&request.id) {
                 continue;
             }
@@ -204,7 +205,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// `None`: nobody may decide it, so it expires.
+    /// `None`: no approver may decide it, so it expires.
     fn decision(&self, head: &Head, request: &Request) -> Option<&'static str> {
         decider(&self.key, request)?;
         Some(match request.kind {
@@ -227,7 +228,7 @@ impl Play<'_> {
         })
     }
 
-    /// Does it, unless the fault is a kill and strikes: then there is no answer.
+    /// Performs the task. Returns `None` if the fault kills the process: then there is no response.
     async fn attempt(&mut self, task: &Task) -> Option<Result<(), String>> {
         let trap = Arc::clone(&self.stage.trap);
         let mut work = Box::pin(perform(Arc::clone(&self.worker), self.request(task)));
@@ -238,7 +239,7 @@ impl Play<'_> {
         }
         let fault = self.cut.map(|cut| cut.fault);
         self.has_struck = true;
-        self.story.push(format!("{} stands at the boundary", self.told(task)));
+        self.story.push(format!("{} hit the fail point", self.told(task)));
         match fault {
             None | Some(Fault::Late) => {}
             Some(Fault::Kill | Fault::TakeOver) => {
@@ -267,9 +268,9 @@ impl Play<'_> {
         Some(self.note(task, done))
     }
 
-    /// The process that was at work is dead. One that comes in its place with its folder does what it does at its start.
+    /// Kills the working process. Another starts with its folder and runs its start-up work.
     async fn begin_anew(&mut self) {
-        self.story.push("that process is dead".to_owned());
+        self.story.push("the process was killed".to_owned());
         let is_alone = self.stage.kill().await;
         self.worker = self.stage.instance(self.order);
         let started = match is_alone {
@@ -278,7 +279,7 @@ impl Play<'_> {
             Err(error) => Err(error.to_string()),
         };
         match started {
-            Ok(rung) => self.story.push(format!("another began and rang {rung} times")),
+            Ok(rung) => self.story.push(format!("another process started and enqueued {rung} nudges")),
             Err(why) => self.wrong.push(format!("the next process could not start: {why}")),
         }
     }
@@ -296,15 +297,15 @@ impl Play<'_> {
             Task::Ask(number) => format!("prompt {}", number + 1),
             Task::Decide(request, decision) => format!("the decision {decision} on {}", request.id),
             Task::Turn(_) => format!("a turn of {}", self.worker.worker),
-            Task::Notify(_) => format!("a notice of {}", self.worker.worker),
+            Task::Notify(_) => format!("a notification of {}", self.worker.worker),
         }
     }
 
-    /// The same message or request at another instance.
+    /// Sends the same message or request to another instance.
     async fn elsewhere(&mut self, task: &Task) {
         let other = self.stage.instance(self.order);
         let done = Box::pin(perform(other, self.request(task))).await;
-        self.story.push(format!("the same at another instance: {done:?}"));
+        self.story.push(format!("the same task at another instance: {done:?}"));
     }
 
     async fn drain_elsewhere(&mut self) {
@@ -316,13 +317,13 @@ impl Play<'_> {
                 let task =
                     if name == queue::TURNS { Task::Turn(nudge) } else { Task::Notify(nudge) };
                 let done = Box::pin(perform(Arc::clone(&other), self.request(&task))).await;
-                self.story.push(format!("another instance went on: {done:?}"));
+                self.story.push(format!("another instance continued: {done:?}"));
                 let _ = self.stage.queue.delete(name, &message.id, &message.pop_receipt).await;
             }
         }
     }
 
-    /// Another writer: a client changes what says nothing to the model.
+    /// Commits as another writer: a client changes metadata that the model does not see.
     async fn patch(&mut self) {
         if self.head().await.is_none() {
             self.missed = Some("there is no conversation yet");
@@ -335,11 +336,11 @@ impl Play<'_> {
             patch_conversation(&other, &self.key, patch, &key_of("patch"), |_| true).await;
         match patched {
             Ok(_) => self.story.push("another writer has committed".to_owned()),
-            Err(error) => self.wrong.push(format!("the other writer was refused: {error}")),
+            Err(error) => self.wrong.push(format!("the other writer was rejected: {error}")),
         }
     }
 
-    /// Takes all bells off the queues, and keeps the one that woke whoever is at work.
+    /// Removes all nudges from the queues, and keeps the one of the current delivery.
     async fn hold_back(&mut self, task: &Task) {
         match task {
             Task::Turn(nudge) => self.late.push((queue::TURNS, text_of(nudge))),
@@ -353,10 +354,10 @@ impl Play<'_> {
                 self.late.push((name, message.text));
             }
         }
-        self.story.push(format!("{} bells are on their way", self.late.len()));
+        self.story.push(format!("{} nudges are delayed", self.late.len()));
     }
 
-    /// Long after everything is over: they find nothing to do.
+    /// Sends the delayed nudges after everything else is done: they must find no pending work.
     async fn ring_late(&mut self) -> Result<(), String> {
         if self.late.is_empty() {
             return Ok(());
@@ -369,11 +370,11 @@ impl Play<'_> {
         if self.stage.store.commits() == before {
             Ok(())
         } else {
-            Err("invariant 2 (queues are disposable): a bell that came when all was over changed something".to_owned())
+            Err("invariant 2 (queues are disposable): a late nudge changed the state".to_owned())
         }
     }
 
-    /// What a task asks of an instance.
+    /// Builds the request of a task.
     fn request(&self, task: &Task) -> Asked {
         match task {
             Task::Ask(number) => Asked::Prompt {
@@ -391,7 +392,7 @@ impl Play<'_> {
     }
 }
 
-/// Bells may be delayed by as much.
+/// The longest delay of a nudge.
 const AHEAD_OF_DELAYS: Duration = Duration::from_secs(1);
 
 fn text_of(nudge: &Nudge) -> String {

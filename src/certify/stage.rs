@@ -1,4 +1,5 @@
-//! The world of a run: a store that is thrown away, queues in memory, a clock that also moves when nothing is to be done, and a trap at one boundary.
+//! The environment of a run: a temporary store, queues in memory, a clock that also advances when
+//! idle, and a trap at one fail point.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use crate::turn::money::Money;
 use crate::turn::notify::{Herald, Told};
 use crate::turn::{EntryMemory, Isolation, Limits, Probe, Stops, World};
 
-/// Real time, and what was waited for.
+/// Real time plus the skipped waits.
 #[derive(Debug, Default)]
 pub(super) struct Time {
     system: SystemClock,
@@ -54,7 +55,7 @@ impl Clock for Time {
     }
 }
 
-/// Notes every boundary, and holds whoever comes to one of them for the n-th time.
+/// Records every fail point, and blocks the task that hits one of them for the n-th time.
 #[derive(Debug)]
 pub(super) struct Trap {
     at: Option<Cut>,
@@ -68,12 +69,12 @@ impl Trap {
         Self { at: cut, seen: Mutex::default(), reached: Notify::new(), go: Notify::new() }
     }
 
-    /// In the order in which they were reached.
+    /// In the order of their hits.
     pub(super) fn seen(&self) -> Vec<&'static str> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this is the boundary, for the time that is meant.
+    /// True if this is the fail point and the occurrence of the trap.
     fn is_it(&self, boundary: &'static str) -> bool {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.push(boundary);
@@ -94,7 +95,7 @@ impl Probe for Trap {
     }
 }
 
-/// Takes every notice, and knows which.
+/// Accepts every notification and records its id.
 #[derive(Debug, Default)]
 pub(super) struct Crier(Mutex<BTreeSet<String>>);
 
@@ -132,7 +133,7 @@ pub(super) struct Stage {
 
 impl Stage {
     /// # Errors
-    /// There is no folder for its store.
+    /// There is no folder for the store.
     pub(super) async fn set(
         order: &Order,
         (agent, conversation): (&Agent, &Conversation),
@@ -158,10 +159,10 @@ impl Stage {
         })
     }
 
-    /// The process is killed. Where the store is its own, what is on its queues dies with it.
+    /// Kills the process. With a store of its own, its queues are lost too.
     ///
     /// # Errors
-    /// There is no folder for the next one's store.
+    /// There is no folder for the next process's store.
     pub(super) async fn kill(&mut self) -> Result<bool, OpenError> {
         let is_alone = self.store.kill().await?;
         if is_alone {
@@ -170,7 +171,7 @@ impl Stage {
         Ok(is_alone)
     }
 
-    /// An instance: what it remembers is its own, everything else is shared.
+    /// Creates an instance with its own memory; everything else is shared.
     pub(super) fn instance(&self, order: &Order) -> Arc<World> {
         Arc::new(World {
             store: Arc::clone(&self.store) as _,

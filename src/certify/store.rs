@@ -1,5 +1,5 @@
-//! The stores of runs: the embedded one in a folder that is thrown away, or one that keeps claims in heads as Cosmos DB does.
-//! Their answers can be lost.
+//! The stores of runs: the embedded one in a temporary folder, or one with leases in heads, as in
+//! Cosmos DB. Their responses can be lost.
 
 use std::io;
 use std::path::Path;
@@ -19,28 +19,28 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
-/// The log of the database: what a process that is killed leaves beside it.
+/// The database log: a killed process leaves it beside the database.
 const LOG_ENDING: &str = "-wal";
 
-/// What is open, and where it lies; the folder goes with the last who uses it.
+/// The open store and its folder, which is deleted with its last user.
 #[derive(Clone, Debug)]
 enum Place {
     Folder(Arc<EmbeddedStore>, Arc<TempDir>),
     Heads(Arc<MemoryStore>),
 }
 
-/// What every instance of a run is given.
+/// The store that all instances of a run share.
 #[derive(Debug)]
 pub(super) struct RunStore {
     place: RwLock<Place>,
-    /// Batches that were applied.
+    /// Number of applied batches.
     commits: AtomicU64,
     loses_answers: AtomicBool,
 }
 
 impl RunStore {
     /// # Errors
-    /// There is no folder to be had.
+    /// A temporary folder cannot be created.
     pub(super) async fn open(kept: Kept) -> Result<Self, OpenError> {
         let place = match kept {
             Kept::Folder => opened(None).await?,
@@ -53,11 +53,11 @@ impl RunStore {
         })
     }
 
-    /// The process is killed: what it knew is gone, and another begins with the files as they lie. `false`: there are none,
-    /// since the store is elsewhere and lives on.
+    /// Kills the process: its memory is lost, and another starts with a copy of the files. Returns
+    /// false if there are none, since the store is elsewhere and continues.
     ///
     /// # Errors
-    /// There is no folder to be had.
+    /// A temporary folder cannot be created.
     pub(super) async fn kill(&self) -> Result<bool, OpenError> {
         let Place::Folder(_, folder) = self.now() else { return Ok(false) };
         let place = opened(Some(folder)).await?;
@@ -85,7 +85,7 @@ impl RunStore {
     }
 }
 
-/// A store in a folder of its own, with what lies in another one.
+/// Opens a store in a folder of its own, with a copy of another folder's files.
 async fn opened(like: Option<Arc<TempDir>>) -> Result<Place, OpenError> {
     let opening = tokio::task::spawn_blocking(move || {
         let failed = |source| OpenError::Folder { folder: std::env::temp_dir(), source };
@@ -99,7 +99,7 @@ async fn opened(like: Option<Arc<TempDir>>) -> Result<Place, OpenError> {
     opening.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
-/// Nobody writes meanwhile. A database without a log has been closed.
+/// Copies the files while nothing writes them. A database without a log was closed.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::copy(from.join(DATABASE_FILE), to.join(DATABASE_FILE))?;
     let log = format!("{DATABASE_FILE}{LOG_ENDING}");
@@ -121,7 +121,7 @@ impl ConversationStore for RunStore {
             self.commits.fetch_add(1, Ordering::SeqCst);
         }
         if self.loses_answers.load(Ordering::SeqCst) {
-            return Err(StoreError::Unavailable("the answer was lost".into()));
+            return Err(StoreError::Unavailable("the response was lost".into()));
         }
         written
     }

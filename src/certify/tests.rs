@@ -1,4 +1,4 @@
-//! Sound agents certify; what is broken is seen, and said.
+//! Tests of certification: correct agents pass, and each kind of defect is reported.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn tool((name, effect, on_unknown): (&str, Effect, OnUnknown)) -> Arc<dyn RunToo
     }))
 }
 
-/// An agent with a tool of each effect, one that asks and one that does not when its outcome is unknown.
+/// An agent with one tool per effect, and both settings for an unknown outcome.
 fn order(settings: Settings, extensions: Vec<Arc<dyn Extension>>) -> Order {
     let tools = [
         ("look", Effect::Read, OnUnknown::Ask),
@@ -122,7 +122,7 @@ async fn calls_that_run_at_once_certify_as_well() {
     assert!(report.is_ok(), "{report}");
 }
 
-/// Decides by what this process has seen, which no other process knows.
+/// Decides by state in the memory of this process, which no other process has.
 #[derive(Debug, Default)]
 struct Forgetful(AtomicU32);
 
@@ -146,9 +146,9 @@ async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
     assert!(!report.is_ok());
     let text = report.to_string();
     assert!(text.contains("BROKEN"), "{text}");
-    let told = "invariant 3 (one winner): the record is not that of the faultless run";
+    let told = "invariant 3 (one winner): the record differs from the run without faults";
     assert!(text.contains(told), "{text}");
-    assert!(text.contains("stands at the boundary"), "the story is told: {text}");
+    assert!(text.contains("hit the fail point"), "the log is missing: {text}");
     let xml = report.junit();
     assert!(xml.contains("<failure message=\"invariant 3"), "{xml}");
     let json = report.json();
@@ -156,7 +156,7 @@ async fn an_extension_that_keeps_its_state_in_memory_is_found_out() {
     let runs = json["agents"][0]["runs"].as_array().unwrap();
     let broken = runs.iter().find(|run| run["verdict"] == "broken").unwrap();
     let again = broken["again"].as_str().unwrap();
-    // What it says does that run, and no other.
+    // The printed command repeats this run and no other.
     let (command, only) = again.split_once(" --only ").unwrap();
     assert_eq!(command, "turnwheel certify clerk");
     order.only = Some(only.parse().unwrap());
@@ -176,7 +176,7 @@ async fn a_call_whose_answer_comes_too_late_is_known_to_be_one() {
         let play = run::play(&order, (agent, conversation), (Kept::Folder, Some(cut)));
         let outcome = Box::pin(play).await.unwrap();
         assert_eq!(judge::alone(&outcome), Vec::<String>::new());
-        assert_eq!(outcome.called[tool], 1, "it has done what it does");
+        assert_eq!(outcome.called[tool], 1, "the tool must run once");
         let record = serde_json::to_string(&outcome.entries).unwrap();
         let is_asked = record.contains("\"kind\":\"outcome\"");
         assert_eq!(is_asked, tool == "pay", "{record}");
@@ -190,10 +190,10 @@ fn runs_are_named_as_they_are_told() {
         assert_eq!(text.parse::<Only>().unwrap().to_string(), text);
     }
     for (text, why) in [
-        ("tool", "there is no fail point `tool`: name one"),
-        ("tool.after#0", "`0` is not how often"),
-        ("tool.after#x:kill", "`x` is not how often"),
-        ("tool.after#1:die", "`die` is no fault: the faults are kill, take-over,"),
+        ("tool", "there is no fail point `tool`: write one"),
+        ("tool.after#0", "`0` is not an occurrence"),
+        ("tool.after#x:kill", "`x` is not an occurrence"),
+        ("tool.after#1:die", "`die` is not a fault: the faults are kill, take-over,"),
     ] {
         let told = text.parse::<Only>().unwrap_err();
         assert!(told.contains(why), "{told}");
@@ -204,8 +204,8 @@ fn runs_are_named_as_they_are_told() {
 async fn a_run_that_there_is_not_is_no_success() {
     let mut order = order(Settings::default(), Vec::new());
     for (only, why) in [
-        ("schedule.create", "does not come to schedule.create, but to admission.hold-key"),
-        ("tool.before#9", "comes to tool.before 5 times"),
+        ("schedule.create", "does not reach schedule.create; it reaches admission.hold-key"),
+        ("tool.before#9", "reaches tool.before 5 times"),
         ("model.after#1:time-out", "not every fault can happen there"),
     ] {
         order.only = Some(only.parse().unwrap());
@@ -214,7 +214,7 @@ async fn a_run_that_there_is_not_is_no_success() {
     }
 }
 
-/// Counts its calls aloud, or never succeeds.
+/// Returns another result for each call, or never succeeds.
 #[derive(Debug)]
 struct Careless(ToolDefinition, AtomicU32);
 
@@ -230,7 +230,7 @@ impl RunTool for Careless {
 
     async fn call(&self, _arguments: Arguments, _context: ToolContext) -> ToolOutcome {
         if self.0.name == "dead" {
-            return ToolOutcome::Failed("nobody is there".to_owned());
+            return ToolOutcome::Failed("no connection".to_owned());
         }
         let number = self.1.fetch_add(1, Ordering::SeqCst);
         ToolOutcome::Returned(ToolResult::text(format!("order {number}")))
@@ -252,12 +252,12 @@ async fn what_a_person_should_look_at_is_noted() {
     order.tools = Tools::Real;
     order.only = Some("tool.after#1:kill".parse().unwrap());
     let report = certify(&order).await.unwrap();
-    assert!(report.is_ok(), "it broke no promise of ours: {report}");
+    assert!(report.is_ok(), "no invariant is broken: {report}");
     let text = report.to_string();
     for note in [
-        "note: `order` says that it is idempotent, and once answered the same call",
+        "note: `order` is declared idempotent, and once returned another result for the same call",
         "note: `dead` did not succeed without a fault either",
-        "note: the conversation's file has too few answers to `Go.`",
+        "note: the conversation file has too few `answers` to `Go.`",
     ] {
         assert!(text.contains(note), "{text}");
     }
@@ -273,11 +273,11 @@ fn a_conversation_that_calls_what_the_agent_has_not_is_a_mistake() {
     let told = Conversation::of(&order.agents[0].0, folder.path()).unwrap_err();
     assert_eq!(
         told,
-        "clerk.certify.yaml: `loook` is no tool of the agent `clerk`; there are: look, pay, gated, tell, put"
+        "clerk.certify.yaml: `loook` is not a tool of the agent `clerk`; its tools: look, pay, gated, tell, put"
     );
 }
 
-/// The faultless run, as if more had been done than was.
+/// Changes the result of the run without faults, and returns the broken invariants.
 async fn tampered(with: impl FnOnce(&mut Outcome)) -> Vec<String> {
     let order = order(Settings::default(), Vec::new());
     let (agent, conversation) = &order.agents[0];
@@ -300,7 +300,7 @@ async fn what_is_broken_has_a_name() {
     assert_eq!(
         paid,
         [
-            "invariant 4 (the answer is committed before its tools start): 3 answers were paid for instead of 2"
+            "invariant 4 (the model response is committed before its tools start): 3 model responses were paid for instead of 2"
         ]
     );
     let lost = tampered(|outcome| {
@@ -311,7 +311,7 @@ async fn what_is_broken_has_a_name() {
         ["invariant 10 (events have consecutive numbers): event numbers have gaps"]
     );
     let untold = tampered(|outcome| outcome.untold = 1).await;
-    assert_eq!(untold, ["invariant 2 (queues are disposable): a notice was told to nobody"]);
+    assert_eq!(untold, ["invariant 2 (queues are disposable): a notification was not sent"]);
 }
 
 #[test]
@@ -322,8 +322,8 @@ fn a_conversation_is_read_or_says_what_is_wrong_with_it() {
     let prompt = read.unwrap().prompts.remove(0);
     assert_eq!((prompt.answers[0].say.as_str(), prompt.answers[0].calls.len()), ("Hm", 1));
     for (text, why) in [
-        ("[]", "there is no prompt in it"),
-        ("- prompt: a\n- prompt: a\n", "`a` is said twice"),
+        ("[]", "it contains no prompt"),
+        ("- prompt: a\n- prompt: a\n", "`a` occurs twice"),
         ("- say: a\n", "expected a list of `prompt: …`"),
         ("prompt: a\n", "expected a list of `prompt: …`"),
     ] {
@@ -370,11 +370,11 @@ fn a_report_is_a_table_or_plain_xml() {
     </testsuites>
     "#);
     let text = report.to_string();
-    let (_, below) = text.split_once("boundaries\n").unwrap();
+    let (_, below) = text.split_once("fail points\n").unwrap();
     insta::assert_snapshot!(below, @r#"
       note: look <here>
 
-      boundary    times  kill  take-over  duplicate  late  lost-answer  conflict  two-workers  time-out
+      fail point  times  kill  take-over  duplicate  late  lost-answer  conflict  two-workers  time-out
       tool.after      2  ok    –          –          –     –            BROKEN    –            –
 
       tool.after#2 × conflict
@@ -382,6 +382,6 @@ fn a_report_is_a_table_or_plain_xml() {
           one
         again: turnwheel certify --agents 'my agents' clerk --only tool.after#2:conflict
 
-    1 run ok, 1 broken, 1 that cannot be; tools: stub.
+    1 run ok, 1 broken, 1 not possible; tools: stub.
     "#);
 }

@@ -1,4 +1,4 @@
-//! Whether reads that decide come from a quorum: told by what Cosmos DB charges for them.
+//! Checks if `Latest` reads come from a quorum, by the charge that Cosmos DB returns for them.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::store::{ConversationStore, Document, Freshness, Kind, Partition, StoreError, Write};
 use crate::telemetry::meter::{Meter, metered};
 
-/// A document that only these reads need.
+/// A document that only these reads use.
 const ID: &str = "entry-00000000000000000001";
-/// Of a quorum's charge to a plain one's: 2 by the documentation, less what rounding takes.
+/// Least ratio of a quorum read's charge to a plain one's: 2 by the documentation, less rounding.
 const RATIO_MIN: f64 = 1.5;
 
 /// Request units of two reads of one small document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadCharges {
-    /// May lag.
+    /// A read that may lag.
     pub plain: f64,
-    /// `LatestCommitted`.
+    /// A `LatestCommitted` read.
     pub latest: f64,
 }
 
 /// Writes one document into a conversation of the doctor's own, reads it both ways and deletes it.
 ///
 /// # Errors
-/// The store does not take it, or does not return it.
+/// The store rejects the write, or does not return the document.
 pub async fn charges_of_reads(
     store: &dyn ConversationStore,
     fresh: &str,
@@ -45,7 +45,7 @@ pub async fn charges_of_reads(
         let meter = Arc::new(Meter::default());
         let read = metered(Arc::clone(&meter), store.read(&partition, ID, freshness)).await?;
         let found = read.map(|_| meter.total("cosmos.read").request_units);
-        found.ok_or_else(|| StoreError::Corrupt("a document just written is not there".to_owned()))
+        found.ok_or_else(|| StoreError::Corrupt("a document just written was not found".to_owned()))
     };
     let plain = charge(Freshness::Any).await;
     let latest = charge(Freshness::Latest).await;
@@ -53,7 +53,7 @@ pub async fn charges_of_reads(
     Ok(ReadCharges { plain: plain?, latest: latest? })
 }
 
-/// What the charges mean. An emulator charges both alike.
+/// Interprets the charges. An emulator charges both reads alike.
 pub fn quorum_check(charges: ReadCharges, is_emulator: bool) -> Check {
     let (area, name) = (Area::Store, "reads that decide");
     let ReadCharges { plain, latest } = charges;

@@ -1,4 +1,4 @@
-//! Checks of what is set, without asking anybody.
+//! Checks of the settings, without network requests.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::settings::model::Provider;
 
 const AREA: Area = Area::Configuration;
 
-/// Every mistake, or what the settings come to. Never empty.
+/// Returns every mistake, or the effect of the settings. Never empty.
 pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check> {
     match read {
         Ok(settings) => {
-            let mut checks = vec![Check::ok(AREA, "settings", "every setting is understood")];
+            let mut checks = vec![Check::ok(AREA, "settings", "all settings are valid")];
             checks.extend([
                 model(settings),
                 auth(settings),
@@ -33,16 +33,16 @@ pub fn configuration_checks(read: &Result<Settings, Vec<Mistake>>) -> Vec<Check>
     }
 }
 
-/// Whether Azure could start this very program; on a machine of another kind it need not.
+/// Checks if Azure could start this program; on a machine with another system it need not.
 pub fn program_check(program: &Path) -> Check {
     let found = match program::needs(program) {
         Ok(needs) => needs.warning().unwrap_or_else(|| format!("{needs}: Azure can start it")),
-        Err(misfit) => format!("runs here; to deploy it, know that it {misfit}"),
+        Err(misfit) => format!("runs here, but not in Azure: it {misfit}"),
     };
     Check::ok(AREA, "program", found)
 }
 
-/// What an app in Azure cannot be served without.
+/// Settings without which an app in Azure cannot serve requests.
 fn missing_in_azure(settings: &Settings) -> Vec<Check> {
     if !settings.is_in_azure {
         return Vec::new();
@@ -61,7 +61,7 @@ fn model(settings: &Settings) -> Check {
         Provider::Unset => Check::ok(
             AREA,
             name,
-            "none: `dev` answers with the fake model (scripted); for a real one set TURNWHEEL_MODEL and AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME",
+            "none: `dev` uses the fake model (scripted); for a real one set TURNWHEEL_MODEL and AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME",
         ),
     }
 }
@@ -73,13 +73,13 @@ fn auth(settings: &Settings) -> Check {
         Some(Auth::SignIn) if settings.is_in_azure && !settings.is_sign_in_on => Check::fix(
             AREA,
             name,
-            "TURNWHEEL_AUTH is easyauth, but the platform's sign-in is off, so nobody can call: turn on Authentication for the app",
+            "TURNWHEEL_AUTH is easyauth, but the platform's sign-in is off, so no user can call: turn on Authentication for the app",
         ),
         Some(auth @ Auth::Header) if settings.is_in_azure => Check::ok(
             AREA,
             name,
             format!(
-                "{}: whoever has a function key names any user, so only a gateway may have one",
+                "{}: a caller with a function key can act as any user, so give one only to a gateway",
                 auth.name()
             ),
         ),
@@ -125,7 +125,7 @@ fn webhook(settings: &Settings) -> Check {
         None => Check::skipped(
             AREA,
             name,
-            "TURNWHEEL_WEBHOOK_URL is not set: nobody is told of approvals",
+            "TURNWHEEL_WEBHOOK_URL is not set: no notifications of approval requests are sent",
         ),
         Some(webhook)
             if webhook.url.reveal().scheme() == "http"
@@ -137,7 +137,7 @@ fn webhook(settings: &Settings) -> Check {
                 "TURNWHEEL_WEBHOOK_URL sends approval links without encryption: use https",
             )
         }
-        // Its path may be a secret; the host is not.
+        // Its path may be a secret; the host name is not.
         Some(webhook) => Check::ok(
             AREA,
             name,

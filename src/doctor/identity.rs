@@ -1,4 +1,4 @@
-//! Checks of identities: which one is used for what, and whether it gives a token.
+//! Checks of identities: the one used for each service, and whether it gets a token.
 
 use futures_util::future::join_all;
 
@@ -14,15 +14,16 @@ const STORAGE_SCOPE: &str = "https://storage.azure.com/.default";
 const COSMOS_SCOPE: &str = "https://cosmos.azure.com/.default";
 const VAULT_SCOPE: &str = "https://vault.azure.net/.default";
 
-/// What lets the app into a service.
+/// The app's access to a service.
 struct Way<'a> {
     service: &'static str,
-    /// Absent: by what `by` says.
+    /// `None`: access by the means in `by`.
     identity: Option<(&'a Identity, String)>,
     by: &'static str,
 }
 
-/// One line per Azure service that the settings name; `model_scope` is that of the model's tokens, if it wants any.
+/// Returns one check per Azure service that the settings name. `model_scope` is the scope of the
+/// model's tokens, if it needs any.
 pub async fn identity_checks(
     settings: &Settings,
     model_scope: Option<&str>,
@@ -36,13 +37,13 @@ pub async fn identity_checks(
         };
         let who = shown(identity);
         if is_offline {
-            let why = format!("{who}; not asked for a token (--offline)");
+            let why = format!("{who}; no token requested (--offline)");
             return Check::skipped(AREA, way.service, why);
         }
         match credentials.tokens(identity).token(scope).await {
-            Ok(_) => Check::ok(AREA, way.service, format!("{who} gives tokens for {scope}")),
+            Ok(_) => Check::ok(AREA, way.service, format!("{who} gets tokens for {scope}")),
             Err(reason) => {
-                // The SDK's reasons have line ends of their own.
+                // The SDK's error texts contain line breaks.
                 let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
                 let reason = reason.trim_end_matches(['.', ':']);
                 let to_do = format!("{who}: {reason}. {}", advice(identity));
@@ -123,7 +124,7 @@ mod tests {
 
     const ID: &str = "11111111-2222-3333-4444-555555555555";
 
-    /// Gives no token for what it does not know.
+    /// Returns a token for one scope, and an error for all others.
     #[derive(Debug)]
     struct Signed(&'static str);
 
@@ -137,7 +138,7 @@ mod tests {
             if scopes != [self.0] {
                 return Err(azure_core::Error::with_message(
                     azure_core::error::ErrorKind::Credential,
-                    "nobody is signed in",
+                    "no user is signed in",
                 ));
             }
             let expires_on = azure_core::time::OffsetDateTime::UNIX_EPOCH;
@@ -174,16 +175,16 @@ mod tests {
         let settings = read(BY_IDENTITY);
         let model = "https://cognitiveservices.azure.com/.default";
         insta::assert_snapshot!(report(&settings, Some(model), false).await, @r"
-        identity  ok       storage: the managed identity 11111111-2222-3333-4444-555555555555 gives tokens for https://storage.azure.com/.default
-        identity  ok       cosmos: your sign-in of `az` or `azd` gives tokens for https://cosmos.azure.com/.default
-        identity  fix      model: your sign-in of `az` or `azd`: no Entra token for https://cognitiveservices.azure.com/.default: nobody is signed in. Run `az login` or `azd auth login`.
-        One thing to do.
+        identity  ok       storage: the managed identity 11111111-2222-3333-4444-555555555555 gets tokens for https://storage.azure.com/.default
+        identity  ok       cosmos: your sign-in of `az` or `azd` gets tokens for https://cosmos.azure.com/.default
+        identity  fix      model: your sign-in of `az` or `azd`: no Entra token for https://cognitiveservices.azure.com/.default: no user is signed in. Run `az login` or `azd auth login`.
+        1 problem to fix.
         ");
         insta::assert_snapshot!(report(&settings, Some(model), true).await, @r"
-        identity  skipped  storage: the managed identity 11111111-2222-3333-4444-555555555555; not asked for a token (--offline)
-        identity  skipped  cosmos: your sign-in of `az` or `azd`; not asked for a token (--offline)
-        identity  skipped  model: your sign-in of `az` or `azd`; not asked for a token (--offline)
-        Everything that was looked at is in order.
+        identity  skipped  storage: the managed identity 11111111-2222-3333-4444-555555555555; no token requested (--offline)
+        identity  skipped  cosmos: your sign-in of `az` or `azd`; no token requested (--offline)
+        identity  skipped  model: your sign-in of `az` or `azd`; no token requested (--offline)
+        All completed checks are in order.
         ");
     }
 
@@ -200,7 +201,7 @@ mod tests {
         identity  ok       storage: the key of the connection string
         identity  ok       cosmos: the account's key
         identity  ok       model: the resource's key
-        Everything that was looked at is in order.
+        All completed checks are in order.
         ");
         let vault = read(&[
             ("AZURE_OPENAI_RESOURCE_NAME", "res"),
@@ -210,7 +211,7 @@ mod tests {
         assert!(said.contains("fix      key vault: your sign-in of `az` or `azd`: no Entra token for https://vault.azure.net/.default"), "{said}");
         assert_eq!(
             report(&read(&[]), None, false).await,
-            "Everything that was looked at is in order.\n"
+            "All completed checks are in order.\n"
         );
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Area, Check, Outcome, Report};
 
-/// The outcome's word and its text.
+/// Returns the outcome's word and its text.
 fn spoken(check: &Check) -> (&'static str, &str) {
     match &check.outcome {
         Outcome::Ok(found) => ("ok", found),
@@ -16,7 +16,7 @@ fn spoken(check: &Check) -> (&'static str, &str) {
     }
 }
 
-/// `line` of the place, or nothing.
+/// Returns the line of the check's position, if any.
 fn line(check: &Check) -> Option<u32> {
     check.place.as_ref().and_then(|place| place.line)
 }
@@ -29,15 +29,15 @@ pub(super) fn text(report: &Report) -> String {
         let (word, detail) = spoken(check);
         let area = check.area.to_string();
         let place = line(check).map(|line| format!(":{line}")).unwrap_or_default();
-        // Text of several lines stays under its own line.
+        // Further lines of a text are indented under its first line.
         let detail = detail.replace('\n', "\n    ");
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{area:width$}  {word:7}  {}{place}: {detail}", check.name);
     }
     let _ = match report.count_to_fix() {
-        0 => writeln!(text, "Everything that was looked at is in order."),
-        1 => writeln!(text, "One thing to do."),
-        count => writeln!(text, "{count} things to do."),
+        0 => writeln!(text, "All completed checks are in order."),
+        1 => writeln!(text, "1 problem to fix."),
+        count => writeln!(text, "{count} problems to fix."),
     };
     text
 }
@@ -67,11 +67,11 @@ pub(super) fn json(report: &Report) -> String {
         Line { area: check.area, name: &check.name, outcome, detail, file, line: line(check) }
     });
     let page = Page { ok: report.count_to_fix() == 0, checks: checks.collect() };
-    // Only a path that is no UTF-8 fails, and then the text form still tells.
+    // Serialising fails only for a path that is not UTF-8; the text form still shows it.
     serde_json::to_string_pretty(&page).map_or_else(|_| text(report), |json| json + "\n")
 }
 
-/// What is in order is a plain line of the log; the rest is annotated.
+/// Renders good results as plain lines of the log, and the rest as annotations.
 pub(super) fn github(report: &Report) -> String {
     let mut text = String::new();
     for check in &report.checks {
@@ -98,7 +98,7 @@ pub(super) fn github(report: &Report) -> String {
     text
 }
 
-/// Escaped as GitHub's toolkit does (actions/toolkit, `core/src/command.ts`).
+/// Escapes as GitHub's toolkit does (actions/toolkit, `core/src/command.ts`).
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }

@@ -1,4 +1,5 @@
-//! What a tool round costs at the store: the requests of one, made in a place of the doctor's own and tidied up.
+//! Measures the store's cost of a tool round: makes the requests of one in the doctor's own
+//! conversation, then deletes its documents.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,15 @@ use crate::store::{
 };
 use crate::telemetry::meter::{Cost, Meter, metered};
 
-/// Bytes of a usual head, and of a short message, call or result.
+/// Bytes of a typical head, and of a short message, call or result.
 const HEAD_BYTES: usize = 1_500;
 const ENTRY_BYTES: usize = 1_000;
 
-/// The four requests of a tool round: the claim, and the commits of the claim, of the answer and of the result.
+/// Makes the four requests of a tool round: acquiring the lease, and the commits of the lease, of
+/// the model response and of the result.
 ///
 /// # Errors
-/// The store does not take them; what was written of them may be left behind, in a conversation that is on no list.
+/// The store rejects a request; documents may then remain, in a conversation that no list shows.
 pub async fn price_of_a_round(
     store: &dyn ConversationStore,
     fresh: &str,
@@ -67,7 +69,7 @@ fn first(etags: Vec<ETag>) -> Option<ETag> {
     etags.into_iter().next()
 }
 
-/// On no list, and owing nothing.
+/// A head that no list shows and that has no pending work.
 fn head(now: Timestamp) -> Document {
     Document {
         created_at: Some(now),

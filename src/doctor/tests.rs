@@ -1,4 +1,4 @@
-//! Stories about the doctor: what is said, how it is written, when it fails.
+//! Tests of the doctor: its checks, its formats and its exit status.
 
 use super::*;
 use crate::host::program::sample::Sample;
@@ -16,13 +16,13 @@ fn a_fresh_clone_has_nothing_to_fix() {
     let report = read(&[]);
     assert_eq!(report.exit_status(), 0);
     insta::assert_snapshot!(report.render(Format::Text), @r"
-    configuration  ok       settings: every setting is understood
-    configuration  ok       model: none: `dev` answers with the fake model (scripted); for a real one set TURNWHEEL_MODEL and AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME
+    configuration  ok       settings: all settings are valid
+    configuration  ok       model: none: `dev` uses the fake model (scripted); for a real one set TURNWHEEL_MODEL and AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME
     configuration  ok       auth: keys (`dev`: header)
     configuration  skipped  public address: neither TURNWHEEL_PUBLIC_URL nor WEBSITE_HOSTNAME is set; `dev` uses its own address
     configuration  skipped  signing keys: none: `dev` makes one; to serve, set TURNWHEEL_SIGNING_KEYS (`head -c 32 /dev/urandom | base64`)
-    configuration  skipped  webhook: TURNWHEEL_WEBHOOK_URL is not set: nobody is told of approvals
-    Everything that was looked at is in order.
+    configuration  skipped  webhook: TURNWHEEL_WEBHOOK_URL is not set: no notifications of approval requests are sent
+    All completed checks are in order.
     ");
 }
 
@@ -33,7 +33,7 @@ fn every_mistake_is_a_thing_to_do() {
     insta::assert_snapshot!(report.render(Format::Text), @r"
     configuration  fix      TURNWHEEL_AUTH: is `nobody`: expected `keys`, `easyauth` or `header`
     configuration  fix      TURNWHEEL_SIGNING_KEYS: is not usable (its value is kept secret): expected base64 of at least 32 bytes each, separated by spaces (`head -c 32 /dev/urandom | base64` makes one)
-    2 things to do.
+    2 problems to fix.
     ");
 }
 
@@ -123,8 +123,8 @@ fn the_program_says_whether_azure_could_start_it() {
     assert!(
         of(&["GLIBC_2.34"]).contains("program: it needs glibc 2.34, so it starts on Debian 12")
     );
-    // `dev` runs here all the same.
+    // `dev` still runs here.
     let report = told(&Sample { versions: &["GLIBC_2.39"], ..Sample::default() });
     assert_eq!(report.exit_status(), 0);
-    assert!(report.render(Format::Text).contains("know that it needs glibc 2.39"));
+    assert!(report.render(Format::Text).contains("not in Azure: it needs glibc 2.39"));
 }

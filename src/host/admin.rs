@@ -1,4 +1,5 @@
-//! The host's own routes: its state, runs by hand, and messages put on its queues. Loopback only, no keys.
+//! The host's own routes: status, manual runs, and messages sent to its queues. Loopback only, no
+//! keys.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use super::envelope::TimerStatus;
 use super::{Function, Shared, Trigger, envelope, timer};
 use crate::queue::{MESSAGE_BYTES_MAX, QueueError, Received, poison_of};
 
-/// Room for a message that is escaped as JSON.
+/// Enough for a message that is escaped as JSON.
 const BODY_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
-/// Runs by hand at a time.
+/// Manual runs at a time.
 const RUNNING_MAX: usize = 16;
 
-/// One run asked for.
+/// One requested run.
 #[derive(Debug)]
 pub(super) struct Manual {
     function: Function,
@@ -56,8 +57,8 @@ async fn home(State(host): State<Arc<Shared>>) -> String {
     let pages = [
         (format!("/{prefix}/openapi.json"), "the API as OpenAPI"),
         (format!("/{prefix}/agents"), "the agents, and why one is unavailable"),
-        (format!("/{prefix}/approvals"), "what waits for an approval"),
-        (format!("/{prefix}/health"), "whether store and queues answer"),
+        (format!("/{prefix}/approvals"), "the pending approval requests"),
+        (format!("/{prefix}/health"), "the state of store and queues"),
         ("/admin/functions".to_owned(), "the functions and their routes"),
     ];
     let mut text = "Turnwheel's local Functions host.\n\n".to_owned();
@@ -94,7 +95,7 @@ async fn ping(State(host): State<Arc<Shared>>) -> Response {
     if host.handler.is_ready().await {
         StatusCode::OK.into_response()
     } else {
-        refuse(StatusCode::SERVICE_UNAVAILABLE, "The handler does not answer.")
+        refuse(StatusCode::SERVICE_UNAVAILABLE, "The handler does not respond.")
     }
 }
 
@@ -113,7 +114,7 @@ async fn run(
             host.functions.iter().map(|function| function.name.as_str()).collect();
         return refuse(
             StatusCode::NOT_FOUND,
-            &format!("No such function: there are {}.", names.join(", ")),
+            &format!("Function not found. Available: {}.", names.join(", ")),
         );
     };
     if let Trigger::Http { route, methods: _ } = &function.trigger {
@@ -130,11 +131,11 @@ async fn run(
     };
     match host.manual.try_send(Manual { function: function.clone(), input }) {
         Ok(()) => StatusCode::ACCEPTED.into_response(),
-        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "Too many runs wait already. Try again."),
+        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "Too many runs are queued. Try again later."),
     }
 }
 
-/// Until the host stops; then until what runs has ended.
+/// Starts requested runs until the host stops, then waits for the running ones.
 pub(super) async fn run_manual(host: Arc<Shared>, mut asked: mpsc::Receiver<Manual>) {
     let mut running = JoinSet::new();
     loop {
@@ -142,7 +143,7 @@ pub(super) async fn run_manual(host: Arc<Shared>, mut asked: mpsc::Receiver<Manu
             () = host.stop.cancelled() => break,
             Some(ended) = running.join_next() => {
                 if let Err(error) = ended {
-                    tracing::error!(error = %error, "a run by hand died");
+                    tracing::error!(error = %error, "manual run panicked");
                 }
             }
             Some(manual) = asked.recv(), if running.len() < RUNNING_MAX => {
@@ -156,7 +157,7 @@ pub(super) async fn run_manual(host: Arc<Shared>, mut asked: mpsc::Receiver<Manu
 
 async fn run_one(host: &Shared, Manual { function, input }: Manual) {
     match &function.trigger {
-        // Refused before it got here.
+        // `request_run` rejects these.
         Trigger::Http { .. } => {}
         Trigger::Timer { .. } => timer::run(host, &function, TimerStatus::default()).await,
         Trigger::Queue { .. } => {
@@ -172,7 +173,7 @@ async fn run_one(host: &Shared, Manual { function, input }: Manual) {
                 next_visible_at: now.plus(host.lease),
             };
             let body = envelope::of_message(&function, &message, now, host.ids.as_ref());
-            // Its failure is already told.
+            // `invoke` has logged the failure.
             drop(Box::pin(host.invoke(&function, &id, &body)).await);
         }
     }
@@ -226,7 +227,7 @@ async fn redrive(State(host): State<Arc<Shared>>, Path(queue): Path<String>) -> 
     }
 }
 
-/// Only the queues that functions read, and where their failures go.
+/// Rejects every queue except those that functions read and their poison queues.
 fn refuse_queue(host: &Shared, queue: &str) -> Option<Response> {
     let mut known: Vec<String> = Vec::new();
     for function in &host.functions {
@@ -242,7 +243,7 @@ fn refuse_queue(host: &Shared, queue: &str) -> Option<Response> {
     }
     known.sort();
     known.dedup();
-    let text = format!("No function reads such a queue: there are {}.", known.join(", "));
+    let text = format!("No function reads this queue. Available: {}.", known.join(", "));
     Some(refuse(StatusCode::NOT_FOUND, &text))
 }
 

@@ -1,4 +1,5 @@
-//! What `host.json` says, read as the Functions host reads it, and refused where Azure would start and then misbehave.
+//! Reads `host.json` as the Functions host does, and rejects settings with which Azure would start
+//! and then misbehave.
 
 use std::time::Duration;
 
@@ -22,21 +23,21 @@ pub struct HostConfig {
 /// `extensions.queues`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Messages of one receive: 1 to 32.
+    /// Messages per receive: 1 to 32.
     pub batch_size: usize,
-    /// The next receive waits until no more than these still run.
+    /// The next receive waits until at most this many messages are running.
     pub new_batch_threshold: usize,
     pub polling_interval_max: Duration,
     /// How long a failed message stays hidden.
     pub visibility_timeout: Duration,
     pub dequeue_count_max: u32,
-    /// Messages are base64; what is not goes to the poison queue.
+    /// Messages are base64; a message that is not goes to the poison queue.
     pub is_base64: bool,
 }
 
 impl HostConfig {
     /// # Errors
-    /// Every mistake there is, at once.
+    /// All problems of the file.
     pub fn read(text: &str, has_queues: bool) -> Result<Self, Vec<Problem>> {
         let json = match serde_json::from_str::<Value>(text) {
             Ok(json @ Value::Object(_)) => json,
@@ -77,7 +78,7 @@ impl Reader<'_> {
             None => None,
             Some(Value::String(text)) => Some(text.clone()),
             Some(_) => {
-                self.refuse(format!("`{path}` is not a text"));
+                self.refuse(format!("`{path}` is not a string"));
                 None
             }
         }
@@ -111,7 +112,7 @@ impl Reader<'_> {
     fn demand_bundle(&mut self) {
         if self.value("extensionBundle.id").is_none() {
             self.refuse(
-                "`extensionBundle` is missing: without it Azure knows no queues; write \
+                "`extensionBundle` is missing: without it Azure has no queue triggers; write \
                  {\"id\": \"Microsoft.Azure.Functions.ExtensionBundle\", \"version\": \"[4.*, 5.0.0)\"}",
             );
         }
@@ -129,7 +130,7 @@ impl Reader<'_> {
         }
         if self.value("customHandler.enableProxyingHttpRequest") != Some(&Value::Bool(true)) {
             self.refuse(
-                "`customHandler.enableProxyingHttpRequest` is not true: Azure would hold back every \
+                "`customHandler.enableProxyingHttpRequest` is not true: Azure would buffer every \
                  stream until its end",
             );
         }
@@ -142,7 +143,7 @@ impl Reader<'_> {
         let prefix = prefix.trim_matches('/');
         if prefix.is_empty() {
             self.refuse(format!(
-                "`{path}` is empty: strangers could call queue functions by their name; write \"api\""
+                "`{path}` is empty: anyone could call queue functions by their name; write \"api\""
             ));
         }
         prefix.to_owned()
@@ -166,7 +167,7 @@ impl Reader<'_> {
     fn queues(&mut self) -> QueueConfig {
         let at = |name: &str| format!("extensions.queues.{name}");
         let batch_size = self.number(&at("batchSize"), 16, 1..=32);
-        // The host's default is half a batch per processor; as on the plans with one.
+        // The host's default is half a batch per processor; this is the value on plans with one.
         let threshold = self.number(&at("newBatchThreshold"), batch_size / 2, 0..=u32::MAX);
         let polling_interval_max = self.span(&at("maxPollingInterval"), Duration::from_mins(1));
         if polling_interval_max < Duration::from_millis(100) {
@@ -193,7 +194,8 @@ impl Reader<'_> {
     }
 }
 
-/// .NET's `[days.]hours:minutes:seconds[.fraction]`. A bare number, which it reads as days, is refused: nobody means it.
+/// Parses .NET's `[days.]hours:minutes:seconds[.fraction]`. Rejects a bare number, which .NET reads
+/// as days and nobody means.
 fn time_span(text: &str) -> Option<Duration> {
     let mut parts = text.split(':');
     let (days_hours, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);

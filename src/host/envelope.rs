@@ -1,7 +1,8 @@
-//! The body of an invocation, encoded as the Functions host does: a text is JSON inside a JSON string, a date has whole
-//! seconds, and the members of a message spill into the metadata.
+//! The body of an invocation, encoded as the Functions host does. A text is JSON inside a JSON
+//! string, a date has whole seconds, and the members of a message are merged into the metadata.
 //!
-//! Source: azure-functions-host, `ScriptInvocationContextExtensions.ToHttpScriptInvocationContext` and
+//! Source: azure-functions-host,
+//! `ScriptInvocationContextExtensions.ToHttpScriptInvocationContext` and
 //! `Utility.ApplyBindingData`; the queue's names are from `QueueTriggerBinding.cs`.
 
 use serde_json::{Map, Value, json};
@@ -11,14 +12,14 @@ use crate::clock::Timestamp;
 use crate::ids::Ids;
 use crate::queue::Received;
 
-/// What the host knows of a timer's runs; `None`: it has not run yet.
+/// The runs of a timer. `None`: it has not run yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimerStatus {
     pub(crate) last: Option<Timestamp>,
     pub(crate) next: Option<Timestamp>,
 }
 
-/// Never run: .NET's smallest date.
+/// .NET's smallest date: the timer never ran.
 const NEVER: &str = "0001-01-01T00:00:00+00:00";
 
 pub(crate) fn of_message(
@@ -62,7 +63,7 @@ pub(crate) fn of_timer(
     json!({ "Data": data, "Metadata": { "sys": sys(function, now, ids) } })
 }
 
-/// JSON as a string of JSON: what the host makes of everything but objects and dates.
+/// JSON as a string of JSON: the host's form of everything but objects and dates.
 fn nested(value: &Value) -> Value {
     value.to_string().into()
 }
@@ -85,14 +86,14 @@ fn sys(function: &Function, now: Timestamp, ids: &dyn Ids) -> Value {
     })
 }
 
-/// With hyphens, as .NET writes one.
+/// A new id with hyphens, as .NET writes one.
 pub(crate) fn guid(ids: &dyn Ids) -> String {
     let fresh = ids.fresh();
     uuid::Uuid::try_parse(&fresh).map_or(fresh, |id| id.to_string())
 }
 
-/// Copies the members of a JSON message over the metadata, without regard to case: whoever writes messages writes
-/// metadata. Arrays and nulls are skipped, `…Trigger` never arrives.
+/// Copies the members of a JSON message over the metadata, ignoring case. The author of a message
+/// thus controls metadata. Arrays and nulls are skipped, and `…Trigger` members are dropped.
 fn spill(text: &str, metadata: &mut Map<String, Value>) {
     let Ok(Value::Object(members)) = serde_json::from_str::<Value>(text) else { return };
     for (name, value) in members {

@@ -1,4 +1,4 @@
-//! One function: its folder's name and what `function.json` says about its trigger.
+//! One function: its folder's name and the trigger that `function.json` declares.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::routes::Template;
 use super::schedule::Schedule;
 
-/// The setting that names the storage account, and the host's own default.
+/// The setting that names the storage account: also the host's default.
 const CONNECTION: &str = "AzureWebJobsStorage";
 
 #[derive(Clone, Debug)]
@@ -19,9 +19,9 @@ pub struct Function {
     /// The trigger binding's name: the key of the input in the envelope.
     pub binding: String,
     pub trigger: Trigger,
-    /// Of queues; none beside an HTTP trigger.
+    /// Queue outputs; none beside an HTTP trigger.
     pub outputs: Vec<Output>,
-    /// `function.json`, as it is.
+    /// `function.json`, unchanged.
     pub json: Value,
 }
 
@@ -41,10 +41,10 @@ pub enum Trigger {
 }
 
 impl Function {
-    /// `None`: it is disabled.
+    /// Returns `None` for a disabled function.
     ///
     /// # Errors
-    /// Every mistake there is, at once. `file` is how the messages call it.
+    /// All problems of the file. `file` is its name in the messages.
     pub fn read(name: &str, file: &str, text: &str) -> Result<Option<Self>, Vec<Problem>> {
         let one = |message: String| vec![Problem::new(file, message)];
         if let Some(reason) = refuse_name(name) {
@@ -78,7 +78,7 @@ impl Function {
                 timer(trigger).and_then(|timer| Ok((timer, outputs(binding, &others)?)))
             }
             other => Err(format!(
-                "the local host knows httpTrigger, queueTrigger and timerTrigger, not `{other}`"
+                "the local host supports httpTrigger, queueTrigger and timerTrigger, not `{other}`"
             )),
         };
         match read {
@@ -95,7 +95,7 @@ impl Function {
     }
 }
 
-/// Why the host would not take a folder's name for a function's.
+/// Returns the reason why the host would reject a folder's name as a function name.
 pub(crate) fn refuse_name(name: &str) -> Option<String> {
     static VALID: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"^[A-Za-z][A-Za-z0-9_\-]{0,127}$").ok());
@@ -104,7 +104,7 @@ pub(crate) fn refuse_name(name: &str) -> Option<String> {
         return None;
     }
     Some(format!(
-        "`{name}` is no name for a function: a letter, then letters, digits, `_` and `-`, at most 128, not `host`"
+        "`{name}` is not a valid function name: a letter, then letters, digits, `_` and `-`, at most 128, not `host`"
     ))
 }
 
@@ -132,7 +132,7 @@ fn http(name: &str, trigger: &Value, others: &[&Value]) -> Result<Trigger, Strin
         Some(Value::Array(methods)) if methods.iter().all(Value::is_string) => {
             methods.iter().filter_map(Value::as_str).map(str::to_uppercase).collect()
         }
-        Some(_) => return Err("`methods` is not an array of texts".into()),
+        Some(_) => return Err("`methods` is not an array of strings".into()),
     };
     let route = trigger.get("route").and_then(Value::as_str).unwrap_or(name);
     Ok(Trigger::Http { route: Template::read(route)?, methods })
@@ -142,7 +142,7 @@ fn queue(trigger: &Value) -> Result<Trigger, String> {
     Ok(Trigger::Queue { queue: queue_name(trigger)? })
 }
 
-/// Of a trigger or an output.
+/// Reads the queue name of a trigger or an output.
 fn queue_name(binding: &Value) -> Result<String, String> {
     let connection = text_at(binding, "connection");
     if !["", CONNECTION].contains(&connection) {
@@ -171,7 +171,7 @@ fn outputs(trigger: &str, others: &[&Value]) -> Result<Vec<Output>, String> {
         let is_queue = text_at(other, "type") == "queue" && text_at(other, "direction") == "out";
         if !is_queue || name.is_empty() || name.starts_with('$') {
             return Err(format!(
-                "the binding `{name}` beside the trigger: the local host knows queue with \"direction\": \"out\" and a \
+                "the binding `{name}` beside the trigger: the local host supports queue with \"direction\": \"out\" and a \
                  `name`; for others use the service's own API"
             ));
         }

@@ -1,4 +1,4 @@
-//! The Functions host's envelopes, and what our own host puts into them.
+//! Fuzz tests of the Functions host's envelopes and of those that the local host writes.
 
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ fn envelope(input: &[u8]) {
     assert!(!error.to_string().contains(SECRET), "{error}");
 }
 
-/// Any message comes out of its envelope as it went in, and cannot pass its own id off for the queue's.
+/// Any message leaves its envelope unchanged, and cannot pass its own id off as the queue's.
 fn message_text(input: &[u8]) {
     let text = String::from_utf8_lossy(input).into_owned();
     let message = Received {

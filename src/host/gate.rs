@@ -1,4 +1,5 @@
-//! Who may ask the local host anything: it has no keys, so pages of strangers in the developer's browser must not.
+//! Access check of the local host. It has no keys, so requests from foreign pages in the
+//! developer's browser are rejected.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,13 +15,14 @@ use super::Shared;
 use super::routes::below;
 use crate::settings::origins::AllowedOrigins;
 
-/// Refuses requests for a strange name (a page whose name was made to point here) and those that a strange page sends.
+/// Rejects requests for an unknown host name (DNS rebinding) and requests that a foreign page
+/// sends.
 pub(super) async fn gate(
     State(host): State<Arc<Shared>>,
     request: Request,
     next: Next,
 ) -> Response {
-    // The API itself decides about pages of the origins that settings allow; operators' routes take none.
+    // The API itself checks the origins that settings allow; operators' routes allow none.
     let is_api = below(request.uri().path(), &host.config.route_prefix).is_some();
     let allowed = is_api.then_some(&host.allowed_origins);
     match refuse(request.headers(), request.uri().host(), (&host.names, allowed)) {
@@ -29,7 +31,7 @@ pub(super) async fn gate(
     }
 }
 
-/// `named`: by the request line itself, which wins over `Host` where it names a host.
+/// `uri_host` is the host of the request line itself, which takes precedence over `Host` if present.
 fn refuse(
     headers: &HeaderMap,
     named: Option<&str>,
@@ -43,7 +45,7 @@ fn refuse(
     let is_for_us = asked.parse::<Authority>().is_ok_and(|asked| is_known(asked.host()));
     if !is_for_us || !is_one || named.is_some_and(|named| !is_known(named)) {
         return Some(format!(
-            "The local host answers to 127.0.0.1 and localhost, not to `{asked}`. Behind a tunnel, set \
+            "The local host accepts requests for 127.0.0.1 and localhost, not for `{asked}`. Behind a tunnel, set \
              TURNWHEEL_PUBLIC_URL to its address.\n"
         ));
     }
@@ -51,12 +53,13 @@ fn refuse(
     let is_own = if allowed.is_some_and(|allowed| allowed.find(origin).is_some()) {
         true
     } else if origin == "null" {
-        // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page, hides where it comes from.
+        // A form on a page with `Referrer-Policy: no-referrer`, such as the approval page, hides
+        // its origin.
         headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin" || site == "none")
     } else {
         origin.parse::<Uri>().is_ok_and(|origin| origin.host().is_some_and(is_known))
     };
-    (!is_own).then(|| format!("The local host takes nothing from pages of `{origin}`.\n"))
+    (!is_own).then(|| format!("The local host rejects requests from pages of `{origin}`.\n"))
 }
 
 fn is_loopback(name: &str) -> bool {
@@ -96,7 +99,7 @@ mod tests {
         {
             assert!(is_refused(&[("host", host)]), "{host}");
         }
-        assert!(is_refused(&[]), "no host at all");
+        assert!(is_refused(&[]), "without Host header");
         for origin in ["https://evil.example", "null", "http://localhost.evil.example", "nonsense"]
         {
             assert!(is_refused(&[("host", "127.0.0.1:7071"), ("origin", origin)]), "{origin}");

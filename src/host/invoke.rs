@@ -1,4 +1,4 @@
-//! One invocation: `POST /<function>` to the handler, and a strict look at what it answers.
+//! One invocation: `POST /<function>` to the handler, and a strict check of its response.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,37 +31,37 @@ const AGENT: HeaderValue = HeaderValue::from_static("Azure-Functions-Host/4.1037
 pub(crate) const INVOCATION_ID: &str = "x-azure-functions-invocationid";
 pub(crate) const VERSION: &str = "x-azure-functions-hostversion";
 
-/// Bytes of an answer that is looked at.
+/// Bytes of a response that are read.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Failures that `/admin/host/status` tells.
+/// Failures that `/admin/host/status` lists.
 const ERRORS_MAX: usize = 20;
 
-/// Why an invocation failed. The texts hold no content.
+/// The reason why an invocation failed. The texts hold no content.
 #[derive(Debug, thiserror::Error)]
 pub enum InvocationError {
     #[error("the handler could not be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the handler answered {0}")]
+    #[error("the handler responded with {0}")]
     Status(StatusCode),
     #[error(
-        "the handler answered {0}: Azure follows redirects and takes what it finds there for the answer; answer 200"
+        "the handler responded with {0}: Azure follows redirects and uses the target's response; respond with 200"
     )]
     Redirect(StatusCode),
     #[error(
-        "the handler answered with an empty body: Azure would wait until functionTimeout and then kill the process; \
-         answer 200 with {{\"Outputs\":{{}},\"Logs\":[],\"ReturnValue\":null}}"
+        "the handler responded with an empty body: Azure would wait until functionTimeout and then kill the process; \
+         respond with 200 and {{\"Outputs\":{{}},\"Logs\":[],\"ReturnValue\":null}}"
     )]
     Empty,
     #[error(
-        "the handler answered with the content type {0}: Azure takes application/json and text/json only"
+        "the handler responded with the content type {0}: Azure accepts application/json and text/json only"
     )]
     ContentType(String),
-    #[error("the handler's answer is not a JSON object: Azure would fail the invocation")]
+    #[error("the handler's response is not a JSON object: Azure would fail the invocation")]
     NotAnObject,
-    #[error("the handler's answer is larger than {ANSWER_BYTES_MAX} bytes, or broke off")]
+    #[error("the handler's response is larger than {ANSWER_BYTES_MAX} bytes, or was cut off")]
     Unreadable(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
-        "the text of output `{0}` happens to be base64: Azure would decode it and pass on other bytes; \
+        "the text of output `{0}` happens to be base64: Azure would decode it and send other bytes; \
          encode it as base64 yourself, or send it in an array"
     )]
     LooksBase64(String),
@@ -70,22 +70,22 @@ pub enum InvocationError {
          \"direction\": \"out\""
     )]
     Undeclared(String),
-    #[error("an output could not be put on its queue: Azure would fail the invocation")]
+    #[error("an output could not be sent to its queue: Azure would fail the invocation")]
     Output(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
-        "the invocation took longer than functionTimeout ({} s): Azure would now kill the process, and everything \
+        "the invocation took longer than functionTimeout ({} s): Azure would kill the process, and everything \
          else that runs in it",
         .0.as_secs()
     )]
     TimedOut(Duration),
     #[error(
-        "the answer said nothing for {} s: the Functions host cuts it then; send a comment line in between",
+        "the response sent no data for {} s: the Functions host closes it then; send comment lines in between",
         .0.as_secs()
     )]
     Idle(Duration),
 }
 
-/// Speaks to the handler. Cheap to clone.
+/// Client of the handler. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handler {
     way: Way,
@@ -93,11 +93,11 @@ pub(crate) struct Handler {
     errors: Arc<Mutex<VecDeque<String>>>,
 }
 
-/// How a request gets to the handler.
+/// How a request reaches the handler.
 #[derive(Clone)]
 enum Way {
     Connection(Box<Client<HttpConnector, Body>>),
-    /// In this process the request is handed over as it is, without a connection to oneself.
+    /// In this process the request is passed on unchanged, without a connection.
     Here(Router),
 }
 
@@ -119,12 +119,12 @@ impl Handler {
         Self { way: Way::Connection(Box::new(client)), authority, errors: Arc::default() }
     }
 
-    /// The same handler, which runs in this process.
+    /// The same handler, running in this process.
     pub(crate) fn here(self, router: Router) -> Self {
         Self { way: Way::Here(router), ..self }
     }
 
-    /// Sends a request as it is, to the handler.
+    /// Sends a request unchanged to the handler.
     pub(crate) async fn send(
         &self,
         mut request: Request<Body>,
@@ -148,21 +148,22 @@ impl Handler {
                 *request.uri_mut() = Uri::from(path);
                 let answer = AssertUnwindSafe(router.clone().oneshot(request)).catch_unwind();
                 let Ok(answer) = Box::pin(answer).await else {
-                    return Err(InvocationError::Unreachable("it panicked".into()));
+                    return Err(InvocationError::Unreachable("the handler panicked".into()));
                 };
                 Ok(answer.unwrap_or_else(|never| match never {}))
             }
         }
     }
 
-    /// Whether anything answers at all: any status is ready.
+    /// True if the handler responds with any status.
     pub(crate) async fn is_ready(&self) -> bool {
         let request = Request::get("/").header(VERSION, HOST_VERSION).body(Body::empty());
         let Ok(request) = request else { return false };
         self.send(request, PathAndQuery::from_static("/")).await.is_ok()
     }
 
-    /// Failures are logged and kept for `/admin/host/status`, here and nowhere else.
+    /// Invokes a function. This is the only place that logs failures and keeps them for
+    /// `/admin/host/status`.
     pub(crate) async fn invoke(
         &self,
         function: &str,
@@ -190,7 +191,12 @@ impl Handler {
             text.push_str(&cause.to_string());
             source = cause.source();
         }
-        tracing::error!(faas.name = %function, faas.invocation_id = %invocation_id, "{text}");
+        tracing::error!(
+            faas.name = %function,
+            faas.invocation_id = %invocation_id,
+            error = %text,
+            "invocation failed"
+        );
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         if errors.len() == ERRORS_MAX {
             errors.pop_front();
@@ -210,7 +216,7 @@ impl Handler {
         envelope: &Value,
     ) -> Result<Outputs, InvocationError> {
         let bytes = Bytes::from(envelope.to_string());
-        // A stream has no length: the body goes in chunks, as Azure's does.
+        // A stream has no length: the body is sent in chunks, as Azure's is.
         let body = Body::from_stream(stream::iter([Ok::<_, std::convert::Infallible>(bytes)]));
         let unreachable = |error: http::Error| InvocationError::Unreachable(error.into());
         let request = Request::builder()
@@ -231,8 +237,8 @@ impl Handler {
     }
 }
 
-/// What Azure makes of an answer, and where it would hang or corrupt silently, an error that says so. Names of outputs are
-/// not looked at.
+/// Parses a response as Azure does; returns an error where Azure would hang or corrupt data
+/// silently. Does not check the names of outputs.
 fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs, InvocationError> {
     if status.is_redirection() {
         return Err(InvocationError::Redirect(status));
@@ -253,7 +259,7 @@ fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs
         Ok(Value::Object(answer)) => answer,
         Ok(_) | Err(_) => return Err(InvocationError::NotAnObject),
     };
-    // Newtonsoft compares the names of members without case.
+    // Newtonsoft compares member names without case.
     let member = |name: &str| {
         answer.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     };
@@ -270,13 +276,14 @@ fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Outputs
     Ok(outputs.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// Takes bits after the last byte, as .NET does.
+/// Accepts bits after the last byte, as .NET does.
 const DOTNET: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// What .NET's `Convert.FromBase64String` takes: `test`, `jobs` and `12345678` among it. It overlooks white space.
+/// True if .NET's `Convert.FromBase64String` accepts the text, such as `test`, `jobs` and
+/// `12345678`. It ignores white space.
 fn is_base64(text: &str) -> bool {
     let plain: String = text.chars().filter(|c| !matches!(c, ' ' | '\t' | '\r' | '\n')).collect();
     !plain.is_empty() && DOTNET.decode(plain).is_ok()

@@ -1,4 +1,5 @@
-//! A queue trigger: receives, runs concurrently, keeps each message hidden while it runs, and settles it.
+//! A queue trigger: receives messages, runs them concurrently, renews their leases, and deletes or
+//! releases them.
 //!
 //! Source: azure-sdk-for-net, `QueueListener.cs` and `QueueProcessor.cs`.
 
@@ -26,12 +27,12 @@ struct Listener {
     poison: Option<String>,
 }
 
-/// Until the host stops; then until what runs has ended.
+/// Receives until the host stops, then waits for the running deliveries.
 pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String) {
     let poison = (!queue.ends_with("-poison")).then(|| poison_of(&queue));
     let poison = poison.filter(|poison| queue::is_name(poison));
     let mut arrivals = host.queues.arrivals(&queue);
-    // Where only polling tells of arrivals, the host still knows what it put there itself.
+    // Where only polling detects arrivals, the host still signals the outputs it sent itself.
     let mut woken = host.woken.get(&queue).map(watch::Sender::subscribe);
     let listener = Arc::new(Listener { host, function, queue, poison });
     let host = &listener.host;
@@ -46,7 +47,8 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
             }
             continue;
         }
-        // Seen before the look: what arrives during the look is noticed after it.
+        // Mark the signals as seen before the receive, so that an arrival during it is noticed
+        // after it.
         for seen in [&mut arrivals, &mut woken].into_iter().flatten() {
             seen.borrow_and_update();
         }
@@ -64,7 +66,7 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
             Ok(_) => is_failing = false,
             Err(error) => {
                 if !is_failing {
-                    tracing::warn!(error = %error, "cannot read queue {}; trying again", listener.queue);
+                    tracing::warn!(queue = %listener.queue, error = %error, "queue read failed");
                 }
                 is_failing = true;
             }
@@ -84,7 +86,7 @@ pub(super) async fn listen(host: Arc<Shared>, function: Function, queue: String)
     }
 }
 
-/// Pends for ever where only polling tells.
+/// Waits for a signal; pends for ever where only polling detects arrivals.
 async fn changed(arrivals: &mut Option<watch::Receiver<u64>>) {
     if let Some(receiver) = arrivals {
         if receiver.changed().await.is_ok() {
@@ -98,7 +100,7 @@ async fn changed(arrivals: &mut Option<watch::Receiver<u64>>) {
 impl Listener {
     fn look(&self, ended: Option<Result<(), tokio::task::JoinError>>) {
         if let Some(Err(error)) = ended {
-            tracing::error!(error = %error, "a delivery from {} died; its message comes back", self.queue);
+            tracing::error!(queue = %self.queue, error = %error, "delivery panicked");
         }
     }
 
@@ -107,20 +109,23 @@ impl Listener {
         if message.dequeue_count > count_max {
             tracing::warn!(
                 messaging.message_id = %message.id,
-                "a message of {} came {} times: it is not delivered again", self.queue, message.dequeue_count
+                queue = %self.queue,
+                deliveries = message.dequeue_count,
+                "message not delivered again: too many deliveries"
             );
             return self.set_aside(&message, &message.pop_receipt).await;
         }
         let Some(text) = self.decode(&message.text) else {
             tracing::warn!(
                 messaging.message_id = %message.id,
-                "a message of {} is not base64, as `messageEncoding` demands", self.queue
+                queue = %self.queue,
+                "message rejected: it is not base64, as `messageEncoding` requires"
             );
             return self.set_aside(&message, &message.pop_receipt).await;
         };
         let raw = Received { text, ..message.clone() };
         let (outcome, receipt) = self.deliver(&raw).await;
-        // Without a receipt somebody else has the message by now: it is theirs to settle.
+        // Without a receipt another receiver has the message and settles it.
         let Some(receipt) = receipt else { return };
         match outcome {
             Ok(()) => {
@@ -148,7 +153,8 @@ impl Listener {
         String::from_utf8(STANDARD.decode(text).ok()?).ok()
     }
 
-    /// Invokes, and renews the lease at half time for as long as that takes; `None`: the lease was lost.
+    /// Invokes the function, and renews the lease at half time until it ends. The receipt is `None`
+    /// if the lease was lost.
     async fn deliver(&self, message: &Received) -> (Result<(), InvocationError>, Option<String>) {
         let host = &self.host;
         let id = envelope::guid(host.ids.as_ref());
@@ -182,23 +188,33 @@ impl Listener {
         }
     }
 
-    /// The text alone goes to the poison queue; the message goes only after that.
+    /// Sends the text alone to the poison queue, then deletes the message.
     async fn set_aside(&self, message: &Received, receipt: &str) {
         let Some(poison) = &self.poison else { return };
         let queues = &self.host.queues;
         let sent = queues.send(poison, message.text.clone(), Duration::ZERO).await;
         if sent.is_ok() {
-            tracing::warn!(messaging.message_id = %message.id, "a message of {} went to {poison}", self.queue);
+            tracing::warn!(
+                messaging.message_id = %message.id,
+                queue = %self.queue,
+                poison_queue = %poison,
+                "message moved to poison queue"
+            );
             let deleted = queues.delete(&self.queue, &message.id, receipt).await;
             self.tell("delete", deleted);
         } else {
-            self.tell("set aside", sent);
+            self.tell("move", sent);
         }
     }
 
     fn tell(&self, verb: &str, outcome: Result<(), QueueError>) {
         if let Err(error) = outcome {
-            tracing::warn!(error = %error, "could not {verb} a message of {}; it may come again", self.queue);
+            tracing::warn!(
+                queue = %self.queue,
+                operation = verb,
+                error = %error,
+                "queue operation failed; the message may be delivered again"
+            );
         }
     }
 }

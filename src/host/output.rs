@@ -1,6 +1,8 @@
-//! Queue outputs: what a handler's answer puts on queues, message by message, as the Functions host does.
+//! Queue outputs: sends the outputs of a handler's response to queues, message by message, as the
+//! Functions host does.
 //!
-//! Source: azure-functions-host, `FunctionBinding.BindAsyncCollectorAsync`; `HttpScriptInvocationResultExtensions.cs`.
+//! Source: azure-functions-host, `FunctionBinding.BindAsyncCollectorAsync`;
+//! `HttpScriptInvocationResultExtensions.cs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,12 +22,12 @@ pub struct Output {
     pub queue: String,
 }
 
-/// What an answer gives to each name, as it came.
+/// The value that a response gives to each output name, unchanged.
 pub(super) type Outputs = Vec<(String, Value)>;
 
 impl Shared {
-    /// One invocation: its outputs are written only after an answer of 2xx, all at once, and before anything else is done
-    /// about it. Its failure is told.
+    /// Runs one invocation. Writes its outputs only after a 2xx response, all at once, and before
+    /// anything else is done about it. Logs a failure.
     pub(super) async fn invoke(
         &self,
         function: &Function,
@@ -51,7 +53,8 @@ impl Shared {
         for (name, value) in outputs {
             let declared = function.outputs.iter().find(|output| output.name == name);
             let Some(Output { queue, .. }) = declared else {
-                // Azure drops it and says nothing; the invocation is good all the same.
+                // Azure drops the output silently and the invocation succeeds; so does this host,
+                // with a note.
                 self.handler.note(
                     &function.name,
                     invocation_id,
@@ -73,7 +76,7 @@ impl Shared {
     }
 }
 
-/// An array is a message for each element, and so is a text that looks like one; null is none.
+/// Returns one message per element of an array or of a text that holds an array; none for null.
 fn messages(value: &Value) -> Vec<String> {
     match value {
         Value::Null => Vec::new(),
@@ -89,7 +92,7 @@ fn messages(value: &Value) -> Vec<String> {
     }
 }
 
-/// A text as it is; an object indented, as Newtonsoft writes it.
+/// A text is unchanged; an object is indented, as Newtonsoft writes it.
 fn message(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

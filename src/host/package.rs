@@ -1,4 +1,5 @@
-//! What is wrong with a folder that is about to be uploaded. Azure would answer most of it with an app without functions.
+//! Checks a staged folder before its upload. Azure would respond to most of these mistakes with an
+//! app without functions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +14,10 @@ use super::root::{self, ScriptRoot};
 use super::{program, upload};
 use crate::queue::{self, doorbell};
 
-/// Folders below the root that are looked through for misplaced files.
+/// Depth of the folders below the root that are searched for misplaced files.
 const DEPTH_MAX: usize = 4;
 
-/// Every mistake in a staged folder; empty: upload it.
+/// Returns every problem of a staged folder; empty: upload it.
 pub fn check_package(dir: &Path) -> Vec<Problem> {
     let mut problems = Vec::new();
     misplaced(dir, "", DEPTH_MAX, &mut problems);
@@ -30,7 +31,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
     if functions.is_empty() {
         problems.push(Problem::new(
             "<name>/function.json",
-            "there is none in a folder directly below the root: the host would find no functions",
+            "is not in any folder directly below the root: the host would find no functions",
         ));
     }
     match root::read(dir, "host.json") {
@@ -59,7 +60,7 @@ pub fn check_package(dir: &Path) -> Vec<Problem> {
     problems
 }
 
-/// A background function whose nudges the host would drop: they would wait for the sweep.
+/// Reports a background function whose nudges the host would drop: they would wait for the sweep.
 fn refuse_deaf(function: &Function) -> Option<Problem> {
     let is_heard = function
         .outputs
@@ -80,7 +81,7 @@ fn refuse_deaf(function: &Function) -> Option<Problem> {
     ))
 }
 
-/// A second `host.json`, and `function.json` files where the host never looks.
+/// Finds a second `host.json`, and `function.json` files where the host does not search.
 fn misplaced(dir: &Path, below: &str, depth_left: usize, problems: &mut Vec<Problem>) {
     let Ok(entries) = fs::read_dir(dir.join(below)) else { return };
     let mut names: Vec<String> = entries
@@ -100,7 +101,7 @@ fn misplaced(dir: &Path, below: &str, depth_left: usize, problems: &mut Vec<Prob
         if !below.is_empty() && dir.join(&folder).join("function.json").is_file() {
             problems.push(Problem::new(
                 format!("{folder}/function.json"),
-                "is too deep: the host looks only into folders directly below the root",
+                "is too deep: the host reads only folders directly below the root",
             ));
         }
         if depth_left > 1 {
@@ -190,7 +191,7 @@ mod tests {
     fn a_function_whose_nudges_would_be_dropped_is_told() {
         let dir = staged();
         let file = dir.path().join("sweep/function.json");
-        let text = fs::read_to_string(&file).unwrap().replace("\"nudges\"", "\"bells\"");
+        let text = fs::read_to_string(&file).unwrap().replace("\"nudges\"", "\"other\"");
         fs::write(file, text).unwrap();
         let told = told(dir.path());
         assert_eq!(told.len(), 1, "{told:?}");
@@ -204,7 +205,7 @@ mod tests {
     fn an_empty_folder_lacks_everything() {
         let dir = tempfile::tempdir().unwrap();
         insta::assert_snapshot!(told(dir.path()).join("\n"), @r"
-        <name>/function.json: there is none in a folder directly below the root: the host would find no functions
+        <name>/function.json: is not in any folder directly below the root: the host would find no functions
         host.json: is not at the root: the host would find no functions
         ");
     }

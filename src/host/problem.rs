@@ -1,8 +1,8 @@
-//! A mistake in the files the host reads, and the file it is in.
+//! A problem in a file that the host reads.
 
 use std::fmt;
 
-/// Displayed as `functions/turn/function.json: …`, and says what to write instead.
+/// Displayed as `functions/turn/function.json: …`; the message says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Relative to the folder that was read.
@@ -22,7 +22,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// One problem per line.
+/// Formats one problem per line.
 pub(crate) fn lines(problems: &[Problem]) -> String {
     let mut text = String::new();
     for problem in problems {

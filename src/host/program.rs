@@ -1,4 +1,5 @@
-//! What a program asks of the system that starts it, and whether Azure's has that: read from the ELF file itself.
+//! Checks if Azure can start a program: reads the ELF file for the loader, libraries and glibc
+//! version that it needs.
 
 use std::fmt;
 use std::fs::File;
@@ -14,16 +15,16 @@ pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
 
-/// Of Debian 12: the oldest system below an image of the Functions host that is still kept up to date
+/// glibc of Debian 12, the oldest base of an image of the Functions host that is still updated
 /// (`docs/deploy.md`, "The program").
 pub const GLIBC_OF_AZURE: Version = Version { major: 2, minor: 36 };
 
-/// Of Debian 11: every image of the Functions host has this one or a newer.
+/// glibc of Debian 11: every image of the Functions host has this version or a newer one.
 const GLIBC_EVERYWHERE: Version = Version { major: 2, minor: 31 };
 
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
-/// Those of glibc, and what every image with .NET has.
+/// The libraries of glibc, and those that every image with .NET has.
 const LIBRARIES: [&str; 8] = [
     "ld-linux-x86-64.so.2",
     "libc.so.6",
@@ -35,10 +36,10 @@ const LIBRARIES: [&str; 8] = [
     "libutil.so.1",
 ];
 
-/// Builds a program that fits; `docs/deploy.md` has it and others.
+/// The command that builds a suitable program; `docs/deploy.md` lists it and others.
 const BUILD: &str = "`cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.31`";
 
-/// Of glibc.
+/// A version of glibc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     pub major: u32,
@@ -51,17 +52,17 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a program that Azure can start needs there.
+/// Requirements of a program that Azure can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// Linked statically.
     Nothing,
-    /// This one or a newer.
+    /// This version or a newer one.
     Glibc(Version),
 }
 
 impl Needs {
-    /// For a program that an older image of the Functions host could not start.
+    /// Returns a warning for a program that an older image of the Functions host could not start.
     pub fn warning(self) -> Option<String> {
         match self {
             Self::Glibc(version) if version > GLIBC_EVERYWHERE => Some(format!(
@@ -81,7 +82,7 @@ impl fmt::Display for Needs {
     }
 }
 
-/// Why Azure could not start a program, and what to do.
+/// The reason why Azure could not start a program, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Misfit {
     #[error("cannot be read: {0}")]
@@ -91,7 +92,7 @@ pub enum Misfit {
     #[error("is a damaged program: build it again ({0})")]
     Damaged(object::read::Error),
     #[error(
-        "does not say which libraries it needs: build it again, and let Cargo strip it (`strip = true`)"
+        "has no table of library versions: build it again, and let Cargo strip it (`strip = true`)"
     )]
     Mute,
     #[error(
@@ -106,10 +107,10 @@ pub enum Misfit {
     Glibc(String),
 }
 
-/// Reads only the parts of the file that say it.
+/// Reads only the parts of the file that hold its requirements.
 ///
 /// # Errors
-/// Azure could not start the program: show the text behind the file's name.
+/// Azure could not start the program: show the text after the file's name.
 pub fn needs(path: &Path) -> Result<Needs, Misfit> {
     let mut begin = Vec::with_capacity(20);
     let file = File::open(path).map_err(Misfit::Unreadable)?;
@@ -121,7 +122,7 @@ pub fn needs(path: &Path) -> Result<Needs, Misfit> {
     judge(&Facts::read(&cache).map_err(Misfit::Damaged)?)
 }
 
-/// `None`: ELF, 64 bits, little-endian, x86-64.
+/// Returns the kind of a file that is not a 64-bit little-endian x86-64 ELF file.
 fn foreign(begin: &[u8]) -> Option<&'static str> {
     match begin {
         [0x7f, b'E', b'L', b'F', class, order, ..] => {
@@ -139,7 +140,7 @@ fn foreign(begin: &[u8]) -> Option<&'static str> {
             Some("a program for macOS")
         }
         [b'#', b'!', ..] => Some("a script"),
-        _ => Some("no program"),
+        _ => Some("not a program"),
     }
 }
 
@@ -148,7 +149,7 @@ struct Facts {
     loader: Option<String>,
     /// Names of shared libraries.
     libraries: Vec<String>,
-    /// `GLIBC_…` as the symbols ask for them.
+    /// `GLIBC_…` versions that the symbols require.
     versions: Vec<String>,
 }
 
@@ -205,14 +206,14 @@ fn judge(facts: &Facts) -> Result<Needs, Misfit> {
         newest = newest.max(Some(version));
     }
     match newest {
-        // Every C program asks for some version: this one's table was cut away.
+        // Every C program requires some version: the table of this one was removed.
         None => Err(Misfit::Mute),
         Some(version) if version > GLIBC_OF_AZURE => Err(Misfit::Glibc(format!("glibc {version}"))),
         Some(version) => Ok(Needs::Glibc(version)),
     }
 }
 
-/// `GLIBC_2.34`, also with a third part; `None`: not a version that every later glibc has.
+/// Parses `GLIBC_2.34`, also with a third part. `None`: not a version that every later glibc has.
 fn glibc(name: &str) -> Option<Version> {
     // A feature of the loader, which has a name instead of a number.
     if name == "GLIBC_ABI_DT_RELR" {

@@ -1,4 +1,5 @@
-//! HTTP triggers: requests below the route prefix go to the handler as they are, streamed both ways.
+//! HTTP triggers: requests below the route prefix are sent to the handler unchanged, streamed both
+//! ways.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +21,14 @@ use super::routes::below;
 use super::{Function, InvocationError, Shared, Trigger, envelope};
 use crate::server::is_too_slow;
 
-/// The Functions host's bound on a request's body.
+/// The Functions host's size limit of a request body.
 const BODY_BYTES_MAX: usize = 104_857_600;
-/// The Functions host cuts an answer that says nothing for so long.
+/// The Functions host closes a response that sends no data for this long.
 const IDLE_MAX: Duration = Duration::from_mins(4);
-/// No `functionTimeout`: longer than any process lives, and an `Instant` can hold it.
+/// Without `functionTimeout`: longer than any process runs, and small enough for an `Instant`.
 const NEVER: Duration = Duration::from_hours(24 * 365);
 
-/// They belong to one connection. `Expect` is answered here.
+/// Headers that belong to one connection. `Expect` is handled here.
 const HOP_BY_HOP: [HeaderName; 10] = [
     CONNECTION,
     http::header::PROXY_AUTHENTICATE,
@@ -44,7 +45,7 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> Response {
     let Some(function) = route(&host, request.method(), request.uri().path()) else {
         let prefix = &host.config.route_prefix;
-        let text = format!("There is no route here. Routes begin with /{prefix}/.\n");
+        let text = format!("No route matches. Routes begin with /{prefix}/.\n");
         return (StatusCode::NOT_FOUND, text).into_response();
     };
     let too_large =
@@ -67,7 +68,7 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
         }
         Ok(Err(error)) if is_too_large(&error) => refuse_size(),
         Ok(Err(error)) if is_too_slow(&error) => {
-            (StatusCode::REQUEST_TIMEOUT, "The body came too slowly.\n").into_response()
+            (StatusCode::REQUEST_TIMEOUT, "The request body arrived too slowly.\n").into_response()
         }
         Ok(Err(error)) => {
             host.handler.note(&name, &id, &error);
@@ -81,7 +82,8 @@ pub(super) async fn proxy(State(host): State<Arc<Shared>>, request: Request) -> 
     }
 }
 
-/// A method is part of the route: with the wrong one the next route is tried. Functions are sorted, the exact ones first.
+/// Finds the function for a request. The method is part of the route: with another method the next
+/// route is tried. Functions are sorted, the most specific first.
 fn route<'a>(host: &'a Shared, method: &Method, path: &str) -> Option<&'a Function> {
     let path = below(path, &host.config.route_prefix)?;
     host.functions.iter().find(|function| match &function.trigger {
@@ -94,11 +96,11 @@ fn route<'a>(host: &'a Shared, method: &Method, path: &str) -> Option<&'a Functi
 }
 
 fn refuse_size() -> Response {
-    let text = format!("The Functions host takes bodies of at most {BODY_BYTES_MAX} bytes.\n");
+    let text = format!("The Functions host accepts bodies of at most {BODY_BYTES_MAX} bytes.\n");
     (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
 }
 
-/// An upload without a length is found out only while it is sent.
+/// True if the body exceeded its limit while it was sent: an upload without a length.
 fn is_too_large(error: &InvocationError) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -110,7 +112,7 @@ fn is_too_large(error: &InvocationError) -> bool {
     false
 }
 
-/// `timeout`: the function's, if that is what ended it.
+/// `timeout` is the function's time-out if that ended the request.
 fn too_late(timeout: Option<Duration>) -> InvocationError {
     timeout.map_or(InvocationError::Idle(IDLE_MAX), InvocationError::TimedOut)
 }
@@ -144,7 +146,8 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// One HTTP invocation under way. Dropping it drops the connection to the handler: a client that left is noticed there.
+/// A running HTTP invocation. Dropping it closes the connection to the handler, which thus notices
+/// that the client left.
 struct Run {
     host: Arc<Shared>,
     name: String,
@@ -155,7 +158,7 @@ struct Run {
 struct Answer {
     run: Run,
     body: BodyDataStream,
-    /// Ends a stream of events with the host; other answers are waited for.
+    /// Ends an event stream when the host stops; the host waits for other responses.
     ends: Option<CancellationToken>,
     is_over: bool,
 }
@@ -171,7 +174,7 @@ fn incoming(answer: http::Response<Body>, run: Run) -> Response {
     Response::from_parts(head, Body::from_stream(stream::unfold(answer, next_bytes)))
 }
 
-/// Bytes as they come: nothing is gathered.
+/// Passes bytes on as they arrive, without buffering.
 async fn next_bytes(mut answer: Answer) -> Option<(Result<Bytes, axum::Error>, Answer)> {
     if answer.is_over {
         return None;

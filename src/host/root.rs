@@ -1,4 +1,5 @@
-//! Where `host.json` and the functions' folders come from: the current folder, else copies inside the binary.
+//! The texts of `host.json` and of the functions' folders: from the current folder, else from the
+//! binary.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +9,7 @@ use super::config::HostConfig;
 use super::function::{Function, Trigger};
 use super::problem::Problem;
 
-/// Where a clone keeps the functions' folders; a deployed folder has them at its root.
+/// The folder that holds the functions' folders in a clone; a deployed folder has them at its root.
 const FUNCTIONS_FOLDER: &str = "functions";
 
 const HOST_JSON: &str = include_str!("../../host.json");
@@ -25,18 +26,18 @@ const FUNCTIONS: [(&str, &str); 9] = [
     ("turn-poison", include_str!("../../functions/turn-poison/function.json")),
 ];
 
-/// The texts of `host.json` and of every `function.json`, as they are; nothing is checked yet.
+/// The unchecked texts of `host.json` and of every `function.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptRoot {
     pub host_json: String,
     /// By the folder's name.
     pub functions: BTreeMap<String, String>,
-    /// The folder they are in, relative to the root; only messages name it.
+    /// The folder that holds them, relative to the root; used only in messages.
     pub below: &'static str,
 }
 
 impl ScriptRoot {
-    /// The ones in the binary.
+    /// Returns the copies in the binary.
     pub fn embedded() -> Self {
         let functions =
             FUNCTIONS.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
@@ -47,15 +48,16 @@ impl ScriptRoot {
         }
     }
 
-    /// `host.json` and `functions/<name>/function.json` (or, as in a deployed folder, `<name>/function.json`) of `dir`;
-    /// for each of the two that `dir` does not have, the binary's.
+    /// Reads `host.json` and `functions/<name>/function.json` (or, as in a deployed folder,
+    /// `<name>/function.json`) of `dir`. Each of the two that `dir` does not have comes from the
+    /// binary.
     ///
     /// # Errors
-    /// A file is there and cannot be read.
+    /// A file exists and cannot be read.
     pub fn find(dir: &Path) -> Result<Self, Problem> {
         let embedded = Self::embedded();
         let Some(host_json) = read(dir, "host.json")? else {
-            // Somebody else's `functions` folder, perhaps: without a host.json beside it, it is not ours to run.
+            // Without a host.json beside it, a `functions` folder may belong to another project.
             return Ok(embedded);
         };
         for below in [FUNCTIONS_FOLDER, ""] {
@@ -67,16 +69,16 @@ impl ScriptRoot {
         Ok(Self { host_json, ..embedded })
     }
 
-    /// Those below `functions/` alone, whether or not a host.json is beside them.
+    /// Reads only the files below `functions/`, with or without a host.json beside them.
     ///
     /// # Errors
-    /// A file is there and cannot be read.
+    /// A file exists and cannot be read.
     pub fn functions_of(dir: &Path) -> Result<BTreeMap<String, String>, Problem> {
         folders(dir, FUNCTIONS_FOLDER)
     }
 
     /// # Errors
-    /// Every mistake there is in all the files, at once.
+    /// All problems of all files.
     pub fn read(&self) -> Result<(HostConfig, Vec<Function>), Vec<Problem>> {
         let mut problems = Vec::new();
         let mut functions = Vec::new();
@@ -98,7 +100,7 @@ impl ScriptRoot {
         {
             problems.push(Problem::new(
                 "host.json",
-                format!("`extensions.http.routePrefix` is `{prefix}`, the name of a function: strangers could call it"),
+                format!("`extensions.http.routePrefix` is `{prefix}`, the name of a function: anyone could call it"),
             ));
         }
         match config {
@@ -107,7 +109,7 @@ impl ScriptRoot {
         }
     }
 
-    /// What a deployed folder holds: path relative to its root, and text.
+    /// Returns the files of a deployed folder: path relative to its root, and text.
     pub fn files(&self) -> impl Iterator<Item = (String, &str)> {
         let functions = self
             .functions
@@ -117,7 +119,7 @@ impl ScriptRoot {
     }
 }
 
-/// Only immediate subfolders, and only those that hold a `function.json`: deeper ones the host does not see.
+/// Reads the `function.json` of each immediate subfolder: the host ignores deeper ones.
 pub(crate) fn folders(dir: &Path, below: &str) -> Result<BTreeMap<String, String>, Problem> {
     let folder = dir.join(below);
     let entries = match std::fs::read_dir(&folder) {
@@ -196,7 +198,7 @@ mod tests {
         assert!(root.read().is_ok());
         root.host_json = root.host_json.replace(r#""api""#, r#""Turn""#);
         let problems = root.read().unwrap_err();
-        assert!(problems[0].message.contains("strangers could call it"), "{problems:?}");
+        assert!(problems[0].message.contains("anyone could call it"), "{problems:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Route templates as ASP.NET reads them, as far as functions need them: texts, `{name}` and a last `{*rest}`.
+//! Route templates as ASP.NET reads them, as far as functions need them: fixed segments, `{name}`
+//! and a last `{*rest}`.
 
 /// Segments of a path below the route prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,7 +8,7 @@ pub struct Template {
     segments: Vec<Segment>,
 }
 
-/// In the order in which the more exact one wins.
+/// In order of precedence: the most specific first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Segment {
     Text(String),
@@ -17,11 +18,11 @@ enum Segment {
 
 impl Template {
     /// # Errors
-    /// In words: what the local host does not read.
+    /// Text that names the unsupported part of the template.
     pub fn read(text: &str) -> Result<Self, String> {
         let refuse = |segment: &str| {
             format!(
-                "`route` has `{segment}`: the local host reads texts, `{{name}}` and a last `{{*rest}}`"
+                "`route` has `{segment}`: the local host supports fixed segments, `{{name}}` and a last `{{*rest}}`"
             )
         };
         let mut segments = Vec::new();
@@ -45,7 +46,8 @@ impl Template {
         &self.text
     }
 
-    /// Whether the segments of a path below the prefix are this route's. Texts are compared without case.
+    /// True if the segments of a path below the prefix match this route. Compares texts without
+    /// case.
     pub fn matches(&self, path: &[&str]) -> bool {
         let mut path = path.iter();
         for segment in &self.segments {
@@ -66,7 +68,7 @@ impl Template {
         path.next().is_none()
     }
 
-    /// Sorts the more exact of two routes first.
+    /// A sort key: the more specific of two routes sorts first.
     pub fn precedence(&self) -> impl Ord + use<> {
         let kind = |segment: &Segment| match segment {
             Segment::Text(_) => 0_u8,
@@ -81,8 +83,9 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The segments of a request's path below the prefix; `None` when it is not below it, or when it climbs: the real host
-/// resolves `..` before it looks for a route, and nothing may climb out of the prefix.
+/// Returns the segments of a request's path below the prefix. Returns `None` for other paths and
+/// for those with `.` or `..`. The real host resolves `..` before routing, and no path may leave
+/// the prefix.
 pub(crate) fn below<'a>(path: &'a str, prefix: &str) -> Option<Vec<&'a str>> {
     let climbs = |segment: &str| {
         let plain = segment.to_ascii_lowercase().replace("%2e", ".");

@@ -1,4 +1,4 @@
-//! When a timer fires: NCRONTAB with six fields, in UTC as in Azure.
+//! Timer schedules: NCRONTAB with six fields, in UTC as in Azure.
 
 use croner::Cron;
 use croner::parser::{CronParser, Year};
@@ -12,17 +12,17 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Six fields, seconds first; five without them.
+    /// Parses six fields, seconds first; five without them.
     ///
     /// # Errors
-    /// In words: what is wrong with it.
+    /// Text that says what is wrong with the schedule.
     pub fn read(text: &str) -> Result<Self, String> {
         let refuse = |reason: String| {
             format!(
                 "`schedule` is `{text}`: {reason}; write six fields, seconds first: `0 */5 * * * *`"
             )
         };
-        // What croner knows beyond NCRONTAB would start here and fail in Azure.
+        // Syntax that croner accepts beyond NCRONTAB would start here and fail in Azure.
         let is_plain = |field: &str| {
             !field.starts_with('/')
                 && field.chars().all(|c| {
@@ -30,14 +30,14 @@ impl Schedule {
                 })
         };
         if !matches!(text.split_whitespace().count(), 5 | 6) {
-            return Err(refuse("that is not six fields".into()));
+            return Err(refuse("it does not have six fields".into()));
         }
         if let Some(field) = text.split_whitespace().find(|field| !is_plain(field)) {
-            return Err(refuse(format!("Azure does not know `{field}`")));
+            return Err(refuse(format!("Azure does not support `{field}`")));
         }
         let cron = CronParser::builder()
             .year(Year::Disallowed)
-            // NCRONTAB asks for both the day of the month and the day of the week.
+            // NCRONTAB requires both the day of the month and the day of the week.
             .dom_and_dow(true)
             // `0/10`: from 0, every 10.
             .sloppy_ranges(true)
@@ -51,7 +51,7 @@ impl Schedule {
         &self.text
     }
 
-    /// The first moment after `now`; `None`: never again.
+    /// Returns the first time after `now`; `None`: never again.
     pub fn after(&self, now: Timestamp) -> Option<Timestamp> {
         let now = jiff::Timestamp::from_millisecond(i64::try_from(now.0).ok()?).ok()?;
         let next = self.cron.find_next_occurrence(&now.to_zoned(jiff::tz::TimeZone::UTC), false);
@@ -59,7 +59,7 @@ impl Schedule {
     }
 }
 
-/// A field of names of days or months: `MON-FRI`.
+/// True for a field of names of days or months: `MON-FRI`.
 fn is_name(field: &str) -> bool {
     const NAMES: [&str; 19] = [
         "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT", "JAN", "FEB", "MAR", "APR", "MAY", "JUN",

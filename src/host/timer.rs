@@ -1,4 +1,5 @@
-//! A timer trigger: fires by the schedule, one run at a time, whatever the run's outcome.
+//! A timer trigger: runs its function by the schedule, one run at a time, regardless of the
+//! outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +8,16 @@ use super::envelope::TimerStatus;
 use super::{Function, Schedule, Shared, envelope};
 use crate::clock::Timestamp;
 
-/// The wall clock is looked at again this often: a machine that slept must not sleep on.
+/// Interval at which the wall clock is read again, so that a run is not late after the machine
+/// slept.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Until the host stops.
+/// Runs the schedule until the host stops.
 pub(super) async fn tick(host: Arc<Shared>, function: Function, schedule: Box<Schedule>) {
     let mut status = TimerStatus::default();
     loop {
         let Some(next) = schedule.after(host.clock.now()) else {
-            tracing::warn!(faas.name = %function.name, "{} never fires again", function.name);
+            tracing::warn!(faas.name = %function.name, "timer has no further run");
             return host.stop.cancelled().await;
         };
         tokio::select! {
@@ -28,7 +30,7 @@ pub(super) async fn tick(host: Arc<Shared>, function: Function, schedule: Box<Sc
     }
 }
 
-/// One run; its failure is already told.
+/// Runs the function once. `invoke` has logged a failure.
 pub(super) async fn run(host: &Shared, function: &Function, status: TimerStatus) {
     let ids = host.ids.as_ref();
     let body = envelope::of_timer(function, status, false, (host.clock.now(), ids));

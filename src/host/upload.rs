@@ -1,4 +1,5 @@
-//! What only an upload must keep: the local host would run it, Azure or the tools that upload would not.
+//! Checks of an upload: mistakes with which the local host works, and Azure or the upload tools do
+//! not.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +11,14 @@ use super::problem::Problem;
 
 const HOST_JSON: &str = "host.json";
 const IGNORE: &str = ".funcignore";
-/// What holds keys and stays on a developer's machine.
+/// Settings with keys, which stay on a developer's machine.
 const SECRETS: &str = "local.settings.json";
 
-/// Folders below the root that are looked through for files that would be left out.
+/// Depth of the folders below the root that are searched for excluded files.
 const DEPTH_MAX: usize = 4;
 
-/// What `host.json` says that would start and then not work. A text that is no object is told of elsewhere.
+/// Finds settings of `host.json` with which Azure would start and then fail. `HostConfig` reports a
+/// text that is not an object.
 pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
     let Ok(json) = serde_json::from_str::<Value>(text) else { return Vec::new() };
     let at = |path: &str| json.pointer(path).filter(|value| !value.is_null());
@@ -27,45 +29,45 @@ pub(super) fn refuse_host_json(text: &str) -> Vec<Problem> {
     let executable = text_at(&format!("{handler}/defaultExecutablePath"));
     if executable.starts_with(['/', '\\']) || executable.contains(['\\', ':']) {
         refuse(format!(
-            "`defaultExecutablePath` is `{executable}`: write the name it has in the package, with `/`"
+            "`defaultExecutablePath` is `{executable}`: write its path in the package, with `/`"
         ));
     }
     for name in ["workerDirectory", "workingDirectory"] {
         let folder = text_at(&format!("{handler}/{name}"));
         if !folder.is_empty() {
             refuse(format!(
-                "`customHandler.description.{name}` is `{folder}`: leave it empty, or the handler or its agents are looked for there"
+                "`customHandler.description.{name}` is `{folder}`: leave it empty, or Azure searches for the handler or its agents there"
             ));
         }
     }
     if at("/customHandler/http/routes").is_some() {
         refuse(
-            "`customHandler.http.routes` is there: the host refuses it beside function.json files"
+            "`customHandler.http.routes` is set: the host rejects it beside function.json files"
                 .to_owned(),
         );
     }
     let profile = text_at("/configurationProfile");
     if !["", "default"].contains(&profile) {
         refuse(format!(
-            "`configurationProfile` is `{profile}`, which brings routes: the host refuses them beside function.json files"
+            "`configurationProfile` is `{profile}`, which adds routes: the host rejects them beside function.json files"
         ));
     }
     let bundle = text_at("/extensionBundle/version");
     if at("/extensionBundle").is_some() && !reaches_bundle_4(bundle) {
         refuse(format!(
-            "`extensionBundle.version` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the queues of today"
+            "`extensionBundle.version` is `{bundle}`: write \"[4.*, 5.0.0)\", which has the current queue extension"
         ));
     }
     if text_at("/extensions/queues/messageEncoding") != "none" {
         refuse(
-            "`extensions.queues.messageEncoding` is not \"none\": messages are plain JSON, and Azure would put every one aside as poison"
+            "`extensions.queues.messageEncoding` is not \"none\": messages are plain JSON, and Azure would move each one to the poison queue"
                 .to_owned(),
         );
     }
     problems
 }
 
-/// A range of package versions that begins with some 4 and ends before 5.
+/// True for a range of package versions that begins with a version 4 and ends before 5.
 fn reaches_bundle_4(range: &str) -> bool {
     let inner = range.strip_prefix('[').and_then(|range| range.strip_suffix([')', ']']));
     let Some((from, to)) = inner.and_then(|inner| inner.split_once(',')) else { return false };
@@ -74,7 +76,8 @@ fn reaches_bundle_4(range: &str) -> bool {
     major(from) == "4" && ends
 }
 
-/// Settings with keys that `.funcignore` would not keep back: both tools leave them out of themselves, a plain zip does not.
+/// Reports settings with keys that `.funcignore` does not exclude. Both tools exclude them by
+/// themselves, a plain zip does not.
 pub(super) fn refuse_secrets(dir: &Path) -> Option<Problem> {
     let is_kept_back = rules(dir).is_some_and(|rules| is_left_out(&rules, SECRETS).is_some());
     (dir.join(SECRETS).exists() && !is_kept_back).then(|| {
@@ -82,7 +85,7 @@ pub(super) fn refuse_secrets(dir: &Path) -> Option<Problem> {
     })
 }
 
-/// What the handler needs and `.funcignore` leaves out of the upload.
+/// Finds files that the handler needs and `.funcignore` excludes from the upload.
 pub(super) fn refuse_left_out(dir: &Path) -> Vec<Problem> {
     let Some(rules) = rules(dir) else { return Vec::new() };
     let mut files = Vec::new();
@@ -102,12 +105,12 @@ pub(super) fn refuse_left_out(dir: &Path) -> Vec<Problem> {
 struct Rule {
     line: usize,
     text: String,
-    /// `!`: takes in again what an earlier line leaves out.
+    /// `!`: includes again what an earlier line excludes.
     is_exception: bool,
     matcher: GlobMatcher,
 }
 
-/// The lines of `.funcignore`, which is read as git reads its own.
+/// Reads the lines of `.funcignore` as git reads its own file.
 fn rules(dir: &Path) -> Option<Vec<Rule>> {
     let text = fs::read_to_string(dir.join(IGNORE)).ok()?;
     let rule = |(index, line): (usize, &str)| {
@@ -118,7 +121,7 @@ fn rules(dir: &Path) -> Option<Vec<Rule>> {
         let (is_exception, pattern) =
             line.strip_prefix('!').map_or((false, line), |rest| (true, rest));
         let pattern = pattern.trim_end_matches('/');
-        // Without a slash inside it counts at every depth.
+        // A pattern without an inner slash applies at every depth.
         let anchored = pattern.strip_prefix('/').map_or_else(
             || if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") },
             str::to_owned,
@@ -130,7 +133,7 @@ fn rules(dir: &Path) -> Option<Vec<Rule>> {
     Some(text.lines().enumerate().filter_map(rule).collect())
 }
 
-/// The line that leaves out a file or a folder above it; the last one that matches decides.
+/// Returns the line that excludes a file or a folder above it; the last matching line decides.
 fn is_left_out<'a>(rules: &'a [Rule], file: &str) -> Option<&'a Rule> {
     let folders = file.match_indices('/').map(|(at, _)| file.split_at(at).0);
     folders.chain([file]).find_map(|path| {
@@ -139,7 +142,7 @@ fn is_left_out<'a>(rules: &'a [Rule], file: &str) -> Option<&'a Rule> {
     })
 }
 
-/// Files below `dir`, as paths with `/`, by name.
+/// Lists the files below `dir` by name, as paths with `/`.
 fn list(dir: &Path, below: &str, depth_left: usize, files: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(dir.join(below)) else { return };
     let mut names: Vec<String> =

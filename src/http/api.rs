@@ -1,4 +1,4 @@
-//! State that every route shares: the world, the rules of access, and the keys of approval links.
+//! Shared state of all routes: services, access rules and the keys of approval links.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::settings::links::Auth;
 use crate::settings::origins::AllowedOrigins;
 use crate::turn::World;
 
-/// How callers are identified, and which web pages may call.
+/// Authentication mode and allowed browser origins.
 #[derive(Clone, Debug)]
 pub struct Access {
     pub auth: Auth,
-    /// Whether the platform's sign-in is in front: without it anybody can send its header.
+    /// True if App Service Authentication is on. Without it, any client can send its header.
     pub is_sign_in_on: bool,
-    /// `dev`: a request without `Turnwheel-User` is user `default`.
+    /// True in `dev`: a request without `Turnwheel-User` belongs to user `default`.
     pub is_dev: bool,
     pub allowed_origins: AllowedOrigins,
-    /// Without a slash at the end; absent where only `Host` names the app.
+    /// Public address, without a trailing slash. `None` if only the `Host` header names the app.
     pub public_url: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Access {
         }
     }
 
-    /// As `dev` has it.
+    /// The rules of `dev`.
     pub fn dev() -> Self {
         Self {
             auth: Auth::Header,
@@ -55,9 +55,9 @@ pub struct Api {
     pub access: Access,
     pub keys: SigningKeys,
     pub(crate) health: Health,
-    /// Streams of events that may still begin.
+    /// Free slots for event streams.
     pub(crate) streams: Arc<Semaphore>,
-    /// Kibibytes of large bodies that may still be taken in at the same time.
+    /// Free kibibytes for large request bodies received concurrently.
     pub(crate) bodies: Semaphore,
 }
 

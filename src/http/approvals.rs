@@ -1,4 +1,4 @@
-//! Approvals: what the caller may decide, and deciding it.
+//! Approval routes: list open approvals and decide one.
 
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
@@ -13,7 +13,7 @@ use crate::turn::views::approvals::{Approval, ApprovalView, SettledView, decidab
 
 type Answered = Result<Response, Problem>;
 
-/// What the caller may decide, oldest first.
+/// List the approval requests that the caller may decide, oldest first.
 #[utoipa::path(
     get, path = "/approvals", operation_id = "listApprovals", tag = "approvals",
     params(("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
@@ -38,17 +38,18 @@ pub(crate) async fn list(
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 
-/// Decide; the same decision again is the same answer.
+/// Decide an approval request.
+/// Repeating the same decision returns the same response.
 #[utoipa::path(
     post, path = "/conversations/{id}/approvals/{approvalId}", operation_id = "decideApproval", tag = "approvals", request_body = Said,
     params(
         ("id" = String, Path),
-        ("approvalId" = String, Path, description = "the approval's id, its tool call id, or the part of that before `|`"),
-        ("userId" = Option<String>, Query, description = "whose conversation it is, when it is another's"),
+        ("approvalId" = String, Path, description = "Id of the approval, its tool call id, or the part of that id before `|`."),
+        ("userId" = Option<String>, Query, description = "Owner of the conversation, if it is another user."),
     ),
     responses(
         (status = 200, body = SettledView),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-decided`: what, by whom, when"),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-decided`: with the decision, its author and its time."),
         (status = 410, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`approval-expired`"),
     )
 )]

@@ -1,4 +1,4 @@
-//! Artifacts: list, add, download whole or in part.
+//! Artifact routes: list, add, download whole or in part.
 
 use axum::body::Body;
 use axum::extract::{OriginalUri, Path, State};
@@ -28,7 +28,7 @@ const NAME_BYTES_MAX: usize = 512;
 const CACHED: &str = "private, max-age=31536000, immutable";
 const UNTYPED: &str = "application/octet-stream";
 
-/// The conversation's artifacts, oldest first.
+/// List the artifacts of the conversation, oldest first.
 #[utoipa::path(
     get, path = "/conversations/{id}/artifacts", operation_id = "listArtifacts", tag = "artifacts",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
@@ -51,11 +51,11 @@ pub(crate) async fn list(
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 
-/// Add an artifact: the body is its bytes, 10 MB at most.
+/// Add an artifact. The body is its bytes, at most 10 MB.
 #[utoipa::path(
     post, path = "/conversations/{id}/artifacts", operation_id = "addArtifact", tag = "artifacts",
     params(
-        ("id" = String, Path), ("name" = Option<String>, Query, description = "a file name, for people"),
+        ("id" = String, Path), ("name" = Option<String>, Query, description = "File name for display."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -96,16 +96,16 @@ fn too_large(problem: Problem) -> Problem {
     Problem::new(problem::PAYLOAD_TOO_LARGE, detail)
 }
 
-/// An artifact's bytes, or where they are.
+/// Download an artifact, or get a redirect to its storage link.
 #[utoipa::path(
     get, path = "/conversations/{id}/artifacts/{artifactId}", operation_id = "getArtifact", tag = "artifacts",
     params(
         ("id" = String, Path), ("artifactId" = String, Path),
-        ("Range" = Option<String>, Header, description = "one range of bytes"),
+        ("Range" = Option<String>, Header, description = "One range of bytes."),
     ),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/octet-stream"), (status = 206), (status = 416),
-        (status = 302, description = "a link of a few minutes, where the storage account hands the bytes out"),
+        (status = 302, description = "Redirect to a storage link that is valid for a few minutes."),
     )
 )]
 pub(crate) async fn read(
@@ -172,7 +172,8 @@ pub(crate) async fn read(
     Ok(response)
 }
 
-/// A link is a right: nobody keeps it or passes it on with the next request.
+/// Redirects to a signed storage link. The link is a credential: it must not be cached or sent as a
+/// referrer.
 fn elsewhere(link: &str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::FOUND;
@@ -182,7 +183,8 @@ fn elsewhere(link: &str) -> Response {
     response
 }
 
-/// What the bytes are. A browser saves them and never shows them: what a tool or a stranger made must not act as us.
+/// Sets type, caching and disposition. Browsers save the bytes and never display them, because
+/// untrusted content would run on this origin.
 fn describe(response: &mut Response, facts: &ArtifactFacts) {
     set(response, CONTENT_TYPE, UNTYPED);
     set(response, CONTENT_TYPE, &facts.mime_type);
@@ -191,14 +193,14 @@ fn describe(response: &mut Response, facts: &ArtifactFacts) {
     set(response, CONTENT_DISPOSITION, &disposition(facts.name.as_deref()));
 }
 
-/// A value that cannot be a header leaves the one before.
+/// Sets a header. An invalid value leaves the previous one.
 fn set(response: &mut Response, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
 }
 
-/// RFC 6266, with the name as RFC 8187 has it: any name is safe there.
+/// `Content-Disposition` of RFC 6266. The name is encoded by RFC 8187, which makes any name safe.
 fn disposition(name: Option<&str>) -> String {
     let Some(last) =
         name.and_then(|name| name.rsplit(['/', '\\']).next()).filter(|last| !last.is_empty())

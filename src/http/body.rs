@@ -1,4 +1,5 @@
-//! Bodies: read within bounds, of the right type, and with the place of every mistake.
+//! Request bodies: read within limits, checked for their type, parsed with the place of every
+//! error.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -18,18 +19,18 @@ use crate::server::is_too_slow;
 use crate::turn::admission::Fault;
 use crate::turn::admission::idempotency::canonical_hash;
 
-/// Bytes of one request.
+/// Maximum bytes of a request body.
 pub(crate) const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// Bytes of a body that is too long which are read and discarded.
+/// Maximum bytes of an oversized body that are read and discarded.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Kibibytes of all bodies that come in at the same time, without the first of each: whoever sends many large ones slowly
-/// must not fill the memory of all.
+/// Maximum kibibytes of all request bodies received concurrently, without the first [`PORTION_KIB`]
+/// of each. Bounds the memory that many large, slow bodies can use.
 pub(crate) const BODIES_KIB_MAX: usize = 128 * 1024;
-/// Kibibytes that every body may have, and that a larger one asks for at once.
+/// Kibibytes that every body may use, and the step in which larger bodies reserve more.
 const PORTION_KIB: u32 = 256;
 const BUSY_SECONDS: u64 = 5;
 
-/// A JSON body and what it is compared by.
+/// A JSON body and the hash that identifies it for idempotency.
 #[derive(Debug)]
 pub(crate) struct Json<T> {
     pub(crate) value: T,
@@ -50,7 +51,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     }
 }
 
-/// The whole body. `bodies` are the kibibytes of large ones that may still be taken in.
+/// Reads the whole body. `body_kib` has the free kibibytes for large bodies.
 pub(crate) async fn read(
     bodies: &Semaphore,
     headers: &HeaderMap,
@@ -64,9 +65,9 @@ pub(crate) async fn read(
         drain(&mut body).await;
         return Err(too_large());
     }
-    // Most bodies come in one piece, which is not copied.
+    // Most bodies arrive in one chunk, which is not copied.
     let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
-    // Given back when the body has been read.
+    // Released when the body has been read.
     let mut portions = Vec::new();
     let mut room = PORTION_KIB as usize * 1024;
     while let Some(frame) = body.frame().await {
@@ -93,8 +94,8 @@ pub(crate) async fn read(
     Ok(if whole.is_empty() { first } else { whole.freeze() })
 }
 
-/// Discards the rest: most clients read a response only after they have sent the whole body. A body that is much too long
-/// is cut off.
+/// Discards the rest: most clients read a response only after they have sent the whole body. Stops
+/// after [`DRAINED_BYTES_MAX`].
 async fn drain(body: &mut Body) {
     let mut drained = 0;
     while let Some(Ok(frame)) = body.frame().await {
@@ -109,14 +110,14 @@ fn broken_off(error: &axum::Error) -> Problem {
     if is_too_slow(error) {
         return Problem::new(
             problem::TOO_SLOW,
-            "a body may come slowly, but not at less than about a kilobyte a second: send it again",
+            "The request body arrived too slowly. Send it again at about 1 KB/s or faster.",
         );
     }
-    Problem::bad_request("the body ended before it was complete")
+    Problem::bad_request("The request body ended before it was complete. Send it again.")
 }
 
 fn too_many() -> Problem {
-    let detail = "this instance is taking in as many large bodies as it can: send it again soon";
+    let detail = "This instance is receiving too many large request bodies. Send the request again after `Retry-After` seconds.";
     Problem::new(problem::UNAVAILABLE, detail).retry_after(BUSY_SECONDS)
 }
 
@@ -135,22 +136,22 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     if is_json {
         return Ok(());
     }
-    Err(Problem::new(problem::UNSUPPORTED_MEDIA_TYPE, "send the body as application/json"))
+    Err(Problem::new(problem::UNSUPPORTED_MEDIA_TYPE, "Send the body as application/json."))
 }
 
-/// No body is an empty object.
+/// Parses a JSON body. An absent body is an empty object.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Json<T>, Problem> {
     let bytes = if bytes.is_empty() { b"{}".as_slice() } else { bytes };
     let text = std::str::from_utf8(bytes)
-        .map_err(|_| Problem::bad_request("the body is not UTF-8: send JSON in UTF-8"))?;
-    // A client that cuts a text in the middle of a character sends half of it as an escape.
+        .map_err(|_| Problem::bad_request("The body is not UTF-8. Send JSON encoded as UTF-8."))?;
+    // A client that cuts a text within a character sends half a surrogate pair as an escape.
     let text = repair_surrogates(text);
     let tree: Value = serde_json::from_str(&text).map_err(|error| {
-        Problem::bad_request(format!("the body is not JSON: {}", strict::plain(&error.to_string())))
+        Problem::bad_request(format!("The body is not valid JSON: {}", strict::plain(&error.to_string())))
     })?;
     if !tree.is_object() {
-        return Err(Problem::bad_request("the body is not a JSON object")
-            .with_faults(vec![Fault::at("", "this is not an object")]));
+        return Err(Problem::bad_request("The body is not a JSON object. Send an object.")
+            .with_faults(vec![Fault::at("", "this must be an object")]));
     }
     let value = strict::read(&text).map_err(|mistake| {
         let fault = Fault::at(mistake.pointer, mistake.detail);
@@ -167,18 +168,10 @@ mod tests {
     use crate::turn::admission::conversation::NewConversation;
 
     fn fault(text: &str) -> String {
-        let problem = parse::<NewConversation>(text.as_bytes()).unwrap_err();
-        format!("{problem:?}")
-            .split("faults: ")
-            .nth(1)
-            .unwrap()
-            .split(']')
-            .next()
-            .unwrap()
-            .to_owned()
+        format!("{:?}", parse::<NewConversation>(text.as_bytes()).unwrap_err())
     }
 
-    /// A body of so many kibibytes that never ends.
+    /// A body that sends `kib` kibibytes and never ends.
     fn endless(kib: usize) -> Body {
         let part = Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 1024]));
         let parts = futures_util::stream::iter(std::iter::repeat_n(part, kib));
@@ -191,19 +184,19 @@ mod tests {
         let headers = HeaderMap::new();
         let read = |body| Box::pin(read(&bodies, &headers, body));
         let mut large = read(endless(700));
-        assert!((&mut large).now_or_never().is_none(), "it waits for the rest");
+        assert!((&mut large).now_or_never().is_none(), "the body waits for more data");
         assert_eq!(bodies.available_permits(), 0);
         let refused = read(endless(257)).now_or_never().unwrap().unwrap_err();
         assert_eq!(refused.kind, problem::UNAVAILABLE);
         let small = read(Body::from(vec![b'x'; 256 * 1024])).await.unwrap();
         assert_eq!(small.len(), 256 * 1024);
         drop(large);
-        assert_eq!(bodies.available_permits(), 512, "who leaves gives back");
+        assert_eq!(bodies.available_permits(), 512, "a dropped body releases its reservation");
         let parts = [vec![b'a'; 200_000], vec![b'b'; 200_000]];
         let parts = futures_util::stream::iter(parts.map(Ok::<_, std::convert::Infallible>));
         let whole = read(Body::from_stream(parts)).await.unwrap();
         assert_eq!((whole.len(), whole[199_999], whole[200_000]), (400_000, b'a', b'b'));
-        assert_eq!(bodies.available_permits(), 512, "and who is through");
+        assert_eq!(bodies.available_permits(), 512, "a complete body releases its reservation");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Summing a conversation up because somebody wants it.
+//! Compaction route: summarises a conversation on request.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -13,8 +13,8 @@ use crate::turn::admission::compact::{CompactRequest, Compacting, compact as ask
 
 type Answered = Result<Response, Problem>;
 
-/// Sum up what the model is sent, except the newest part; a prompt that runs is stopped first. What comes of it is told as
-/// `auto_compaction_end`.
+/// Summarise the conversation for the model, except its newest part.
+/// A running prompt is aborted first. The event `auto_compaction_end` reports the outcome.
 #[utoipa::path(
     post, path = "/conversations/{id}/compact", operation_id = "compactConversation", tag = "conversations", request_body = CompactRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),

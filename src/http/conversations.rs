@@ -1,4 +1,4 @@
-//! Conversations: create, list, read, change, delete; their messages and entries.
+//! Conversation routes: create, list, read, change, delete; messages and entries.
 
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
@@ -26,10 +26,10 @@ use crate::turn::views::{etag_of, load};
 
 type Answered = Result<Response, Problem>;
 
-/// Create a conversation, empty or with the messages it begins with.
+/// Create a conversation, empty or with initial messages.
 #[utoipa::path(
     post, path = "/conversations", operation_id = "createConversation", tag = "conversations", request_body = NewConversation,
-    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters.")),
     responses(
         (status = 201, body = ConversationView, headers(("Location" = String), ("ETag" = String))),
     )
@@ -46,13 +46,14 @@ pub(crate) async fn create(
     Ok(answered(answer))
 }
 
-/// The caller's conversations, newest first; an operator's list is the tenant's.
+/// List the caller's conversations, newest first.
+/// For operators: the conversations of the tenant.
 #[utoipa::path(
     get, path = "/conversations", operation_id = "listConversations", tag = "conversations",
     params(
-        ("limit" = Option<u32>, Query, description = "1 to 100; 20 when absent"),
-        ("continuation" = Option<String>, Query, description = "where an earlier page ended"),
-        ("userId" = Option<String>, Query, description = "for operators: whose"),
+        ("limit" = Option<u32>, Query, description = "1 to 100, by default 20."),
+        ("continuation" = Option<String>, Query, description = "`continuation` of the previous page."),
+        ("userId" = Option<String>, Query, description = "For operators: the owner of the conversations."),
     ),
     responses((status = 200, body = crate::http::openapi::Conversations))
 )]
@@ -82,12 +83,13 @@ pub(crate) async fn list(
     Ok(page(&items, found.continuation.as_deref(), (&uri, &binding)))
 }
 
-/// A conversation as it is now, or when nothing runs in it any more.
+/// Get a conversation.
+/// With `wait`: as soon as it is not running.
 #[utoipa::path(
     get, path = "/conversations/{id}", operation_id = "getConversation", tag = "conversations",
     params(
         ("id" = String, Path),
-        ("wait" = Option<u32>, Query, description = "seconds, at most 60; ends when it leaves `running`"),
+        ("wait" = Option<u32>, Query, description = "Seconds to wait until it leaves `running`, at most 60."),
     ),
     responses((status = 200, body = ConversationView, headers(("ETag" = String))))
 )]
@@ -114,12 +116,12 @@ pub(crate) async fn read(
     Ok(response)
 }
 
-/// Change settings, metadata or name by a merge patch.
+/// Change settings, metadata or name with a merge patch.
 #[utoipa::path(
     patch, path = "/conversations/{id}", operation_id = "updateConversation", tag = "conversations",
     params(
         ("id" = String, Path),
-        ("If-Match" = Option<String>, Header, description = "the ETag that is to be changed"),
+        ("If-Match" = Option<String>, Header, description = "`ETag` of the version to change."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
     request_body = crate::http::openapi::ConversationPatch,
@@ -143,7 +145,7 @@ pub(crate) async fn change(
 #[utoipa::path(
     delete, path = "/conversations/{id}", operation_id = "deleteConversation", tag = "conversations",
     params(("id" = String, Path)),
-    responses((status = 204), (status = 409, description = "a write is under way: `effect-in-flight`"))
+    responses((status = 204), (status = 409, description = "`effect-in-flight`: a write is in progress."))
 )]
 pub(crate) async fn delete(
     State(api): State<Shared>,
@@ -155,7 +157,7 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Messages on the path to the leaf, oldest first.
+/// List the messages on the path to the leaf, oldest first.
 #[utoipa::path(
     get, path = "/conversations/{id}/messages", operation_id = "listMessages", tag = "conversations",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
@@ -175,7 +177,7 @@ pub(crate) async fn list_messages(
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 
-/// Entries of all branches, in the order in which they were written.
+/// List the entries of all branches, in the order of `seq`.
 #[utoipa::path(
     get, path = "/conversations/{id}/entries", operation_id = "listEntries", tag = "conversations",
     params(

@@ -1,5 +1,5 @@
-//! Events: what happened, what happens, and nothing twice. Durable ones come from the store by number, so any instance serves
-//! any reader; live ones are only faster.
+//! Event streams. Stored events come from the store by number, so any instance serves any reader.
+//! Live events are only faster.
 
 mod feed;
 mod fill;
@@ -30,24 +30,24 @@ use crate::turn::views::load;
 pub use feed::{Feed, Until};
 pub use frame::Frame;
 
-/// Streams of events of one process. Each is an invocation that the host keeps open, and holds up to a megabyte that a slow
-/// reader has not read.
+/// Maximum number of event streams of one process. Each is an invocation that the host keeps open,
+/// and buffers up to 1 MB for a slow reader.
 pub(crate) const STREAMS_MAX: usize = 500;
 
-/// Events as they happen (SSE).
+/// Stream the events of the conversation (server-sent events).
 #[utoipa::path(
     get, path = "/conversations/{id}/events", operation_id = "streamEvents", tag = "events",
     params(
         ("id" = String, Path),
-        ("after" = Option<u64>, Query, description = "number of the last event that is known"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "the same; wins"),
-        ("follow" = Option<bool>, Query, description = "false: end after the past"),
-        ("until" = Option<String>, Query, description = "`settled`: end when nothing runs any more, then 204"),
+        ("after" = Option<u64>, Query, description = "Number of the last event received."),
+        ("Last-Event-ID" = Option<u64>, Header, description = "Number of the last event received. Overrides `after`."),
+        ("follow" = Option<bool>, Query, description = "`false`: end after the stored events."),
+        ("until" = Option<String>, Query, description = "`settled`: end after `agent_settled`. Later requests get 204."),
     ),
     responses(
         (status = 200, body = String, content_type = "text/event-stream"),
-        (status = 204, description = "`until=settled`, and nothing runs or is new"),
-        (status = 503, description = "this instance serves as many streams as it can: come back after `Retry-After`"),
+        (status = 204, description = "`until=settled`: nothing runs, and there are no new events."),
+        (status = 503, description = "This instance serves its maximum number of streams. Connect again after `Retry-After` seconds."),
     )
 )]
 pub(crate) async fn stream(
@@ -73,7 +73,7 @@ pub(crate) async fn stream(
         (Some(false), _) => Until::Past(head.event_seq),
         (_, Some("settled")) => Until::Settled,
         (_, None) => Until::Closed,
-        (_, Some(_)) => return Err(Problem::bad_request("`until` is `settled`")),
+        (_, Some(_)) => return Err(Problem::bad_request("`until` must be `settled`.")),
     };
     let is_over = after == head.event_seq;
     if until == Until::Settled && is_over && is_settled(&api.world, &head).await? {
@@ -91,12 +91,13 @@ fn full() -> Problem {
     Problem::new(problem::UNAVAILABLE, detail).with_header(RETRY_AFTER, "5")
 }
 
-/// Browsers send it when they connect again; one that is no number of ours is passed over.
+/// Returns the event number that browsers send when they reconnect. An invalid number is ignored.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id")?.to_str().ok()?.trim().parse().ok()
 }
 
-/// Whether nothing runs, waits for a person, or is about to run; and nothing happened since the head was read.
+/// True if nothing runs, waits for an approval or is queued, and no event followed since `head` was
+/// read.
 pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refusal> {
     if head.phase != Phase::Idle {
         return Ok(false);
@@ -106,7 +107,8 @@ pub(crate) async fn is_settled(world: &World, head: &Head) -> Result<bool, Refus
     Ok(is_idle && !load::is_owed(&now, &inbox))
 }
 
-/// The stream's place is free again when the stream is dropped.
+/// Renders the events as the response body. The stream's slot is free again when the body is
+/// dropped.
 fn response(feed: Feed, place: OwnedSemaphorePermit) -> Response {
     let frames = stream::unfold((feed, place), |(mut feed, place)| async move {
         let frame = feed.next().await?;
@@ -116,7 +118,7 @@ fn response(feed: Feed, place: OwnedSemaphorePermit) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Proxies that hold answers back would hold these for minutes.
+    // Proxies that buffer responses would delay events for minutes.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }

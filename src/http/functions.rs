@@ -1,6 +1,8 @@
-//! The functions the host calls for queue messages and timers, as routes: `POST /<function>`, and `GET /` for its probe.
+//! Routes of the queue and timer functions that the Functions host calls: `POST /<function>`, and
+//! `GET /` for its start-up check.
 //!
-//! These routes carry no secret. What keeps strangers out is the route prefix `api`: the host passes on no other path.
+//! These routes have no authentication. The route prefix `api` protects them: the host forwards no
+//! other path.
 
 mod answer;
 mod invocation;
@@ -26,18 +28,20 @@ use crate::telemetry::trace;
 pub use answer::{answer_failed, answer_ok};
 pub use invocation::{EnvelopeError, Invocation, MESSAGE, Meta, TIMER, TimerInfo, text_of};
 
-/// Bytes of one envelope: a message of 64 KiB, escaped twice and spilled into the metadata, fits.
+/// Maximum bytes of an envelope. A message of 64 KiB fits, escaped twice and copied into the
+/// metadata.
 pub const ENVELOPE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Why an invocation failed; the host delivers a queue message again. The text is logged, so it holds no content.
+/// The reason why an invocation failed. The host delivers a queue message again. The text is
+/// logged, so it holds no content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FunctionFailure(pub String);
 
-/// The folders' names, which are the last part of the paths.
+/// Names of the function folders, which are the last part of the paths.
 const BACKGROUND: [&str; 6] = ["turn", "prompt", "notify", "sweep", "turn-poison", "notify-poison"];
 
-/// What the queue and timer functions do; one method per folder in `functions/`.
+/// Handlers of the queue and timer functions, one method per folder in `functions/`.
 #[async_trait]
 pub trait Functions: Send + Sync + fmt::Debug {
     async fn turn(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
@@ -48,15 +52,15 @@ pub trait Functions: Send + Sync + fmt::Debug {
     async fn notify_poison(&self, message: String, meta: Meta) -> Result<(), FunctionFailure>;
 }
 
-/// One route per background function, and the probe.
+/// The router with one route per function, and the start-up check.
 pub fn functions_router(functions: Arc<dyn Functions>) -> Router {
     let mut router = Router::new();
     for name in BACKGROUND {
         router = router.route(&format!("/{name}"), post(invoke));
     }
     router
-        // The host asks until somebody answers, and again with every health check.
-        .route("/", get(|| async { "Turnwheel answers.\n" }))
+        // The host calls this until it gets a response, and again with every health check.
+        .route("/", get(|| async { "Turnwheel is running.\n" }))
         .with_state(functions)
         .layer(DefaultBodyLimit::max(ENVELOPE_BYTES_MAX))
         .layer(CatchPanicLayer::custom(answer_panic))
@@ -73,14 +77,14 @@ async fn invoke(
         Ok(body) => body,
         Err(rejection) => {
             let reason = rejection.body_text();
-            tracing::error!(faas.name = %function, "an envelope could not be read: {reason}");
+            tracing::error!(faas.name = %function, error = %reason, "invocation envelope unreadable");
             return (rejection.status(), reason).into_response();
         }
     };
     let invocation = match Invocation::decode(function, &headers, &body) {
         Ok(invocation) => invocation,
         Err(error) => {
-            tracing::error!(error = %error, "an envelope could not be read");
+            tracing::error!(error = %error, "invocation envelope unreadable");
             return answer_failed(&error.to_string());
         }
     };
@@ -89,7 +93,7 @@ async fn invoke(
         faas.name = %invocation.function,
         faas.invocation_id = invocation.invocation_id.as_deref(),
     );
-    // The host's own span of the invocation: what it rings for links to it, what it begins is in its trace.
+    // The host's span of the invocation. Nudges link to it, and new traces start in it.
     let caller = invocation.traceparent.clone();
     let work = dispatch(functions.as_ref(), &invocation).instrument(span);
     trace::called_by(caller.as_deref(), work).await
@@ -100,7 +104,7 @@ async fn dispatch(functions: &dyn Functions, invocation: &Invocation) -> Respons
     match outcome {
         Ok(()) => answer_ok(&rung.texts()),
         Err(failure) => {
-            tracing::warn!(error = %failure, "the invocation failed");
+            tracing::warn!(error = %failure, "invocation failed");
             rung.send().await;
             answer_failed(&failure.0)
         }
@@ -119,12 +123,12 @@ async fn call(functions: &dyn Functions, invocation: &Invocation) -> Result<(), 
         "notify" => functions.notify(message, meta).await,
         "turn-poison" => functions.turn_poison(message, meta).await,
         "notify-poison" => functions.notify_poison(message, meta).await,
-        other => Err(FunctionFailure(format!("there is no function `{other}` here"))),
+        other => Err(FunctionFailure(format!("unknown function `{other}`"))),
     }
 }
 
-/// What the panic said is left to the panic hook: it may quote content.
+/// The panic hook logs the payload at `debug`: it may quote content.
 fn answer_panic(_panic: Box<dyn Any + Send + 'static>) -> Response {
-    tracing::error!("a function panicked; its invocation is answered 500 and the others go on");
+    tracing::error!("function panicked");
     answer_failed("the function panicked")
 }

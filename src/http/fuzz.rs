@@ -1,4 +1,4 @@
-//! Bodies, headers, links and continuations of whoever reaches the API.
+//! Fuzz tests of untrusted input: bodies, headers, query parameters and approval links.
 
 use std::fmt::Debug;
 
@@ -25,12 +25,12 @@ use crate::turn::admission::stop::AbortRequest;
 use crate::turn::admission::waiting::InputChange;
 use crate::turn::schedules::create::NewSchedule;
 
-/// Who sends nonsense is not answered with all of it.
+/// Maximum size of a problem: error responses must not echo the whole input.
 const PROBLEM_BYTES_MAX: usize = 16 * 1024;
 
 fn refused(problem: &Problem) {
     let size = format!("{problem:?}").len();
-    assert!(size <= PROBLEM_BYTES_MAX, "a problem of {size} bytes");
+    assert!(size <= PROBLEM_BYTES_MAX, "the problem has {size} bytes");
 }
 
 fn read<T: DeserializeOwned + Debug>(input: &[u8]) {
@@ -111,7 +111,7 @@ fn http_query(input: &[u8]) {
     }
 }
 
-/// Nothing opens a door but what one of the keys has signed, letter by letter.
+/// Only tokens that one of the keys signed are accepted, byte for byte.
 fn approval_link(input: &[u8]) {
     let keys = SigningKeys::new(vec![vec![b'n'; 32], vec![b'o'; 32]]).unwrap();
     let old = SigningKeys::new(vec![vec![b'o'; 32]]).unwrap();

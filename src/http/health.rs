@@ -1,4 +1,4 @@
-//! Health: whether the store can be written and the queues answer, checked at most every 30 s; and the list of agents.
+//! Health route, which checks store and queues at most every 30 s; and the list of agents.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use crate::queue::TURNS;
 use crate::store::{Document, Freshness, Kind, Partition, StoreError, Write};
 use crate::turn::World;
 
-/// Age up to which a check is reused.
+/// Maximum age of a check result that is reused.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 /// Tenant and id of the document that a check writes.
 const ID: &str = "health";
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The last check, and when it was made; the lock makes concurrent requests share one check.
+/// Time and result of the last check. The lock makes concurrent requests share one check.
 #[derive(Default)]
 pub(crate) struct Health(Mutex<Option<(Duration, bool)>>);
 
@@ -47,7 +47,7 @@ impl Health {
     }
 }
 
-/// Writes one small document: a full disk or a read-only account still answers reads.
+/// Writes one small document: with a full disk or a read-only account, reads still succeed.
 async fn write(world: &World) -> Result<(), StoreError> {
     let partition = Partition::Scope(TenantId::new(ID));
     let now = world.clock.now();
@@ -66,7 +66,7 @@ async fn write(world: &World) -> Result<(), StoreError> {
         None => Write::Create(document),
     };
     match world.store.write(&partition, vec![write]).await {
-        // Another instance checks at the same time.
+        // Another instance is running its check.
         Ok(_) | Err(StoreError::Conflict) => Ok(()),
         Err(error) => Err(error),
     }
@@ -79,22 +79,23 @@ async fn check(world: &World) -> bool {
     let store = match store {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(chain(&error)),
-        Err(_) => Some("no answer".to_owned()),
+        Err(_) => Some("timed out".to_owned()),
     };
     let queue = match queue {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(chain(&error)),
-        Err(_) => Some("no answer".to_owned()),
+        Err(_) => Some("timed out".to_owned()),
     };
     for (what, fault) in [("store", &store), ("queue", &queue)] {
         if let Some(fault) = fault {
-            tracing::error!(error = %fault, "{what} check failed");
+            tracing::error!(dependency = what, error = %fault, "health check failed");
         }
     }
     store.is_none() && queue.is_none()
 }
 
-/// Whether the service works: for load balancers, so it says no more than that.
+/// Get the health of the service.
+/// For load balancers: the response has no details.
 #[utoipa::path(
     get, path = "/health", operation_id = "getHealth", tag = "service",
     responses((status = 200, body = crate::http::openapi::Health), (status = 503, body = crate::http::openapi::Health))
@@ -119,20 +120,21 @@ pub(crate) async fn health(State(api): State<Shared>) -> Response {
 pub(crate) struct AgentView {
     name: String,
     description: String,
-    /// The model id or tier that its prompts use; absent: its file cannot be used.
+    /// The model id or tier of its prompts. Absent if the agent file is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     tools: Vec<String>,
-    /// Hash of the file; each answer records it.
+    /// Hash of the agent file. Each model response records it.
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
     available: bool,
-    /// Why it is not available; of an available agent: why its changed file is not in force.
+    /// Reason why the agent is unavailable. For an available agent: reason why its changed file is
+    /// not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
 
-/// The agents of the app, by name.
+/// List the agents of the app, by name.
 #[utoipa::path(
     get, path = "/agents", operation_id = "listAgents", tag = "service",
     responses((status = 200, body = crate::http::openapi::Agents))

@@ -1,4 +1,5 @@
-//! `Idempotency-Key`: the client's, else the host's invocation id, else a fresh one.
+//! Idempotency keys: from the header `Idempotency-Key`, else the host's invocation id, else a fresh
+//! id.
 
 use http::HeaderMap;
 
@@ -7,7 +8,7 @@ use crate::http::problem::Problem;
 use crate::turn::admission::idempotency::Idempotency;
 
 const KEY: &str = "idempotency-key";
-/// The host's; it sends a request again under the same id.
+/// The host's invocation id. The host repeats a request with the same id.
 const INVOCATION: &str = "x-azure-functions-invocationid";
 const KEY_MAX: usize = 255;
 
@@ -23,19 +24,20 @@ pub(crate) fn idempotency(
     Ok(Idempotency { key, is_repeatable, route, body_hash })
 }
 
-/// The prefix keeps ids of the host and keys of clients apart.
+/// Returns the invocation id as a key. The prefix keeps ids of the host and keys of clients apart.
 fn invocation(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(INVOCATION)?.to_str().ok()?.trim();
     (1..=KEY_MAX).contains(&id.len()).then(|| format!("invocation:{id}"))
 }
 
-/// The header as draft-ietf-httpapi-idempotency-key has it (a quoted string), or bare as most clients send it.
+/// Parses the header as in draft-ietf-httpapi-idempotency-key (a quoted string), or unquoted as
+/// most clients send it.
 pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let wrong = || {
         Problem::bad_request(
-            "Idempotency-Key is 1 to 255 visible ASCII characters, given once, quoted or bare",
+            "`Idempotency-Key` must be 1 to 255 visible ASCII characters, quoted or bare. Send it once.",
         )
     };
     if values.next().is_some() {
@@ -54,7 +56,7 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// RFC 8941 strings escape only quotes and backslashes.
+/// Decodes an RFC 8941 string, which escapes only quotes and backslashes.
 fn unquoted(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut letters = text.chars();

@@ -1,4 +1,4 @@
-//! The inbox: what waits, what became of it, and changing it before a worker takes it in.
+//! Inbox routes: list, add, edit and remove queued inputs.
 
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +21,7 @@ use crate::turn::views::inbox::{self, InputView};
 
 type Answered = Result<Response, Problem>;
 
-/// What waits, oldest first.
+/// List the queued inputs, oldest first.
 #[utoipa::path(
     get, path = "/conversations/{id}/inbox", operation_id = "listInputs", tag = "inbox",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
@@ -41,7 +41,7 @@ pub(crate) async fn list(
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 
-/// Say something in a conversation as a program, in a message of a kind of its own.
+/// Add a custom message to the conversation.
 #[utoipa::path(
     post, path = "/conversations/{id}/messages", operation_id = "addMessage", tag = "inbox", request_body = MessageRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
@@ -61,7 +61,7 @@ pub(crate) async fn add_message(
     Ok(answered(answer))
 }
 
-/// An accepted input: as it waits, or what became of it.
+/// Get an accepted input: queued, or with its outcome.
 #[utoipa::path(
     get, path = "/conversations/{id}/inbox/{inputId}", operation_id = "getInput", tag = "inbox",
     params(("id" = String, Path), ("inputId" = String, Path)),
@@ -82,7 +82,7 @@ pub(crate) async fn read(
     Ok(response)
 }
 
-/// Edit an input that waits.
+/// Edit a queued input.
 #[utoipa::path(
     patch, path = "/conversations/{id}/inbox/{inputId}", operation_id = "updateInput", tag = "inbox", request_body = InputChange,
     params(
@@ -91,7 +91,7 @@ pub(crate) async fn read(
     ),
     responses(
         (status = 200, body = InputView, headers(("ETag" = String))),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "it waits no longer: `input` says where it landed"),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "The input is no longer queued: `input` has its outcome."),
         (status = 412, body = crate::http::openapi::Problem, content_type = "application/problem+json"),
     )
 )]
@@ -104,20 +104,20 @@ pub(crate) async fn change(
 ) -> Answered {
     let key = reach::to_change(&caller, &id)?;
     let route = "PATCH /conversations/{id}/inbox/{inputId}";
-    // One key means one request, and the path is part of it.
+    // A key identifies one request, and the path is part of it.
     let idempotency = idempotency(&api, &headers, route, format!("{input_id} {hash}"))?;
     let passes = |etag: &str| is_wanted(&headers, etag);
     let answer = waiting::edit(&api.world, &key, &input_id, &value, (&idempotency, passes)).await?;
     Ok(answered(answer))
 }
 
-/// Take an input back that waits.
+/// Remove a queued input.
 #[utoipa::path(
     delete, path = "/conversations/{id}/inbox/{inputId}", operation_id = "deleteInput", tag = "inbox",
     params(("id" = String, Path), ("inputId" = String, Path)),
     responses(
         (status = 204),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "it waits no longer: `input` says where it landed"),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "The input is no longer queued: `input` has its outcome."),
     )
 )]
 pub(crate) async fn clear(
@@ -130,12 +130,13 @@ pub(crate) async fn clear(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Take back all steers and follow-ups that wait; the answer lists them.
+/// Remove all queued steers and follow-ups.
+/// The response lists the removed inputs.
 #[utoipa::path(
     delete, path = "/conversations/{id}/inbox", operation_id = "clearInputs", tag = "inbox",
     params(
         ("id" = String, Path),
-        ("mode" = Option<String>, Query, description = "`steer` or `followUp`: that queue alone"),
+        ("mode" = Option<String>, Query, description = "`steer` or `followUp`: only inputs of this mode."),
     ),
     responses((status = 200, body = crate::http::openapi::Inputs))
 )]
@@ -151,7 +152,7 @@ pub(crate) async fn clear_all(
         Some("steer") => Some(Mode::Steer),
         Some("followUp") => Some(Mode::FollowUp),
         Some(_) => {
-            let detail = "`mode` is steer or followUp; without it both queues are cleared";
+            let detail = "`mode` must be `steer` or `followUp`. Omit it to remove both.";
             return Err(Problem::bad_request(detail).with_faults(vec![Fault::at("?mode", detail)]));
         }
     };

@@ -1,4 +1,4 @@
-//! Approval links: the token in the address is the only credential. Looking never decides.
+//! Approval links. The token in the path is the only credential, and `GET` decides nothing.
 
 use std::collections::HashSet;
 
@@ -18,10 +18,10 @@ use crate::turn::admission::{Fault, Refusal};
 use crate::turn::views::approvals::{Approval, SettledView, approval};
 use crate::turn::views::load;
 
-/// The approval behind a link, as a page or as JSON.
+/// Get the approval request of a link, as a page or as JSON.
 #[utoipa::path(
     get, path = "/approvals/{token}", operation_id = "getApprovalLink", tag = "approvals",
-    params(("token" = String, Path, description = "signed; the only credential")),
+    params(("token" = String, Path, description = "Signed token, the only credential.")),
     responses((status = 200, content((SettledView = "application/json"), (String = "text/html"))), (status = 404))
 )]
 pub(crate) async fn look(
@@ -34,10 +34,10 @@ pub(crate) async fn look(
     seal(outcome.unwrap_or_else(|problem| failed(problem, is_page)))
 }
 
-/// Decide by a link: a form of its page, or JSON.
+/// Decide the approval request of a link, with the form of its page or with JSON.
 #[utoipa::path(
     post, path = "/approvals/{token}", operation_id = "decideApprovalLink", tag = "approvals",
-    params(("token" = String, Path, description = "signed; the only credential")),
+    params(("token" = String, Path, description = "Signed token, the only credential.")),
     request_body(content((Said = "application/json"), (Said = "application/x-www-form-urlencoded"))),
     responses((status = 200, content((SettledView = "application/json"), (String = "text/html"))), (status = 404), (status = 409), (status = 410))
 )]
@@ -52,12 +52,12 @@ pub(crate) async fn settle(
     seal(outcome.unwrap_or_else(|problem| failed(problem, is_page)))
 }
 
-/// Browsers get a page, programs the problem itself.
+/// Renders a problem: as a page for browsers, as JSON for programs.
 fn failed(problem: Problem, is_page: bool) -> Response {
     if is_page { page::problem_page(problem) } else { problem.into_response() }
 }
 
-/// Browsers say that they want HTML; whoever says nothing is a program.
+/// True if `Accept` allows HTML. Clients without `Accept` count as programs.
 fn wants_page(headers: &HeaderMap) -> bool {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     accept.split(',').any(|kind| {
@@ -69,13 +69,14 @@ fn wants_page(headers: &HeaderMap) -> bool {
 
 const GONE: &str = "This approval link is not valid: it is incomplete, its time is over, or the conversation was deleted. Ask the sender for a new link.";
 
-/// Forged, of a conversation that is gone, or not decided by links: all the same to who holds it.
+/// Returns the approval of a token. A forged token, a deleted conversation and a request that links
+/// may not decide give the same error.
 async fn behind(api: &Api, token: &str) -> Result<Approval, Problem> {
     let gone = || Problem::new(problem::NOT_FOUND, GONE);
     let claims = api.keys.verify(token).ok_or_else(gone)?;
     let (head, _) = load::find_head(&api.world, &claims.key).await?.ok_or_else(gone)?;
     let found = approval(&api.world, &head, &claims.request_id).await?.ok_or_else(gone)?;
-    // The token says until when, and the request says the same: it is that request and no other.
+    // Token and request must have the same expiry, so that the token belongs to this very request.
     let is_same = found.request.expires_at.is_none_or(|at| at == claims.expires_at);
     let is_for_links = found.request.approvers.iter().any(|approver| approver == "link");
     if !is_same || !is_for_links {
@@ -125,7 +126,7 @@ async fn settled(
     }
 }
 
-/// A person is shown what there is now, with the status that a program would have got.
+/// Renders the current state of the request, with the status that a program would get.
 async fn refused(
     api: &Api,
     token: &str,
@@ -143,7 +144,7 @@ async fn refused(
     Err(refusal.into())
 }
 
-/// What the form or the JSON body says.
+/// Parses the decision from the form or the JSON body.
 async fn said(
     api: &Api,
     (headers, body): (&HeaderMap, Body),
@@ -176,7 +177,7 @@ async fn said(
             _ => {}
         }
     }
-    // The field stands on the page for every button; with these it means nothing.
+    // The page sends this field with every button. These decisions have no value.
     if matches!(said.decision.as_str(), "did_not_happen" | "again" | "reject") {
         said.value = None;
     }
@@ -189,7 +190,7 @@ fn twice(name: &str) -> Problem {
     Problem::bad_request(detail.clone()).with_faults(vec![Fault::at(format!("/{name}"), detail)])
 }
 
-/// A person types text; where JSON is expected and it is JSON, it is that.
+/// Converts text from the form. If JSON is expected and the text is JSON, it is parsed.
 fn typed(text: &str, approval: &Approval) -> RawJson {
     let wants_text = approval
         .request

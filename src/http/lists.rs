@@ -1,4 +1,5 @@
-//! Lists: limits, continuations that fit only their own query, and links to the next page.
+//! Paginated lists: query parameters, continuations bound to their query, and links to the next
+//! page.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -19,7 +20,7 @@ const LIMIT_DEFAULT: usize = 20;
 const LIMIT_MAX: usize = 100;
 const CHECK_LENGTH: usize = 16;
 
-/// Query parameters; the ones nobody asks for are none of our business (the host's `code` is among them).
+/// Query parameters. Parameters that no handler reads are ignored here, such as the host's `code`.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(String, String)>);
 
@@ -33,16 +34,16 @@ impl Params {
         self.0.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// A whole number within bounds.
+    /// Returns a whole number from `min` to `max`.
     pub(crate) fn number(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Problem> {
         let Some(text) = self.get(name) else { return Ok(None) };
         match text.parse::<u64>() {
             Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
             Ok(_) | Err(_) if max == u64::MAX => {
-                Err(wrong(name, &format!("`{name}` is a whole number from {min}")))
+                Err(wrong(name, &format!("`{name}` must be a whole number, {min} or more.")))
             }
             Ok(_) | Err(_) => {
-                Err(wrong(name, &format!("`{name}` is a whole number, {min} to {max}")))
+                Err(wrong(name, &format!("`{name}` must be a whole number from {min} to {max}.")))
             }
         }
     }
@@ -52,7 +53,7 @@ impl Params {
             None => Ok(None),
             Some("true" | "1") => Ok(Some(true)),
             Some("false" | "0") => Ok(Some(false)),
-            Some(_) => Err(wrong(name, &format!("`{name}` is true or false"))),
+            Some(_) => Err(wrong(name, &format!("`{name}` must be `true` or `false`."))),
         }
     }
 
@@ -61,15 +62,15 @@ impl Params {
         Ok(limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(LIMIT_DEFAULT))
     }
 
-    /// Where an earlier page of the same query ended.
+    /// Returns the position at which the previous page of the same query ended.
     pub(crate) fn continuation(&self, query: &str) -> Result<Option<String>, Problem> {
         let Some(text) = self.get("continuation") else { return Ok(None) };
         unseal(text, query).map(Some).ok_or_else(|| {
-            wrong("continuation", "this continuation is not of this list: begin without one")
+            wrong("continuation", "This continuation belongs to another list. Omit it to get the first page.")
         })
     }
 
-    /// The same as a position in a list that is at hand as a whole.
+    /// Like [`QueryParams::continuation`], as an index into a list in memory.
     pub(crate) fn position(&self, query: &str) -> Result<usize, Problem> {
         let text = self.continuation(query)?;
         Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
@@ -80,7 +81,8 @@ fn wrong(name: &str, detail: &str) -> Problem {
     Problem::bad_request(detail).with_faults(vec![Fault::at(format!("?{name}"), detail)])
 }
 
-/// The check binds it to its query. It is no secret: whoever forges one only moves within a list that is theirs.
+/// Encodes a continuation. Its checksum binds it to the query and is no secret: a forged one only
+/// moves within the caller's own list.
 fn seal(position: &str, query: &str) -> String {
     URL_SAFE_NO_PAD.encode(format!("{}{position}", check(position, query)))
 }
@@ -98,7 +100,7 @@ fn check(position: &str, query: &str) -> String {
     check
 }
 
-/// `{items, continuation?}` and, when there is more, a `Link`.
+/// Responds with `{items, continuation?}` and, if there are more items, a `Link`.
 pub(crate) fn page<T: Serialize>(
     items: &[T],
     next: Option<&str>,
@@ -114,7 +116,8 @@ pub(crate) fn page<T: Serialize>(
     response
 }
 
-/// The same query with another continuation; a function key that came in it does not go out again.
+/// Returns the `Link` to the next page: the same query with the new continuation, without the
+/// function key (`code`).
 fn next_link(uri: &Uri, continuation: &str) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {

@@ -1,4 +1,5 @@
-//! The OpenAPI 3.1 description, made from the routes themselves; and the shapes that other layers do not describe.
+//! Route table and OpenAPI 3.1 document, which is generated from the routes. Also the schemas that
+//! other modules do not define.
 
 mod complete;
 
@@ -30,7 +31,7 @@ use crate::turn::views::schedules::ScheduleView;
 ))]
 struct Description;
 
-/// Every route with its description; all are under `/api`.
+/// The table of all routes with their descriptions. All paths are under `/api`.
 pub(crate) fn described() -> OpenApiRouter<Shared> {
     let api = OpenApiRouter::new()
         .routes(routes!(conversations::create, conversations::list))
@@ -63,17 +64,17 @@ pub(crate) fn described() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Description::openapi()).nest("/api", api)
 }
 
-/// This description.
+/// Get the OpenAPI document of this API.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "getOpenApi", tag = "service",
-    responses((status = 200, description = "OpenAPI 3.1"))
+    responses((status = 200, description = "The OpenAPI 3.1 document."))
 )]
 async fn document() -> Response {
     static TEXT: LazyLock<String> = LazyLock::new(|| DOCUMENT.to_string());
     ([(http::header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
-/// The whole description, as clients read it.
+/// The complete OpenAPI document.
 pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let (_, api) = described().split_for_parts();
     complete::complete(serde_json::to_value(&api).unwrap_or_default())
@@ -84,7 +85,7 @@ macro_rules! described_only {
         $(#[$doc])*
         #[derive(Debug, ToSchema)]
         #[schema(rename_all = "camelCase")]
-        #[expect(dead_code, reason = "only its description is used: the value itself is made elsewhere")]
+        #[expect(dead_code, reason = "only the schema is used: other code builds the value")]
         pub(crate) struct $name { $($(#[$attribute])* $field: $kind,)* }
     )*};
 }
@@ -95,7 +96,7 @@ described_only! {
         /// `ok` or `unavailable`.
         status: String,
     }
-    /// RFC 9457.
+    /// A problem of RFC 9457.
     Problem {
         /// `urn:turnwheel:problem:<name>`.
         #[schema(rename = "type")]
@@ -121,7 +122,7 @@ described_only! {
     Agents { items: Vec<AgentView>, }
     Messages { items: Vec<Value>, continuation: Option<String>, }
     Entries { items: Vec<Value>, continuation: Option<String>, }
-    /// One input, many outputs.
+    /// One execution of a prompt: its input and its outputs.
     Prompt {
         id: String,
         user_id: String,
@@ -133,18 +134,18 @@ described_only! {
         stop_reason: Option<String>,
         /// Text, or blocks.
         input: Option<Value>,
-        /// In order: `text`, `tool`, `file`, `widget`, and kinds that later versions bring.
+        /// In order: `text`, `tool`, `file`, `widget`, and types that later versions add.
         output: Vec<Value>,
         usage: Value,
-        /// The last answer as JSON, when the agent has a response schema.
+        /// The last text as JSON, for agents with a response schema.
         result: Option<Value>,
         error: Option<Value>,
-        /// Why the last response is cut, `reason` and `message`; absent: it is whole.
+        /// Set if the last response is incomplete: `reason` and `message`.
         incomplete: Option<Value>,
-        /// While a failed call of the model waits to be made once more: `attempt`, and `at`, the time of it.
+        /// Set while a failed model call waits for its next attempt: `attempt`, and its time `at`.
         retry: Option<Value>,
     }
-    /// RFC 7396: what is absent stays, `null` removes.
+    /// A merge patch of RFC 7396: absent members stay unchanged, `null` removes a member.
     ConversationPatch {
         settings: Option<Settings>,
         metadata: Option<std::collections::HashMap<String, Option<String>>>,

@@ -1,4 +1,5 @@
-//! Requests that web pages send: CORS for allowed origins, 403 for cross-site requests that could change something.
+//! Requests of web pages: CORS for allowed origins, 403 for cross-site requests that can change
+//! data.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -23,13 +24,14 @@ const RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "accept-ranges, allow, content-disposition, content-length, content-range, etag, idempotency-replayed, link, \
      location, retry-after",
 );
-/// Seconds for which a browser remembers a preflight response.
+/// Seconds for which browsers cache a preflight response.
 const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
-/// The path of an approval link is its whole credential, so no page can use somebody else's.
+/// Path of approval links. The path is the whole credential, so pages of other sites must not use
+/// it.
 pub(crate) const LINKS: &str = "/api/approvals/";
 
-/// Around all routes: a preflight is answered here, without authentication. tower-http's layer is not used: it answers 200
-/// and names methods and headers to every origin.
+/// Middleware of all routes. Responds to preflights without authentication. tower-http's layer is
+/// not used: it responds 200 and lists methods and headers to every origin.
 pub(crate) async fn guard(State(api): State<Shared>, request: Request, next: Next) -> Response {
     let access = &api.access;
     let is_link = request.uri().path().starts_with(LINKS);
@@ -62,7 +64,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
-/// The value of `Access-Control-Allow-Origin`.
+/// Returns the value of `Access-Control-Allow-Origin`.
 fn allowed_origin(access: &Access, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(ORIGIN)?;
     Some(match access.allowed_origins.find(origin.to_str().ok()?)? {
@@ -71,8 +73,8 @@ fn allowed_origin(access: &Access, headers: &HeaderMap) -> Option<HeaderValue> {
     })
 }
 
-/// Whether a page of another site sent a request that could change something. Programs that are no browsers send neither
-/// `Sec-Fetch-Site` nor `Origin`.
+/// True if a page of another site sent a request that can change data. Programs that are not
+/// browsers send neither `Sec-Fetch-Site` nor `Origin`.
 fn is_refused(access: &Access, method: &Method, (headers, is_link): (&HeaderMap, bool)) -> bool {
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return false;
@@ -91,13 +93,13 @@ fn is_refused(access: &Access, method: &Method, (headers, is_link): (&HeaderMap,
     let origin = text(headers, ORIGIN.as_str()).unwrap_or_default();
     match access.allowed_origins.find(origin).filter(|_| !is_link) {
         Some(Allowance::Named) => false,
-        // The browser's own credentials are not for any page.
+        // An origin that `*` allows must not use the browser's cookies.
         Some(Allowance::Any) => headers.contains_key(COOKIE),
         None => true,
     }
 }
 
-/// Whether it is the origin of this app: by the name that the request asks for, or by the public address.
+/// True for the origin of this app: its `Host` or its public address.
 fn is_own(access: &Access, headers: &HeaderMap, origin: &str) -> bool {
     let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
     let is_asked = text(headers, HOST.as_str())

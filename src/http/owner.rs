@@ -1,4 +1,5 @@
-//! Who is asking: by function keys, by the platform's sign-in, or by the headers of a gateway.
+//! Authentication of callers: by function keys, App Service Authentication, or headers of a
+//! gateway.
 
 use axum::extract::FromRequestParts;
 use base64::Engine as _;
@@ -15,7 +16,7 @@ use crate::tools::sha256_hex;
 use crate::turn::admission::Owner;
 use crate::turn::admission::decide::Decider;
 
-/// Reads its tenant's conversations; neither prompts nor decides.
+/// The role that reads all conversations of its tenant. It can neither prompt nor decide.
 pub const OPERATOR: &str = "Turnwheel.Operator";
 const PRINCIPAL: &str = "x-ms-client-principal";
 const TENANT_HEADER: &str = "turnwheel-tenant";
@@ -60,7 +61,7 @@ impl FromRequestParts<Shared> for Caller {
 pub(crate) fn caller(access: &Access, headers: &HeaderMap) -> Result<Caller, Problem> {
     match access.auth {
         Auth::Keys => Ok(named("default".to_owned(), "default".to_owned(), Vec::new())),
-        // Without the platform's sign-in in front, anybody can send its header.
+        // Without App Service Authentication, any client can send its header.
         Auth::SignIn if !access.is_sign_in_on => Err(Problem::new(
             problem::UNAUTHORIZED,
             "TURNWHEEL_AUTH is `easyauth`, and App Service Authentication is off. Turn it on, or choose another mode.",
@@ -86,7 +87,8 @@ fn no_user() -> Problem {
     Problem::new(problem::UNAUTHORIZED, detail)
 }
 
-/// A header that identifies the caller, at most once: a gateway that appends its own to the client's must not be overruled.
+/// Returns a header that identifies the caller. A repeated header is an error: a gateway may have
+/// appended its own to the client's.
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
     let mut values = headers.get_all(name).iter();
     let (first, second) = (values.next(), values.next());
@@ -165,7 +167,8 @@ fn principal(headers: &HeaderMap) -> Result<Caller, Problem> {
     Ok(named(plain(tenant), plain(user), roles))
 }
 
-/// An id that cannot be part of a key is replaced by its hash: the same person is the same owner.
+/// Returns an id that can be part of a key. An unsuitable id is replaced by its hash, so the same
+/// user stays the same owner.
 fn plain(id: String) -> String {
     if id.len() <= ID_MAX && is_plain(&id) {
         return id;

@@ -1,4 +1,4 @@
-//! The page behind an approval link: plain, accessible, without a script. Reading it decides nothing.
+//! HTML page of an approval link: plain, accessible, without scripts.
 
 mod arguments;
 
@@ -37,13 +37,13 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// What there is to show.
+/// State of the approval request that a page shows.
 #[derive(Debug)]
 pub(crate) enum Showing<'a> {
     Open(&'a Approval),
     Settled(&'a Approval, &'a Decision),
     Expired(&'a Approval),
-    /// A decision that was refused, and why; the form stays.
+    /// An invalid decision with its error. The page keeps the form.
     Refused(&'a Approval, &'a str),
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn page(status: StatusCode, showing: &Showing<'_>) -> Response {
     response
 }
 
-/// Whatever a link answers: nobody keeps it, nobody learns the address from it, and it runs nothing.
+/// Sets the security headers of all responses to approval links: no caching, no referrer, no
+/// scripts.
 pub(crate) fn seal(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -108,7 +109,7 @@ fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// A problem for people: the status stays the same.
+/// Renders a problem as a page. The status stays the same.
 pub(crate) fn problem_page(problem: Problem) -> Response {
     let title = problem.kind.title;
     let body =
@@ -124,7 +125,7 @@ fn outcome(body: &mut String, decision: &Decision, approval: &Approval) {
     let at = time(decision.decided_at);
     let sentence = match (decision.verdict, decision.decided_by.as_str()) {
         (Verdict::Expired, _) => {
-            format!("Nobody decided in time, so the approval expired at {at}.")
+            format!("The approval expired at {at}, before a decision.")
         }
         (Verdict::Aborted, _) => format!("The prompt was aborted at {at}, before a decision."),
         (verdict, "link") => format!("{} with an approval link at {at}.", said(verdict)),
@@ -176,7 +177,8 @@ fn effect_text(effect: Effect) -> &'static str {
     }
 }
 
-/// Readable, and exact for programs. Without a script the reader's own time zone is unknown.
+/// Renders a time, readable and exact for programs. In UTC: without scripts the reader's time zone
+/// is unknown.
 fn time(at: Timestamp) -> String {
     let millis = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     let text = millis.map(|time| time.strftime("%-d %B %Y, %H:%M UTC").to_string());
@@ -192,7 +194,7 @@ unless the other system recognises its <code>Idempotency-Key</code>.</li></ul></
 
 fn form(body: &mut String, approval: &Approval) {
     let decisions = approval.request.kind.decisions();
-    // Without `action` the form goes to the page's own address, which nobody has to repeat here.
+    // Without `action` the form is sent to the page's own address.
     body.push_str("<form method=\"post\">");
     if approval.request.kind == RequestKind::Outcome {
         body.push_str(OUTCOMES);
@@ -360,7 +362,7 @@ mod tests {
         };
         let expired = decision(Verdict::Expired, "expiry");
         let page = html(&Showing::Settled(&approval, &expired));
-        assert!(page.contains("Nobody decided in time") && !page.contains("by expiry"), "{page}");
+        assert!(page.contains("before a decision") && !page.contains("by expiry"), "{page}");
         let approved = decision(Verdict::Approve, "ann");
         let page = html(&Showing::Settled(&approval, &approved));
         assert!(page.contains("Approved by ann at") && page.contains("no longer"), "{page}");

@@ -1,4 +1,5 @@
-//! Preconditions: `If-Match` of changes, `If-None-Match` of reads, `Range` and `If-Range` of downloads.
+//! Conditional requests: `If-Match` of changes, `If-None-Match` of reads, `Range` and `If-Range` of
+//! downloads.
 
 use std::ops::Range;
 
@@ -7,7 +8,7 @@ use axum::response::Response;
 use http::header::{ETAG, IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-/// Whether `If-Match` lets a change of that version pass; without the header everything passes.
+/// True if `If-Match` allows a change of this version. Without the header every change is allowed.
 pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
     let mut values = headers.get_all(IF_MATCH).iter().peekable();
     if values.peek().is_none() {
@@ -18,7 +19,7 @@ pub(crate) fn is_wanted(headers: &HeaderMap, etag: &str) -> bool {
         .any(|text| text.split(',').map(str::trim).any(|tag| tag == "*" || tag == etag))
 }
 
-/// Whether the client has that version already; comparison is weak (RFC 9110 §13.1.2).
+/// True if the client has this version. The comparison is weak (RFC 9110 §13.1.2).
 pub(crate) fn is_unchanged(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(IF_NONE_MATCH)
@@ -37,16 +38,17 @@ pub(crate) fn not_modified(etag: &str) -> Response {
     response
 }
 
-/// Which bytes a download is of.
+/// Bytes that a download requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Whole,
     Part(Range<u64>),
-    /// None of the bytes exist.
+    /// A range outside of the content.
     Nothing,
 }
 
-/// RFC 9110 §14: one range is honoured; several, other units and what is no range are passed over.
+/// Returns the requested bytes by RFC 9110 §14. Several ranges, other units and malformed ranges
+/// are ignored.
 pub(crate) fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let Some(range) = text(RANGE) else { return Wanted::Whole };

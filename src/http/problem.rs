@@ -1,4 +1,4 @@
-//! Problems: the one mapping from errors to RFC 9457 answers, and the one place where they are logged.
+//! Problems: the only mapping from errors to RFC 9457 responses, and the only place that logs them.
 
 use std::error::Error;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::telemetry::{fault as trace_fault, trace};
 use crate::turn::admission::{Fault, Refusal};
 use crate::turn::faults;
 
-/// Name of a problem type, with its title and status.
+/// A problem type: name, title and status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub name: &'static str,
@@ -55,7 +55,7 @@ kinds! {
 pub(crate) const NO_ROUTE: &str = "No such route. GET /api/openapi.json lists all routes.";
 const UNEXPECTED: &str = "The service failed unexpectedly. Try again, and report the `traceId` to an operator if it happens again.";
 const CONTENT: &str = "application/problem+json";
-/// What a client that hears no better waits.
+/// Default `Retry-After` in seconds.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
 #[derive(Clone, Debug)]
@@ -65,15 +65,15 @@ pub struct Problem {
     more: Box<More>,
 }
 
-/// What few problems have; apart, so that every result stays small.
+/// Rarely used parts of a problem. Boxed, so that every `Result` stays small.
 #[derive(Clone, Debug, Default)]
 struct More {
     faults: Vec<Fault>,
     members: Map<String, Value>,
     headers: HeaderMap,
-    /// For the log only.
+    /// Cause, for the log only.
     cause: Option<String>,
-    /// Of a failure on our side, for the span.
+    /// Error class of a service failure, for the span.
     fault: Option<trace_fault::Fault>,
 }
 
@@ -86,7 +86,7 @@ impl Problem {
         Self::new(BAD_REQUEST, detail)
     }
 
-    /// Whoever asks goes too fast; the next request is let through after `wait`.
+    /// The caller exceeds the rate limit. The next request is allowed after `wait`.
     pub fn too_fast(wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let detail =
@@ -129,7 +129,7 @@ impl Problem {
         self
     }
 
-    /// As JSON; `instance` and `traceId` where they are known.
+    /// Returns the problem as JSON, with `instance` and `traceId` if they are given.
     fn body(&self, instance: Option<&str>, trace_id: Option<&str>) -> Value {
         let mut body = json!({
             "type": format!("urn:turnwheel:problem:{}", self.kind.name),
@@ -227,7 +227,7 @@ impl Problem {
     }
 }
 
-/// An error and everything under it, in one line.
+/// Renders an error and its sources in one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut at = error.source();
@@ -239,7 +239,7 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Outermost: whatever went wrong leaves as a problem that says where, and is logged once.
+/// Outermost middleware: completes every error to a problem with its address and logs it once.
 pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Next) -> Response {
     let instance = instance_of(request.uri().path());
     let trace_id = trace::ids().map_or_else(|| api.world.ids.fresh(), |(trace_id, _)| trace_id);
@@ -248,11 +248,11 @@ pub(crate) async fn finish(State(api): State<Shared>, request: Request, next: Ne
     if let Some(problem) = problem_of(&response) {
         let status = problem.kind.status.as_u16();
         if let Some(cause) = &problem.more.cause {
-            tracing::error!(%method, path = %instance, status, trace.id = %trace_id, error = %cause, "{}", problem.detail);
+            tracing::error!(%method, path = %instance, status, trace.id = %trace_id, error = %cause, detail = %problem.detail, "request failed");
         } else {
-            tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, "{}", problem.detail);
+            tracing::debug!(%method, path = %instance, status, trace.id = %trace_id, detail = %problem.detail, "request rejected");
         }
-        // A page for people stays as it is.
+        // An HTML page stays unchanged.
         if !is_page(&response) {
             response = complete(&problem, response, (&instance, &trace_id));
         }
@@ -269,7 +269,8 @@ fn is_page(response: &Response) -> bool {
     content_type.is_some_and(|text| text.starts_with("text/html"))
 }
 
-/// With what only the edge knows. Other headers of the response stay: caching, CORS, `Allow`.
+/// Adds `instance` and `traceId` to a problem response. Other headers of the response stay:
+/// caching, CORS, `Allow`.
 fn complete(
     problem: &Problem,
     mut response: Response,
@@ -285,7 +286,7 @@ fn complete(
     complete
 }
 
-/// The problem that a handler answered, or one for what the framework refused by itself.
+/// Returns the problem of a handler, or one for an error response of the framework.
 fn problem_of(response: &Response) -> Option<Problem> {
     if let Some(problem) = response.extensions().get::<Problem>() {
         return Some(problem.clone());
@@ -313,7 +314,8 @@ fn problem_of(response: &Response) -> Option<Problem> {
     Some(Problem::new(kind, detail))
 }
 
-/// The path, without a link's token: who reads a log must not be able to decide.
+/// Returns the path without the token of an approval link: a reader of logs must not be able to
+/// decide.
 fn instance_of(path: &str) -> String {
     match path.split_once("/api/approvals/") {
         Some((before, token)) if !token.is_empty() => format!("{before}/api/approvals/…"),
@@ -321,7 +323,7 @@ fn instance_of(path: &str) -> String {
     }
 }
 
-/// For a handler that panicked: the message may hold anything, so nobody is shown it.
+/// Response for a handler that panicked. The panic message may quote content, so it is not sent.
 pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     Problem::new(INTERNAL, UNEXPECTED)
         .because("a request handler panicked".to_owned())

@@ -1,4 +1,4 @@
-//! Prompts: accept one, list them, wait for one.
+//! Prompt routes: accept, list, read and wait for prompts.
 
 use std::time::Duration;
 
@@ -25,28 +25,28 @@ use crate::turn::views::prompts;
 
 type Answered = Result<Response, Problem>;
 
-/// Seconds of `?wait=`.
+/// Maximum seconds of `?wait=`.
 const WAIT_MAX: u64 = 60;
 
 pub(super) fn wait_of(uri: &Uri) -> Result<Option<Duration>, Problem> {
     Ok(Params::of(uri).number("wait", 0, WAIT_MAX)?.map(Duration::from_secs))
 }
 
-/// The prompt's trace is that of the request which is served.
+/// Returns the sender of a prompt from this request, whose trace the prompt joins.
 pub(super) fn sender() -> Sender {
     Sender { source: Source::User, traceparent: trace::traceparent(), when_busy: WhenBusy::Refuse }
 }
 
-/// Prompt a conversation.
+/// Send a prompt to a conversation.
 #[utoipa::path(
     post, path = "/conversations/{id}/prompts", operation_id = "createPrompt", tag = "prompts", request_body = PromptRequest,
     params(
-        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
+        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "Seconds to wait for the prompt, at most 60."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
         (status = 202, body = Accepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::openapi::Prompt, description = "it left `running` in time"),
+        (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
         (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "`already-processing`"),
     )
 )]
@@ -64,16 +64,16 @@ pub(crate) async fn create(
     awaited(&api, &key, (answer, wait)).await
 }
 
-/// Prompt a new conversation.
+/// Start a conversation with a prompt.
 #[utoipa::path(
     post, path = "/prompts", operation_id = "startConversation", tag = "prompts", request_body = FirstPromptRequest,
     params(
-        ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
+        ("wait" = Option<u32>, Query, description = "Seconds to wait for the prompt, at most 60."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
         (status = 202, body = Accepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::openapi::Prompt, description = "it left `running` in time"),
+        (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
     )
 )]
 pub(crate) async fn begin(
@@ -94,7 +94,7 @@ pub(crate) async fn begin(
     awaited(&api, &key, (answer, wait)).await
 }
 
-/// The prompt itself, if it leaves `running` in time; else what was accepted.
+/// Responds with the prompt if it leaves `running` within `wait`, else with the accepted input.
 pub(super) async fn awaited(
     api: &Api,
     key: &ConversationKey,
@@ -111,7 +111,7 @@ pub(super) async fn awaited(
     Ok(answered(Answer { status: StatusCode::OK.as_u16(), body: Some(body), ..answer }))
 }
 
-/// The conversation's prompts, oldest first.
+/// List the prompts of the conversation, oldest first.
 #[utoipa::path(
     get, path = "/conversations/{id}/prompts", operation_id = "listPrompts", tag = "prompts",
     params(("id" = String, Path), ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query)),
@@ -132,11 +132,11 @@ pub(crate) async fn list(
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 
-/// The receipt of a prompt: what it cost, what it changed, who agreed.
+/// Get the receipt of a prompt: cost, effects and decisions.
 #[utoipa::path(
     get, path = "/conversations/{id}/prompts/{promptId}/receipt", operation_id = "getReceipt", tag = "prompts",
     params(("id" = String, Path), ("promptId" = String, Path)),
-    responses((status = 200, body = PromptReceipt, description = "While it runs: what there is of it so far."))
+    responses((status = 200, body = PromptReceipt, description = "The receipt. While the prompt runs: its state so far."))
 )]
 pub(crate) async fn receipt(
     State(api): State<Shared>,
@@ -149,12 +149,12 @@ pub(crate) async fn receipt(
     Ok(json(StatusCode::OK, &receipt))
 }
 
-/// A prompt: what went in and everything that came out.
+/// Get a prompt with its input and its outputs.
 #[utoipa::path(
     get, path = "/conversations/{id}/prompts/{promptId}", operation_id = "getPrompt", tag = "prompts",
     params(
         ("id" = String, Path), ("promptId" = String, Path),
-        ("wait" = Option<u32>, Query, description = "seconds, at most 60; ends when it leaves `running`"),
+        ("wait" = Option<u32>, Query, description = "Seconds to wait until it leaves `running`, at most 60."),
     ),
     responses((status = 200, body = crate::http::openapi::Prompt))
 )]

@@ -1,4 +1,5 @@
-//! Query parameters that a route does not have are refused by name: a misspelt one would be ignored silently.
+//! Check of query parameters. Unknown ones are rejected by name: a misspelt parameter would
+//! otherwise be ignored silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -14,13 +15,13 @@ use crate::http::origin::LINKS;
 use crate::http::problem::Problem;
 use crate::turn::admission::Fault;
 
-/// The Functions host's own, on every route.
+/// Parameters of the Functions host, allowed on every route.
 const HOST: [&str; 2] = ["code", "clientId"];
 const CONVERSATION: &str = "/api/conversations/{id}";
-/// Characters of a name that are repeated.
+/// Maximum characters of a parameter name that an error repeats.
 const SHOWN_MAX: usize = 50;
 
-/// By path and method, as the description has them.
+/// Parameters by path and method, from the OpenAPI document.
 static KNOWN: LazyLock<BTreeMap<(String, String), BTreeSet<String>>> = LazyLock::new(|| {
     let mut known = BTreeMap::new();
     let paths = DOCUMENT.get("paths").and_then(Value::as_object);
@@ -46,7 +47,8 @@ pub(crate) async fn check(request: Request, next: Next) -> Response {
     }
 }
 
-/// Mail programs add parameters to links, so approval links take any.
+/// Returns a problem for the first unknown parameter. Approval links take any, because mail
+/// programs add their own.
 fn unknown(request: &Request) -> Option<Problem> {
     let query = request.uri().query()?;
     let path = request.extensions().get::<MatchedPath>()?.as_str();
@@ -56,7 +58,8 @@ fn unknown(request: &Request) -> Option<Problem> {
     let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
     let names = KNOWN.get(&(path.to_owned(), method.as_str().to_ascii_lowercase()))?;
     let mut given = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
-    // Operators select a user on every route of a conversation; where they may only read, the refusal says so.
+    // Operators may select a user on every route of a conversation. Where they may only read, a
+    // later check reports that.
     let is_user = |name: &str| name == "userId" && path.starts_with(CONVERSATION);
     let is_known = |name: &str| names.contains(name) || HOST.contains(&name) || is_user(name);
     let wrong = given.find(|name| !is_known(name))?;

@@ -1,4 +1,5 @@
-//! Reach: which conversation a path means for a caller. What a caller may not know of does not exist.
+//! Access checks: resolve the conversation of a path for a caller. A conversation that the caller
+//! may not see gives 404.
 
 use http::Uri;
 
@@ -12,7 +13,7 @@ use crate::turn::admission::Owner;
 use crate::turn::admission::conversation::ID_MAX;
 use crate::turn::views::load;
 
-/// The caller's own conversation of that id.
+/// Returns the key of the caller's own conversation with this id.
 pub(crate) fn own(caller: &Caller, id: &str) -> Result<ConversationKey, Problem> {
     if id.len() > ID_MAX || !is_plain(id) {
         return Err(Problem::not_found("conversation"));
@@ -20,7 +21,7 @@ pub(crate) fn own(caller: &Caller, id: &str) -> Result<ConversationKey, Problem>
     Ok(caller.owner.key(id))
 }
 
-/// A conversation that the caller may change: its own, and not as an operator.
+/// Returns the key of a conversation that the caller may change: its own, and not as an operator.
 pub(crate) fn to_change(caller: &Caller, id: &str) -> Result<ConversationKey, Problem> {
     let key = own(caller, id)?;
     refuse_operator(caller)?;
@@ -37,7 +38,7 @@ pub(crate) fn refuse_operator(caller: &Caller) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The user that `?userId=` selects; `None`: the route decides.
+/// Returns the user that `?userId=` selects. For `None` the route decides.
 pub(crate) fn selected_user(caller: &Caller, params: &Params) -> Result<Option<UserId>, Problem> {
     let Some(user) = params.get("userId") else { return Ok(None) };
     if !is_plain(user) {
@@ -50,7 +51,7 @@ pub(crate) fn selected_user(caller: &Caller, params: &Params) -> Result<Option<U
     Ok(Some(UserId::new(user)))
 }
 
-/// A conversation that the caller may read: its own; for operators also the tenant's others.
+/// Loads a conversation that the caller may read: its own; for operators any of the tenant.
 pub(crate) async fn to_read(
     api: &Api,
     caller: &Caller,
@@ -66,8 +67,9 @@ pub(crate) async fn to_read(
     Ok((key, head))
 }
 
-/// A conversation in which the caller may decide: its own, and for who has roles the tenant's others; whether a request
-/// names the caller is seen there.
+/// Returns the key of a conversation in which the caller may decide: its own; for callers with
+/// roles any of the tenant. The decision checks later that the request names the caller as
+/// approver.
 pub(crate) async fn to_decide(
     api: &Api,
     caller: &Caller,

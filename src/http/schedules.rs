@@ -1,4 +1,4 @@
-//! Schedules: order a prompt for later or for again and again, see what waits, cancel it.
+//! Schedule routes: create, list, read and cancel schedules.
 
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::{IntoResponse, Response};
@@ -18,14 +18,14 @@ use crate::turn::views::schedules::ScheduleView;
 
 type Answered = Result<Response, Problem>;
 
-/// Order a prompt for later, or for again and again.
+/// Create a schedule: a prompt at a later time, once or repeatedly.
 #[utoipa::path(
     post, path = "/schedules", operation_id = "createSchedule", tag = "schedules", request_body = NewSchedule,
-    params(("Idempotency-Key" = Option<String>, Header, description = "kept as long as the schedule")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Valid for the lifetime of the schedule.")),
     responses(
         (status = 201, body = ScheduleView, headers(("Location" = String))),
         (status = 400, body = crate::http::openapi::Problem, content_type = "application/problem+json"),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "the id is taken, or 100 schedules wait"),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "The id is taken, or the user has 100 schedules."),
     )
 )]
 pub(crate) async fn create(
@@ -41,12 +41,13 @@ pub(crate) async fn create(
     Ok(answered(made))
 }
 
-/// The caller's schedules, newest first; an operator's list is the tenant's, user by user.
+/// List the caller's schedules, newest first.
+/// For operators: the schedules of the tenant, user by user.
 #[utoipa::path(
     get, path = "/schedules", operation_id = "listSchedules", tag = "schedules",
     params(
         ("limit" = Option<u32>, Query), ("continuation" = Option<String>, Query),
-        ("userId" = Option<String>, Query, description = "for operators: whose"),
+        ("userId" = Option<String>, Query, description = "For operators: the owner of the schedules."),
     ),
     responses((status = 200, body = crate::http::openapi::Schedules))
 )]
@@ -73,7 +74,7 @@ pub(crate) async fn list(
     Ok(page(&items, next.as_deref(), (&uri, &binding)))
 }
 
-/// Whose schedules are meant; `None`: an operator asks for all of its tenant.
+/// Returns the owner whose schedules are requested. `None` for an operator: all of the tenant.
 fn whose(caller: &Caller, params: &Params) -> Result<Option<Owner>, Problem> {
     let selected = reach::selected_user(caller, params)?;
     if !caller.is_operator() {
@@ -82,12 +83,12 @@ fn whose(caller: &Caller, params: &Params) -> Result<Option<Owner>, Problem> {
     Ok(selected.map(|user| Owner { tenant: caller.owner.tenant.clone(), user }))
 }
 
-/// A schedule as it is now.
+/// Get a schedule.
 #[utoipa::path(
     get, path = "/schedules/{id}", operation_id = "getSchedule", tag = "schedules",
     params(
         ("id" = String, Path),
-        ("userId" = Option<String>, Query, description = "for operators: whose"),
+        ("userId" = Option<String>, Query, description = "For operators: the owner of the schedules."),
     ),
     responses((status = 200, body = ScheduleView))
 )]
@@ -102,7 +103,7 @@ pub(crate) async fn read(
     Ok(json(StatusCode::OK, &ScheduleView::of(&schedule)))
 }
 
-/// Cancel a schedule: what it has not fired it never will.
+/// Cancel a schedule. It never fires again.
 #[utoipa::path(
     delete, path = "/schedules/{id}", operation_id = "deleteSchedule", tag = "schedules",
     params(("id" = String, Path)),

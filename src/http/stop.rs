@@ -1,4 +1,4 @@
-//! Aborting a prompt, and going on without a new input.
+//! Routes that abort a prompt and that continue without new input.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -16,11 +16,11 @@ use crate::turn::admission::stop::{AbortRequest, Stopping, abort as stop};
 
 type Answered = Result<Response, Problem>;
 
-/// End the prompt that has not ended.
+/// Abort the prompt that has not ended.
 #[utoipa::path(
     post, path = "/conversations/{id}/abort", operation_id = "abortPrompt", tag = "prompts", request_body = AbortRequest,
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202, body = Stopping, description = "harmless when nothing runs"))
+    responses((status = 202, body = Stopping, description = "Accepted. Without effect when idle."))
 )]
 pub(crate) async fn abort(
     State(api): State<Shared>,
@@ -34,17 +34,17 @@ pub(crate) async fn abort(
     Ok(answered(stop(&api.world, &key, value, &idempotency).await?))
 }
 
-/// Go on from where the conversation stands, without a new input.
+/// Continue the conversation without new input.
 #[utoipa::path(
     post, path = "/conversations/{id}/continue", operation_id = "continueConversation", tag = "prompts", request_body = ContinueRequest,
     params(
-        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "seconds, at most 60"),
+        ("id" = String, Path), ("wait" = Option<u32>, Query, description = "Seconds to wait for the prompt, at most 60."),
         ("Idempotency-Key" = Option<String>, Header),
     ),
     responses(
         (status = 202, body = Accepted, headers(("Location" = String))),
-        (status = 200, body = crate::http::openapi::Prompt, description = "it left `running` in time"),
-        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "a prompt has not ended, or there is nothing to go on from"),
+        (status = 200, body = crate::http::openapi::Prompt, description = "The prompt left `running` in time."),
+        (status = 409, body = crate::http::openapi::Problem, content_type = "application/problem+json", description = "A prompt has not ended, or there is nothing to continue."),
     )
 )]
 pub(crate) async fn go_on_from_here(

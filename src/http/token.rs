@@ -1,4 +1,5 @@
-//! Approval links: a token that names one request of one conversation until a time, signed. It is the whole credential.
+//! Tokens of approval links. A signed token names one request of one conversation and its expiry,
+//! and is the whole credential.
 
 use std::fmt;
 
@@ -10,13 +11,14 @@ use sha2::Sha256;
 use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, RequestId, TenantId, UserId};
 
-/// Bytes of a signing key, at least.
+/// Minimum bytes of a signing key.
 pub const KEY_BYTES_MIN: usize = 32;
 const TOKEN_BYTES_MAX: usize = 2_048;
-/// Tells these signatures from any other made with the same key.
+/// Separates these signatures from others made with the same key.
 const PURPOSE: &[u8] = b"turnwheel approval link 1\n";
 
-/// `TURNWHEEL_SIGNING_KEYS`: the first signs, all verify, so that a key can be replaced without breaking links.
+/// Keys of `TURNWHEEL_SIGNING_KEYS`. The first signs and all verify, so a key can be replaced
+/// without breaking links.
 #[derive(Clone, Default)]
 pub struct SigningKeys(Vec<Vec<u8>>);
 
@@ -26,23 +28,22 @@ impl fmt::Debug for SigningKeys {
     }
 }
 
-/// A signing key that is none.
+/// A signing key is too short.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a signing key is {KEY_BYTES_MIN} bytes or more, this one is {0}")]
+#[error("the signing key has {0} bytes, fewer than {KEY_BYTES_MIN}")]
 pub struct ShortKey(usize);
 
-/// What a link is good for.
+/// Content of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkClaims {
     pub key: ConversationKey,
     pub request_id: RequestId,
-    /// The request's own expiry: a link never outlives what it decides.
+    /// Expiry of the request: a link never outlives its request.
     pub expires_at: Timestamp,
 }
 
 impl SigningKeys {
-    /// # Errors
-    /// A key is too short to be safe.
+    /// A key is shorter than [`KEY_BYTES_MIN`]. Replace it with a longer key.
     pub fn new(keys: Vec<Vec<u8>>) -> Result<Self, ShortKey> {
         match keys.iter().find(|key| key.len() < KEY_BYTES_MIN) {
             Some(short) => Err(ShortKey(short.len())),
@@ -50,7 +51,8 @@ impl SigningKeys {
         }
     }
 
-    /// `payload.signature`, both base64url; `None` when there is no key to sign with.
+    /// Returns the token `payload.signature`, both parts in base64url; `None` without a signing
+    /// key.
     pub fn sign(&self, claims: &LinkClaims) -> Option<String> {
         let payload = serde_json::json!([
             claims.key.tenant,
@@ -64,7 +66,7 @@ impl SigningKeys {
         Some(format!("{payload}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// What a token says, if one of the keys has signed it; whether it has expired is for the caller to see.
+    /// Returns the content of a token that one of the keys signed. The caller checks the expiry.
     pub fn verify(&self, token: &str) -> Option<LinkClaims> {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
@@ -91,7 +93,7 @@ impl SigningKeys {
         Some(LinkClaims { key, request_id, expires_at })
     }
 
-    /// The address that a person opens: `{public url}/api/approvals/{token}`.
+    /// Returns the address of the approval page: `{public url}/api/approvals/{token}`.
     pub fn link(&self, public_url: &str, claims: &LinkClaims) -> Option<String> {
         let token = self.sign(claims)?;
         Some(format!("{}/api/approvals/{token}", public_url.trim_end_matches('/')))

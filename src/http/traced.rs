@@ -1,4 +1,5 @@
-//! A span for each request: by the route's template, for paths hold ids and, in approval links, the right to decide.
+//! Trace layer: a span for each request. It is named by the route template, because paths contain
+//! ids and approval tokens.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -9,11 +10,11 @@ use crate::http::Shared;
 use crate::telemetry::fault::{Fault, FaultDomain};
 use crate::telemetry::trace::{self, Role};
 
-/// Asked by platforms every few seconds: nobody wants to read of it.
+/// The health route, which platforms call every few seconds, gets no span.
 const HEALTH: &str = "/api/health";
 
-/// Around everything else: the caller's trace is current in it. The span ends with the answer's head; a stream of events
-/// goes on after it.
+/// Runs the request in a span under the caller's trace. The span ends with the response headers; an
+/// event stream continues after it.
 pub(crate) async fn traced(State(api): State<Shared>, request: Request, next: Next) -> Response {
     let world = &api.world;
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -52,7 +53,7 @@ pub(crate) async fn traced(State(api): State<Shared>, request: Request, next: Ne
     response
 }
 
-/// Whoever calls may invent methods; spans and metrics know these.
+/// Maps unknown methods to `_OTHER`, so that clients cannot add names to spans and metrics.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

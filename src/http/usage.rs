@@ -1,4 +1,4 @@
-//! What was spent: a user's own, and for operators the whole tenant's.
+//! Usage route: usage of the caller; for operators of the whole tenant.
 
 use axum::extract::{OriginalUri, State};
 use axum::response::Response;
@@ -12,15 +12,15 @@ use crate::http::{Shared, json};
 use crate::turn::admission::Fault;
 use crate::turn::views::usage::{By, Days, UsageReport, Whose, usage};
 
-/// What was spent, day by day or added up.
+/// Get model calls, tokens and cost, by day, user, agent or tenant.
 #[utoipa::path(
     get, path = "/usage", operation_id = "getUsage", tag = "usage",
     params(
-        ("by" = Option<String>, Query, description = "`tenant`, `user`, `agent` or `day` (the default)"),
-        ("from" = Option<String>, Query, description = "the first day, in UTC, such as 2026-11-22; 30 days when it is absent"),
-        ("to" = Option<String>, Query, description = "the last day; today when it is absent"),
+        ("by" = Option<String>, Query, description = "`tenant`, `user`, `agent` or `day` (default)."),
+        ("from" = Option<String>, Query, description = "First day in UTC, such as 2026-11-22. Default: 30 days."),
+        ("to" = Option<String>, Query, description = "Last day. Default: today."),
     ),
-    responses((status = 200, body = UsageReport, description = "Your own; an operator's is the whole tenant's."))
+    responses((status = 200, body = UsageReport, description = "Usage of the caller; for operators of the whole tenant."))
 )]
 pub(crate) async fn read(
     State(api): State<Shared>,
@@ -30,7 +30,7 @@ pub(crate) async fn read(
     let params = Params::of(&uri);
     let by = params.get("by").unwrap_or("day");
     let by = By::named(by).ok_or_else(|| {
-        let detail = "`by` is one of: `tenant`, `user`, `agent`, `day`";
+        let detail = "`by` must be `tenant`, `user`, `agent` or `day`.";
         Problem::bad_request(detail).with_faults(vec![Fault::at("?by", detail)])
     })?;
     let days = Days::read(params.get("from"), params.get("to"), api.world.clock.now())?;

@@ -1,5 +1,5 @@
-//! Waiting: for a prompt or a conversation to leave `running`, told by who works on it here, or seen by looking again and
-//! again.
+//! Long polling: waits until a prompt or conversation leaves `running`, by live events of this
+//! instance and by polling.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::turn::admission::Refusal;
 use crate::turn::views::conversation::{ConversationView, current_view};
 use crate::turn::views::{load, prompts};
 
-/// The prompt as it is when it no longer runs, or when the time is over.
+/// Returns the prompt as soon as it is not running, or when `wait` is over.
 pub(crate) async fn prompt(
     world: &World,
     key: &ConversationKey,
@@ -39,7 +39,7 @@ pub(crate) async fn prompt(
     Ok(view)
 }
 
-/// The conversation as it is when nothing runs in it any more, or when the time is over.
+/// Returns the conversation as soon as nothing runs in it, or when `wait` is over.
 pub(crate) async fn conversation(
     world: &World,
     key: &ConversationKey,
@@ -58,8 +58,8 @@ pub(crate) async fn conversation(
     }
 }
 
-/// Until something was committed, or it is time to look; the prompt that goes on for certain. Deltas say nothing about the
-/// end.
+/// Waits for the next commit or poll time. Returns the prompt that certainly still runs, if it is
+/// known. Deltas do not signal an end, so they are ignored.
 async fn commit(world: &World, reader: &mut dyn LiveReader, ends_at: Instant) -> Option<PromptId> {
     let look_at = ends_at.min(Instant::now() + world.live.look_every());
     let told = tokio::time::timeout_at(look_at, async {
@@ -78,7 +78,8 @@ async fn commit(world: &World, reader: &mut dyn LiveReader, ends_at: Instant) ->
     told.await.unwrap_or_default()
 }
 
-/// Whether it is worth reading the entries: a look while it certainly runs reads the head alone.
+/// True if the prompt may have ended, so that its entries must be read. While it certainly runs, a
+/// poll reads only the head.
 fn may_have_ended(head: &Head, id: &PromptId) -> bool {
     let is_running_here = head.prompt.as_ref().is_some_and(|run| &run.id == id);
     !is_running_here || !head.requests.is_empty()

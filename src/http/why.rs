@@ -1,4 +1,4 @@
-//! What a conversation waits for; and, for operators, what is not at rest in the whole tenant.
+//! Explanation routes: the state of one conversation, and for operators the backlog of the tenant.
 
 use axum::extract::{OriginalUri, Path, State};
 use axum::response::Response;
@@ -13,10 +13,10 @@ use crate::turn::views::work::{WorkQuery, WorkReport, work};
 
 type Answered = Result<Response, Problem>;
 
-/// Longer than anything can be overdue.
+/// Maximum of `?stuck=`: ten years, longer than any delay.
 const STUCK_MAX: u64 = 10 * 365 * 24 * 3_600;
 
-/// Why the conversation stands where it stands, in one sentence.
+/// Explain the state of a conversation in one sentence.
 #[utoipa::path(
     get, path = "/conversations/{id}/why", operation_id = "explainConversation", tag = "conversations",
     params(("id" = String, Path)),
@@ -34,12 +34,13 @@ pub(crate) async fn read(
     Ok(json(StatusCode::OK, &view))
 }
 
-/// For operators: what is not at rest in the tenant, each with its sentence.
+/// List the conversations of the tenant with pending work, each with an explanation.
+/// For operators only.
 #[utoipa::path(
     get, path = "/work", operation_id = "listWork", tag = "service",
     params(
-        ("stuck" = Option<u64>, Query, description = "seconds: only what was due so long ago, and is not paused"),
-        ("waiting" = Option<bool>, Query, description = "only what waits for a person"),
+        ("stuck" = Option<u64>, Query, description = "Seconds. Only work that is overdue by that time and not paused."),
+        ("waiting" = Option<bool>, Query, description = "`true`: only conversations that wait for a decision."),
     ),
     responses((status = 200, body = WorkReport))
 )]

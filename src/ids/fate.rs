@@ -1,10 +1,10 @@
-//! Chance that can be told again: all that goes wrong in a simulation, each by its place, and the same run with less of it.
+//! Seeded fault injection for simulations. A run can be repeated with a subset of its faults.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Something that went wrong: the `nth` time, from 1, that it could have gone wrong there.
+/// An injected fault: the `attempt`-th time, from 1, that the fault was possible at the place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mishap {
     pub what: &'static str,
@@ -18,17 +18,17 @@ impl fmt::Display for Mishap {
     }
 }
 
-/// Whoever is told of each mishap when it happens.
+/// Callback for each injected fault.
 type Teller = Arc<dyn Fn(&Mishap) + Send + Sync>;
 
-/// One seed decides for each place, and each time that something could go wrong there, whether it does. Places do not move
-/// each other: without one mishap the others stay where they were, as far as the run is still the same.
+/// Decides by one seed, for each place and each attempt there, whether a fault is injected. Places
+/// are independent: removing one fault does not move the others, as long as the run stays the same.
 #[derive(Clone)]
 pub struct Fate(Arc<Mutex<State>>);
 
 struct State {
     seed: u64,
-    /// Nothing else goes wrong; `None`: whatever the seed says.
+    /// The only faults to inject; `None`: all faults of the seed.
     only: Option<BTreeSet<Mishap>>,
     asked: HashMap<&'static str, HashMap<String, u32>>,
     happened: Vec<Mishap>,
@@ -40,7 +40,7 @@ impl Fate {
         Self::with(seed, None)
     }
 
-    /// The same seed, but nothing goes wrong except this.
+    /// Uses the same seed, but injects only these faults.
     pub fn only(seed: u64, these: &[Mishap]) -> Self {
         Self::with(seed, Some(these.iter().cloned().collect()))
     }
@@ -50,19 +50,19 @@ impl Fate {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// From now on each mishap is told when it happens.
+    /// Sets a callback for each injected fault.
     pub fn tell(&self, teller: impl Fn(&Mishap) + Send + Sync + 'static) {
         self.state().teller = Some(Arc::new(teller));
     }
 
-    /// What went wrong so far, in order.
+    /// Returns the injected faults so far, in order.
     pub fn happened(&self) -> Vec<Mishap> {
         self.state().happened.clone()
     }
 
-    /// Whether it goes wrong this time; `share` is its probability, from 0 to 1.
+    /// True if the fault is injected this time. `share` is its probability, from 0 to 1.
     pub fn says(&self, what: &'static str, at: &str, share: f64) -> bool {
-        // What cannot go wrong is not counted, so that a trouble that is off moves no other.
+        // Disabled faults are not counted, so that they do not move others.
         if share <= 0.0 {
             return false;
         }
@@ -86,14 +86,16 @@ impl Fate {
         true
     }
 
-    /// As [`Self::says`], for what is no trouble and stays when troubles are left out.
+    /// Like [`Self::should_inject`], for random choices that are no faults and stay if faults are
+    /// removed.
     pub fn turns(&self, what: &'static str, at: &str, share: f64) -> bool {
         let mut state = self.state();
         let nth = state.next(what, at);
         state.roll(what, at, nth) < share
     }
 
-    /// How much of it, from 0 to `bound - 1`: the same for the same place and time.
+    /// Returns the size of the fault, from 0 to `bound - 1`: the same for the same place and
+    /// attempt.
     pub fn size(&self, what: &'static str, at: &str, bound: u64) -> u64 {
         let state = self.state();
         let nth = state.asked.get(what).and_then(|places| places.get(at)).copied().unwrap_or(0);
@@ -124,17 +126,17 @@ impl State {
         mixed(mixed(self.seed ^ place).wrapping_add(u64::from(nth)))
     }
 
-    /// From 0 to just under 1.
+    /// Returns a number from 0 to just below 1.
     fn roll(&self, what: &str, at: &str, nth: u32) -> f64 {
         let number = self.number(what, at, nth);
         f64::from(u32::try_from(number >> 32).unwrap_or(0)) / f64::from(u32::MAX).next_up()
     }
 }
 
-/// Tells how much of a mishap apart from whether there is one.
+/// Makes the size of a fault independent of its occurrence.
 const SIZE: u64 = 0x5851_f42d_4c95_7f2d;
 
-/// splitmix64.
+/// The mixing function of splitmix64.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -144,7 +146,7 @@ fn mixed(number: u64) -> u64 {
 
 impl fmt::Debug for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fate({} mishaps)", self.state().happened.len())
+        write!(f, "FaultPlan({} injected faults)", self.state().happened.len())
     }
 }
 
@@ -170,7 +172,7 @@ mod tests {
             fate.says("a fall", "stairs", 0.5);
             fate.size("a fall", "stairs", 10)
         });
-        assert_eq!(sizes.collect::<BTreeSet<_>>().len(), 10, "every size comes");
+        assert_eq!(sizes.collect::<BTreeSet<_>>().len(), 10, "every size occurs");
     }
 
     #[test]
@@ -181,7 +183,7 @@ mod tests {
         let kept: Vec<Mishap> = fate.happened().into_iter().step_by(3).collect();
         assert!(kept.len() > 3);
         let less = Fate::only(5, &kept);
-        // The street is another one now; what is left of the stairs is not moved by it.
+        // The places of the street have changed; that does not move the faults of the stairs.
         run(&less, &["stairs"; 50]);
         let stairs = kept.iter().filter(|mishap| mishap.at == "stairs");
         assert!(less.happened().iter().eq(stairs));

@@ -1,4 +1,4 @@
-//! What every way of telling readers does: one test, run on every implementation.
+//! Contract test of [`Live`], run on every implementation.
 
 use futures_util::FutureExt as _;
 
@@ -48,7 +48,7 @@ pub(crate) fn committed(event_seq: u64) -> LiveEvent {
     LiveEvent::Committed { event_seq, busy_with: None }
 }
 
-/// All that waits for the reader.
+/// Returns all events that are queued for the reader.
 pub(crate) fn waiting(reader: &mut dyn LiveReader) -> Vec<LiveEvent> {
     std::iter::from_fn(|| reader.next().now_or_never()).collect()
 }
@@ -109,10 +109,10 @@ fn who_joins_in_the_middle_gets_what_there_is(live: &dyn Live) {
         live.publish(&key, event);
     }
     let (snapshot, mut reader) = live.subscribe(&key);
-    let snapshot = snapshot.expect("an answer is under way");
+    let snapshot = snapshot.expect("a partial response exists");
     assert_eq!(LiveEvent::AnswerStarted(snapshot.answer), start("m1"));
     assert_eq!(snapshot.content, [Block::text("Hello")]);
-    assert_eq!(waiting(&mut *reader), [], "what the snapshot holds is not told again");
+    assert_eq!(waiting(&mut *reader), [], "events of the snapshot are not delivered again");
     live.publish(&key, text("m1", ", you"));
     assert_eq!(waiting(&mut *reader), [text("m1", ", you")]);
 
@@ -120,7 +120,7 @@ fn who_joins_in_the_middle_gets_what_there_is(live: &dyn Live) {
     assert_eq!(joined_text(&later.unwrap().content), "Hello, you");
     live.publish(&key, start("m2"));
     let (newer, _reader) = live.subscribe(&key);
-    assert_eq!(newer.unwrap().content, [], "another answer has begun");
+    assert_eq!(newer.unwrap().content, [], "another response has started");
     live.publish(&key, committed(1));
 }
 
@@ -138,11 +138,11 @@ fn what_is_void_or_durable_is_no_snapshot(live: &dyn Live) {
     live.publish(&key, start("m2"));
     live.publish(&key, reset("m1"));
     let (snapshot, _reader) = live.subscribe(&key);
-    assert!(snapshot.is_some(), "a late reset of an older answer leaves this one");
+    assert!(snapshot.is_some(), "a late reset of an older response does not affect this one");
     live.publish(&key, committed(6));
 }
 
-/// A setting may be changed while an answer is under way.
+/// A setting may change while a response streams.
 fn a_commit_of_something_else_leaves_no_gap(live: &dyn Live) {
     let key = key("else");
     let (_, mut first) = live.subscribe(&key);
@@ -155,7 +155,7 @@ fn a_commit_of_something_else_leaves_no_gap(live: &dyn Live) {
     let (snapshot, _after) = live.subscribe(&key);
     assert_eq!(joined_text(&snapshot.unwrap().content), "ab");
     assert_eq!(waiting(&mut *first).last(), Some(&text("m1", "b")));
-    assert_eq!(waiting(&mut *between), [], "the rest of what it has not seen begin");
+    assert_eq!(waiting(&mut *between), [], "no delta of a response whose start it missed");
     live.publish(&key, committed(8));
     live.publish(&key, start("m2"));
     assert_eq!(waiting(&mut *between), [committed(8), start("m2")]);
@@ -165,7 +165,7 @@ fn a_commit_of_something_else_leaves_no_gap(live: &dyn Live) {
 fn a_delta_without_its_beginning_is_not_told(live: &dyn Live) {
     let key = key("beginning");
     let (_, mut reader) = live.subscribe(&key);
-    live.publish(&key, text("m0", "of an answer that began before this process heard of it"));
+    live.publish(&key, text("m0", "of a response that started before this process knew it"));
     assert_eq!(waiting(&mut *reader), []);
     live.publish(&key, start("m1"));
     live.publish(&key, text("m0", "late"));
@@ -217,7 +217,7 @@ fn a_tool_call_is_shown_as_far_as_it_has_come(live: &dyn Live) {
     let thought = AnswerEvent::ThinkingEnd { content_index: 0, content: "hmm".to_owned() };
     live.publish(&key, delta("m1", thought));
     let all = blocks();
-    assert_eq!(arguments(&all[1]), r#"{"path": 1.0}"#, "numbers as they were written");
+    assert_eq!(arguments(&all[1]), r#"{"path": 1.0}"#, "numbers keep their written form");
     let Block::Thinking(thinking) = &all[0] else { panic!("{:?}", all[0]) };
     assert_eq!(thinking.thinking, "hmm");
     live.publish(&key, committed(1));

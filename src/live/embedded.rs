@@ -1,6 +1,8 @@
-//! Live events within one process. A conversation takes memory only while somebody listens or an answer is under way.
+//! Live events within one process. A conversation uses memory only while it has readers or a
+//! partial response.
 //!
-//! A reader is given the answer so far and its place in the stream under one lock: no gap between them and nothing twice.
+//! A subscription takes the snapshot and its place in the stream under one lock: no gap and no
+//! duplicates.
 
 mod mailbox;
 #[cfg(test)]
@@ -17,11 +19,11 @@ use super::under_way::UnderWay;
 use super::{Live, LiveEvent, LiveReader, Snapshot};
 use crate::ids::{ConversationKey, EntryId};
 
-/// Conversations without a reader that are remembered. An answer whose worker has died without a word is forgotten when
-/// this many others have begun.
+/// Limit of remembered conversations without a reader. The partial response of a dead worker is
+/// evicted after this many others have started.
 const UNHEARD_MAX: usize = 4096;
 
-/// Clones share what they know.
+/// Hub of live events; clones share their state.
 #[derive(Clone, Default)]
 pub struct EmbeddedLive {
     hub: Arc<Mutex<Hub>>,
@@ -30,7 +32,7 @@ pub struct EmbeddedLive {
 #[derive(Default)]
 struct Hub {
     conversations: HashMap<ConversationKey, Conversation>,
-    /// Conversations without readers.
+    /// Number of conversations without readers.
     unheard: usize,
     answers_begun: u64,
 }
@@ -39,25 +41,25 @@ struct Hub {
 struct Conversation {
     answer: Option<Answer>,
     readers: Vec<Arc<Mailbox>>,
-    /// The newest that was published here; zero: none was.
+    /// Number of the newest published event; zero before the first.
     event_seq: u64,
 }
 
 struct Answer {
     under_way: UnderWay,
-    /// Which answer of this process it is: the oldest is forgotten first.
+    /// Order of start in this process; the oldest response is evicted first.
     begun: u64,
-    /// Something was committed since the last delta, most likely this answer: whoever comes now finds it in the store.
-    /// A further delta tells that it was something else.
+    /// True if a commit followed the last delta, most likely that of this response. New readers
+    /// then find it in the store. A further delta proves that the commit was another one.
     is_doubtful: bool,
     origin: Origin,
 }
 
-/// Where an answer is under way.
+/// Instance that streams a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Here,
-    /// Known only as long as somebody looks for it.
+    /// Another instance; the response is known only while a poller runs.
     Elsewhere,
 }
 
@@ -75,7 +77,7 @@ impl Hub {
         }
     }
 
-    /// Known from here on, heard or not, to those who join later.
+    /// Remembers a response for later readers.
     fn begin(&mut self, key: &ConversationKey, under_way: UnderWay, origin: Origin) {
         if !self.conversations.contains_key(key) {
             self.make_room();
@@ -97,7 +99,7 @@ impl Hub {
         self.conversations.get(key).is_some_and(|conversation| !conversation.readers.is_empty())
     }
 
-    /// Forgets the oldest answer that nobody hears when there are too many.
+    /// Evicts the oldest response without readers if there are too many.
     fn make_room(&mut self) {
         if self.unheard < UNHEARD_MAX {
             return;
@@ -114,7 +116,7 @@ impl Hub {
         }
     }
 
-    /// Counted as unheard when it is new.
+    /// Returns the conversation. A new one counts as one without readers.
     fn conversation(&mut self, key: &ConversationKey) -> &mut Conversation {
         if !self.conversations.contains_key(key) {
             self.unheard += 1;
@@ -160,7 +162,8 @@ impl Hub {
 }
 
 impl Conversation {
-    /// Whether readers are told: a delta without its beginning would be read as a beginning.
+    /// Applies an event. True if readers get it: a delta without its start would be taken for a
+    /// start.
     fn take_in(&mut self, event: &LiveEvent) -> bool {
         match event {
             LiveEvent::Committed { event_seq, .. } => {
@@ -218,12 +221,12 @@ impl EmbeddedLive {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What another instance has published.
+    /// Publishes an event of another instance.
     pub(super) fn tell(&self, key: &ConversationKey, event: LiveEvent) {
         self.hub().publish(key, event, Origin::Elsewhere);
     }
 
-    /// An answer under way elsewhere, in the middle.
+    /// Adds a partial response of another instance.
     pub(super) fn join(&self, key: &ConversationKey, under_way: UnderWay) {
         let snapshot = under_way.snapshot();
         let mut hub = self.hub();
@@ -234,12 +237,13 @@ impl EmbeddedLive {
         hub.publish(key, LiveEvent::SoFar(snapshot), Origin::Elsewhere);
     }
 
-    /// What comes next of the answer under way elsewhere is not known any more.
+    /// Forgets the partial response of another instance, because its further events are not
+    /// received.
     pub(super) fn lose(&self, key: &ConversationKey) {
         self.hub().lose(key);
     }
 
-    /// The answer under way, unless it is most likely committed.
+    /// Calls `read` with the partial response, unless that is most likely committed.
     pub(super) fn under_way<T>(
         &self,
         key: &ConversationKey,
@@ -250,7 +254,7 @@ impl EmbeddedLive {
         (!answer.is_doubtful).then(|| look(&answer.under_way))
     }
 
-    /// Number of the newest event that readers of the conversation were told of; 0: of none.
+    /// Number of the newest event that was published to readers of the conversation; 0 without any.
     pub(super) fn newest(&self, key: &ConversationKey) -> u64 {
         self.hub().conversations.get(key).map_or(0, |conversation| conversation.event_seq)
     }
@@ -273,7 +277,7 @@ impl fmt::Debug for EmbeddedLive {
         let hub = self.hub();
         f.debug_struct("EmbeddedLive")
             .field("conversations", &hub.conversations.len())
-            .field("unheard", &hub.unheard)
+            .field("without_readers", &hub.unheard)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Live events for simulations: some deltas never arrive, drawn from one seed.
+//! Live events for simulations: a seed selects deltas that are lost.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ pub struct MemoryLive {
 }
 
 impl MemoryLive {
-    /// `lose`: deltas and tool updates in a hundred that nobody is told.
+    /// `loss_percent` is the percentage of deltas and tool updates that are lost.
     pub fn new(seed: u64, lose: u8) -> Self {
         let dice = Mutex::new(fastrand::Rng::with_seed(seed));
         Self { inner: EmbeddedLive::default(), dice, lose }
@@ -25,7 +25,7 @@ impl MemoryLive {
                 let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
                 dice.u8(0..100) < self.lose
             }
-            // Without these a reader would show as current what is void.
+            // Without these a reader would show void content as current.
             LiveEvent::Committed { .. }
             | LiveEvent::Gone
             | LiveEvent::AnswerStarted(_)

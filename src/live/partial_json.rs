@@ -1,15 +1,16 @@
-//! As much of a JSON text as has arrived: for people who watch a tool call being written.
+//! Completes partial JSON, so that clients can show a tool call while the model writes it.
 
 use serde_json::Value;
 
 use crate::agent::raw::RawJson;
 
-/// The text closed as it stands, with a half-written literal completed; else cut back to the last complete member and closed;
-/// `{}` when that is hopeless too. Never an input of anything but the screen.
+/// Closes the text and completes a partial literal. If that is not valid JSON, cuts the text after
+/// the last complete member and closes it; else returns `{}`. The result is for display only.
 pub(super) fn complete(text: &str) -> RawJson {
     let mut open = Open::default();
     let mut last_whole = None;
-    // What was closed since then, the innermost first: nothing was opened, or that would be the last.
+    // Closers since the last complete member, the innermost first. Nothing was opened since, or the
+    // opening would be the last.
     let mut closed_since = String::new();
     for (at, character) in text.char_indices() {
         let is_in_string = open.is_in_string;
@@ -26,7 +27,7 @@ pub(super) fn complete(text: &str) -> RawJson {
     let ended = if open.is_in_string { ended_string(text, &open) } else { ended_literal(text) };
     close(ended, &open.closers)
         .or_else(|| {
-            // Half an escape: the string ends before it.
+            // A partial escape: the string ends before it.
             let cut = text.get(..text.rfind('\\').filter(|_| open.is_in_string)?)?;
             close(format!("{cut}\""), &open.closers)
         })
@@ -46,7 +47,7 @@ fn ended_string(text: &str, open: &Open) -> String {
     ended
 }
 
-/// `tr` is `true`, `1.` and `1e` are 1; anything else stays as it is.
+/// Completes a literal: `tr` becomes `true`, `1.` and `1e` become 1. Other text stays unchanged.
 fn ended_literal(text: &str) -> String {
     let start = text
         .rfind(|letter: char| {
@@ -57,23 +58,23 @@ fn ended_literal(text: &str) -> String {
     let word = ["true", "false", "null"].into_iter().find(|word| word.starts_with(literal));
     let whole = match word {
         Some(word) if !literal.is_empty() => word,
-        // Letters of a number that mean nothing yet.
+        // Trailing characters of an incomplete number.
         _ => literal.trim_end_matches(['.', 'e', 'E', '+', '-']),
     };
     format!("{before}{whole}")
 }
 
-/// What is open after the characters so far.
+/// Open scopes after the characters so far.
 #[derive(Default)]
 struct Open {
-    /// What closes the open objects and lists, the outermost first.
+    /// Closers of the open objects and lists, the outermost first.
     closers: String,
     is_in_string: bool,
     is_after_backslash: bool,
 }
 
 impl Open {
-    /// Answers what the character closes.
+    /// Applies a character. Returns the scope that it closes.
     fn take(&mut self, character: char) -> Option<char> {
         if self.is_in_string {
             let is_escaped = std::mem::take(&mut self.is_after_backslash);
@@ -97,7 +98,8 @@ impl Open {
 
 fn close(mut text: String, closers: &str) -> Option<RawJson> {
     text.extend(closers.chars().rev());
-    // Read, not only checked: half an escape of two is valid as raw text and cannot be read.
+    // Parsed, not only validated: an unpaired surrogate escape is valid raw JSON and cannot be
+    // parsed.
     serde_json::from_str::<Value>(&text).ok()?;
     RawJson::from_text(text).ok()
 }
@@ -146,7 +148,7 @@ mod tests {
     fn deep_nesting_is_hopeless_and_nothing_worse() {
         assert_eq!(complete(&"[".repeat(100_000)).text(), "{}");
         assert_eq!(complete(&"{\"a\":".repeat(100_000)).text(), "{}");
-        // Each opening once took as long as all before it: minutes for a text of this length.
+        // Guards against quadratic time: minutes for a text of this length.
         assert_eq!(complete(&"[".repeat(8_000_000)).text(), "{}");
     }
 

@@ -1,5 +1,6 @@
-//! Live events among instances that share one store: told at once where they happen, and in pages to those that watch from
-//! elsewhere. Nothing durable passes here, and every fault of the store only makes readers wait for the commit.
+//! Live events among instances that share one store. Local readers get them at once, readers on
+//! other instances in batches. Nothing durable passes here: a fault of the store delays readers
+//! until the commit.
 
 mod lookout;
 mod page;
@@ -24,10 +25,10 @@ use crate::clock::Clock;
 use crate::ids::{ConversationKey, WorkerId};
 use crate::store::ConversationStore;
 
-/// Lookouts tell what happens elsewhere; this is for what they could not see.
+/// Poll interval of readers with a poller. It covers events that the poller missed.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// Clones share what they know. Needs a runtime where it is used.
+/// Live events of all instances; clones share their state. Needs a Tokio runtime.
 #[derive(Clone)]
 pub struct SharedLive {
     inner: Arc<Inner>,
@@ -37,13 +38,13 @@ struct Inner {
     local: EmbeddedLive,
     store: Arc<dyn ConversationStore>,
     clock: Arc<dyn Clock>,
-    /// The process; its workers' ids begin with it.
+    /// Id of the process; the ids of its workers begin with it.
     instance: WorkerId,
     relays: Mutex<Relays>,
     lookouts: Mutex<HashMap<ConversationKey, Looking>>,
 }
 
-/// One lookout and for how many readers it looks; dropped, it ends.
+/// A poller and the number of its readers. Dropping it ends the poller.
 struct Looking {
     for_commits: usize,
     for_all: usize,
@@ -53,7 +54,8 @@ struct Looking {
 }
 
 impl SharedLive {
-    /// `instance`: the id of this process's worker, as its deliveries' claims begin.
+    /// `instance` is the id of this process's worker, with which the worker ids of its leases
+    /// begin.
     pub fn new(
         store: Arc<dyn ConversationStore>,
         clock: Arc<dyn Clock>,
@@ -80,7 +82,7 @@ impl Inner {
         self.lookouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a claim's worker is of this process.
+    /// True if the worker of a lease belongs to this process.
     fn is_own(&self, worker: &WorkerId) -> bool {
         let rest = worker.as_str().strip_prefix(self.instance.as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -89,7 +91,7 @@ impl Inner {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "ends with its readers or its answer; what is lost with the process, the commit tells"
+    reason = "ends with its readers or its response; events lost with the process are in the commit"
 )]
 fn start(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(work))
@@ -100,7 +102,8 @@ impl Live for SharedLive {
         let live = &self.inner;
         let is_commit = matches!(event, LiveEvent::Committed { .. } | LiveEvent::Gone);
         {
-            // Held over both: an answer so far is taken between two events, never between the two that hear of one.
+            // Held over both calls: a partial response is read between two events, never while only
+            // one of the two has the event.
             let mut relays = live.relays();
             relays.hear(key, &event, live.clock.now(), || {
                 start(relay::run(Arc::downgrade(live), key.clone()))
@@ -149,7 +152,7 @@ impl Looking {
     }
 }
 
-/// One reader that attends.
+/// The remote subscription of one reader.
 struct Attending {
     live: Arc<Inner>,
     key: ConversationKey,
@@ -167,7 +170,7 @@ impl Drop for Attending {
             return;
         }
         looking.wants_all.store(false, Ordering::SeqCst);
-        // Nobody looks on for what comes next of it.
+        // No poller reads further events of the response.
         self.live.local.lose(&self.key);
         if looking.for_commits == 0 {
             lookouts.remove(&self.key);
@@ -179,13 +182,13 @@ impl fmt::Debug for SharedLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedLive")
             .field("local", &self.inner.local)
-            .field("lookouts", &self.inner.lookouts().len())
+            .field("pollers", &self.inner.lookouts().len())
             .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Attending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attending").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("PollerSubscription").field("key", &self.key).finish_non_exhaustive()
     }
 }

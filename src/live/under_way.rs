@@ -1,4 +1,4 @@
-//! The answer that a model is writing, as far as it has got.
+//! Partial model response, built from its events.
 
 use super::partial_json::complete;
 use super::{LiveAnswer, Snapshot};
@@ -6,7 +6,7 @@ use crate::agent::content::{Block, Thinking, ToolCall};
 use crate::agent::event::{AnswerEvent, TypedToolCall};
 use crate::agent::raw::Extra;
 
-/// Blocks of one answer; what claims to be beyond is left out.
+/// Blocks of one response; further ones are ignored.
 const BLOCKS_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct UnderWay {
 enum Part {
     Text(String),
     Thinking(String),
-    /// Its arguments are not whole yet.
+    /// A tool call with incomplete arguments.
     Call {
         id: String,
         name: String,
@@ -29,7 +29,7 @@ enum Part {
 
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Part(…)")
+        f.write_str("PartialBlock(…)")
     }
 }
 
@@ -65,14 +65,15 @@ impl UnderWay {
                 match self.parts.get_mut(*content_index) {
                     Some(Part::Text(text) | Part::Thinking(text)) => text.push_str(delta),
                     Some(Part::Call { arguments, .. }) => arguments.push_str(delta),
-                    // Of nothing that began, or of something that ended.
+                    // A delta of a block that never started or has ended.
                     Some(Part::WholeCall(_)) | None => {}
                 }
             }
         }
     }
 
-    /// Places before it that nothing has filled are empty texts, so that a block stays at its index.
+    /// Sets a block. Missing blocks before it become empty texts, so that each block keeps its
+    /// index.
     fn set(&mut self, content_index: usize, part: Part) {
         if content_index >= BLOCKS_MAX {
             return;
@@ -85,7 +86,7 @@ impl UnderWay {
         }
     }
 
-    /// What leads there from the beginning, in as few events as can be.
+    /// Returns the shortest list of events that rebuilds this response.
     pub(crate) fn events(&self) -> Vec<AnswerEvent> {
         let parts = self.parts.iter().enumerate();
         parts.flat_map(|(content_index, part)| part.events(content_index)).collect()

@@ -1,4 +1,5 @@
-//! What is known of models: windows, abilities and prices, from a table that `TURNWHEEL_PRICES` corrects.
+//! Catalogue of models: context windows, abilities and prices, with overrides from
+//! `TURNWHEEL_PRICES`.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +10,18 @@ use crate::model::compat::Compat;
 use crate::model::responses::headers::ModelHeaders;
 use crate::model::{ModelRecord, Prices};
 
-/// Input tokens above which the long-context prices hold for the whole call.
+/// Number of input tokens above which the long-context prices apply to the whole call.
 const LONG_CONTEXT_MIN: u64 = 272_000;
 const UNKNOWN_WINDOW: u64 = 128_000;
 const UNKNOWN_OUTPUT: u64 = 16_384;
 
-/// `id, reasoning, images, window, max output, [in, out, cached in, cache write], long [in, out]`; prices are US dollars
-/// per million tokens, zero in the last pair: no long tier.
+/// `id, reasoning, images, window, max output, [in, out, cached in, cache write], long [in, out]`.
+/// Prices are US dollars per million tokens. Zeros in the last pair mean that the model has no
+/// long-context prices.
 type Row = (&'static str, bool, bool, u64, u64, [f64; 4], [f64; 2]);
 
-/// A public model list of November 2026. Azure's own price page was not compared; regional prices differ.
+/// Models and prices from a public model list of November 2026. Azure's own price page was not
+/// compared; regional prices differ.
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
     ("gpt-4.1",       false, true,  1_047_576,  32_768, [2.0, 8.0, 0.5, 0.0],        [0.0, 0.0]),
@@ -53,13 +56,13 @@ const TABLE: &[Row] = &[
     ("deepseek-v4-pro", true, false, 1_000_000, 384_000, [1.925, 3.828, 0.165, 0.0], [0.0, 0.0]),
 ];
 
-/// The table with the app's corrections.
+/// The table with the overrides of the app.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     overrides: BTreeMap<String, Override>,
 }
 
-/// What a call costs: the record's prices, and those of a long context where the model has them.
+/// Prices of a call: those of the record, and the long-context prices if the model has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tariff {
     pub base: Prices,
@@ -73,7 +76,8 @@ impl Tariff {
         prices.cost(usage)
     }
 
-    /// Of so many tokens at most: what is sent may be read from the provider's cache or written to it, each at its price.
+    /// Highest possible cost of this many tokens. The provider may read the input from its cache or
+    /// write it to the cache, each at its price.
     pub fn most(&self, input: u64, output: u64) -> Cost {
         let sent = Usage { output, ..Usage::default() };
         let ways = [
@@ -108,10 +112,11 @@ impl Override {
 }
 
 impl Catalogue {
-    /// `overrides` is the text of `TURNWHEEL_PRICES`: `{"gpt-5.1": {"input": 1.25, "output": 10}}`.
+    /// Parses `overrides`, the text of `TURNWHEEL_PRICES`: `{"gpt-5.1": {"input": 1.25, "output":
+    /// 10}}`.
     ///
     /// # Errors
-    /// Every mistake in it, each a sentence.
+    /// Show the texts, one for each invalid override, and do not start.
     pub fn new(overrides: Option<&str>) -> Result<Self, Vec<String>> {
         let Some(text) = overrides.filter(|text| !text.trim().is_empty()) else {
             return Ok(Self::default());
@@ -139,7 +144,8 @@ impl Catalogue {
         if mistakes.is_empty() { Ok(Self { overrides }) } else { Err(mistakes) }
     }
 
-    /// A model that is not in the table has no prices, a window of 128,000 tokens, and abilities guessed from its name.
+    /// Returns the record of a model. A model that is not in the table has no prices, a window of
+    /// 128,000 tokens, and abilities derived from its name.
     pub fn record(&self, model: &str, deployment: &str) -> ModelRecord {
         let row = row_of(model);
         let mut record = ModelRecord {
@@ -175,7 +181,8 @@ impl Catalogue {
     }
 }
 
-/// The record's own prices decide; the long tier holds only while they are the table's.
+/// Prices of calls to the model of a record. The long-context prices of the table apply only if the
+/// record has the table's base prices.
 pub fn tariff(record: &ModelRecord) -> Tariff {
     let long =
         row_of(&record.id).filter(|row| base_prices(row) == record.cost).and_then(long_prices);
@@ -187,7 +194,8 @@ fn base_prices(row: &Row) -> Prices {
     Prices { input, output, cache_read, cache_write }
 }
 
-/// The source has only input and output prices for long contexts; cached tokens rise as input does.
+/// Long-context prices of a row. The source has none for cached tokens; they rise in proportion to
+/// the input price.
 fn long_prices(row: &Row) -> Option<Prices> {
     let [input, output] = row.6;
     let base = base_prices(row);
@@ -199,7 +207,7 @@ fn long_prices(row: &Row) -> Option<Prices> {
     })
 }
 
-/// By id, or by id without a date: `gpt-4o-2024-08-06` is `gpt-4o`.
+/// Finds a row by model id, or by the id without its date: `gpt-4o-2024-08-06` is `gpt-4o`.
 fn row_of(model: &str) -> Option<&'static Row> {
     let find = |id: &str| TABLE.iter().find(|row| row.0 == id);
     find(model).or_else(|| find(undated(model)?))
@@ -326,7 +334,7 @@ mod tests {
             Prices { input: 3.0, output: 15.0, cache_read: 0.25, cache_write: 0.0 }
         );
         assert_eq!(record.max_tokens, 9000);
-        assert_eq!(tariff(&record).long, None, "the table's long prices do not fit corrected ones");
+        assert_eq!(tariff(&record).long, None, "overridden prices disable the table's long-context prices");
         assert!(catalogue.record("mine", "d").reasoning);
     }
 

@@ -1,8 +1,10 @@
-//! Abilities of the endpoint that serves a model (TY-15): a gateway or a deployment may accept less than Azure OpenAI does.
+//! Abilities of the endpoint that serves a model (TY-15). A gateway or a deployment may accept less
+//! than Azure OpenAI.
 
 use serde::{Deserialize, Serialize};
 
-/// The members of Pi's `OpenAIResponsesCompat` that change a request to Azure OpenAI; absent means `true`.
+/// The members of Pi's `OpenAIResponsesCompat` that change a request to Azure OpenAI. An absent
+/// member means `true`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Compat {

@@ -1,4 +1,5 @@
-//! Azure OpenAI's Responses API over server-sent events: three pure parts (what to send, what came, what went wrong) and a client.
+//! Client of Azure OpenAI's Responses API over server-sent events. Building requests, parsing
+//! events and classifying errors are pure; only the client does I/O.
 
 pub mod body;
 pub mod check;
@@ -21,6 +22,7 @@ pub mod stream;
 pub use client::AzureResponses;
 pub use config::{ResponsesConfig, Secret};
 
-/// As messages record it; the newer provider name is `azure`, the older one the same as the api.
+/// API name in recorded messages. The newer provider name is `azure`; the older one equals the API
+/// name.
 pub const API: &str = "azure-openai-responses";
 pub const PROVIDER: &str = "azure";

@@ -1,4 +1,5 @@
-//! The scripted model: no network, no chance. What it does is in the words of the last user message, so that a newcomer sees every part work.
+//! The scripted model: a fake model without network or randomness. The text of the last user
+//! message is its script.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -25,14 +26,15 @@ mod script;
 use script::{Call, Script, Step};
 
 const NAME: &str = "scripted";
-/// Of a text that it repeats.
+/// Characters of a quotation.
 const QUOTE_MAX: usize = 300;
 
-/// Stateless: where it stands in a script it reads from the tool results since the last user message.
+/// A stateless fake model. The number of tool results since the last user message selects the step
+/// of the script.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScriptedModel;
 
-/// One answer, before it is streamed.
+/// One response, before it is streamed.
 #[derive(Default)]
 struct Said {
     text: String,
@@ -73,7 +75,7 @@ impl Model for ScriptedModel {
         }
     }
 
-    /// Whatever model an agent names: this one plays it.
+    /// Returns the same record for every model id.
     fn record(&self, _model: &str) -> Result<ModelRecord, String> {
         Ok(ModelRecord {
             id: NAME.to_owned(),
@@ -93,13 +95,13 @@ impl Model for ScriptedModel {
     }
 }
 
-/// What there is to play.
+/// The request and the parts of it that select the next response.
 struct Scene<'a> {
     request: &'a ModelRequest<'a>,
-    /// The last user message; empty without one.
+    /// Text of the last user message; empty without one.
     asked: String,
     images: usize,
-    /// Tool results since then.
+    /// Tool results since the last user message.
     results: Vec<&'a ToolResultMessage>,
 }
 
@@ -149,7 +151,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The last answer fits the schema, when there is one.
+    /// A response with this text, or with a sample value if the request has a response schema and
+    /// the text is not JSON.
     fn spoken(&self, text: String) -> Said {
         let text = match self.request.response_schema {
             Some(schema) if serde_json::from_str::<serde_json::Value>(&text).is_err() => {
@@ -174,9 +177,9 @@ impl<'a> Scene<'a> {
         };
         if self.images > 0 {
             text.push_str(if self.images == 1 {
-                " An image came along."
+                " The message has an image."
             } else {
-                " Images came along."
+                " The message has images."
             });
         }
         if let Some(first) = self.request.tools.first() {
@@ -192,7 +195,7 @@ impl<'a> Scene<'a> {
             .results
             .iter()
             .map(|result| {
-                let verb = if result.is_error { "failed" } else { "answered" };
+                let verb = if result.is_error { "failed" } else { "returned" };
                 match quoted(&joined_text(&result.content)) {
                     text if text.is_empty() => format!("{} {verb}.", result.tool_name),
                     text => format!("{} {verb}: {text}", result.tool_name),
@@ -203,12 +206,12 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// An input that makes this model use the tool.
+/// Returns a user message that makes this model call the tool.
 pub(crate) fn example_input(tool: &str, parameters: &serde_json::Value) -> String {
     format!("use {tool} with {} then say done", sample::of(parameters, "…"))
 }
 
-/// At most [`QUOTE_MAX`] characters.
+/// Quotes at most [`QUOTE_MAX`] characters of a text.
 fn quoted(text: &str) -> String {
     // `loop: prompt` sends error results as JSON strings.
     let text = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
@@ -220,7 +223,7 @@ fn quoted(text: &str) -> String {
     head
 }
 
-/// As many words as the limit has tokens.
+/// Truncates a text to one word per token of the limit. The flag is true if words were removed.
 fn cut(text: &str, tokens_max: Option<u64>) -> (String, bool) {
     let words_max =
         tokens_max.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
@@ -278,7 +281,7 @@ async fn ask(call: &Call, id: String, listener: &dyn Listener, content_index: us
     Block::ToolCall(call)
 }
 
-/// Four characters count as a token.
+/// Estimated usage: four characters count as one token.
 fn usage(request: &ModelRequest<'_>, content: &[Block]) -> Usage {
     let tokens = |characters: usize| (characters as u64).div_ceil(4);
     let length = |message: &&Message| RawJson::of(*message).text().len();

@@ -1,13 +1,14 @@
-//! Tokens of a text as the models count them (o200k).
+//! Token counts of texts, as the models count them (o200k).
 
-/// Longer texts are estimated: they fill a window in any case, and counting them would only take time.
+/// Bytes up to which a text is counted. Longer texts are estimated: they exceed a context window
+/// anyway, and counting takes long.
 const COUNTED_BYTES_MAX: usize = 1024 * 1024;
-/// A text is counted in pieces of so many bytes, so that no text takes the tokenizer's patterns to their limits. A token or
-/// two are lost at each seam.
+/// Bytes of a piece. Texts are counted in pieces, so that no text exceeds the limits of the
+/// tokenizer's patterns. Each seam miscounts one or two tokens.
 const PIECE_BYTES: usize = 8 * 1024;
 
-/// How many tokens the text is. The first call reads the vocabulary: a fifth of a second, and 50 MB as long as the process
-/// lives; so ask [`at_most`] first.
+/// Number of tokens of the text. The first call loads the vocabulary: it takes 0.2 s and keeps 50
+/// MB for the life of the process. Call [`upper_bound`] first.
 pub fn count(text: &str) -> u64 {
     if text.len() > COUNTED_BYTES_MAX {
         return (text.chars().count() as u64).div_ceil(4);
@@ -23,7 +24,7 @@ pub fn count(text: &str) -> u64 {
     tokens
 }
 
-/// No text has more tokens than bytes. Costs nothing.
+/// Upper bound of the number of tokens, at no cost: no text has more tokens than bytes.
 pub fn at_most(text: &str) -> u64 {
     text.len() as u64
 }

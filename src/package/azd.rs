@@ -1,4 +1,5 @@
-//! What `azd` needs in a folder that has only agents: azure.yaml and infra/, from the program.
+//! The files that `azd` needs in a folder with only agents: azure.yaml and infra/, from the
+//! program.
 
 use std::fs;
 use std::path::Path;
@@ -37,15 +38,15 @@ const FILES: [(&str, &str); 24] = [
     ("infra/hooks/signing-keys.sh", include_str!("../../infra/hooks/signing-keys.sh")),
 ];
 
-/// What `--azd` did in the project's folder, by the names of its two parts.
+/// Result of `--azd` in the project's folder, by the names of its two parts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AzdFiles {
     pub written: Vec<&'static str>,
-    /// They were there: not one file of them is touched.
+    /// Parts that existed: none of their files is changed.
     pub kept: Vec<&'static str>,
 }
 
-/// Writes azure.yaml and infra/, each only where the folder has none.
+/// Writes azure.yaml and infra/, each only if the folder does not have it.
 ///
 /// # Errors
 /// The folder cannot be written to.
@@ -117,6 +118,6 @@ mod tests {
         let done = write_azd_files(dir.path()).unwrap();
         assert_eq!((done.written, done.kept), (vec!["azure.yaml"], vec!["infra"]));
         assert_eq!(fs::read_to_string(dir.path().join("infra/main.bicep")).unwrap(), "// mine");
-        assert!(!dir.path().join("infra/hooks/package.sh").exists(), "what is theirs stays theirs");
+        assert!(!dir.path().join("infra/hooks/package.sh").exists(), "an existing infra/ must stay unchanged");
     }
 }

@@ -1,4 +1,4 @@
-//! The program that is staged: the running one, or a release build that lies where Cargo puts it.
+//! The program of a package: the running one, or a release build in Cargo's target folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use super::{BINARY, Order, PackageError, Staged, io_error};
 use crate::host::program;
 
-/// Where Cargo puts release builds: for Azure's system by name, and for this machine.
+/// Cargo's folders of release builds: for Azure's system by name, and for this machine.
 const RELEASES: [&str; 3] = [
     "target/x86_64-unknown-linux-gnu/release",
     "target/x86_64-unknown-linux-musl/release",
     "target/release",
 ];
 
-/// Copies it, executable; with warnings about it.
+/// Copies the program and makes it executable. Returns it with warnings.
 pub(super) fn stage(
     order: &Order<'_>,
     stage: &Path,
@@ -33,7 +33,7 @@ pub(super) fn stage(
     let size_bytes = fs::copy(&source, &target).map_err(io_error("copy", &source))?;
     make_executable(&target)?;
     let mut note = "executable".to_owned();
-    // A program that does not fit is refused with the whole folder.
+    // The check of the whole folder rejects a program that does not fit.
     if let Ok(needs) = program::needs(&target) {
         note = format!("{note}, {needs}");
         warnings.extend(needs.warning().map(|text| format!("the program: {text}")));
@@ -45,13 +45,13 @@ pub(super) fn stage(
     Ok((Staged { path: BINARY.to_owned(), size_bytes, note }, warnings))
 }
 
-/// The running program, if it is a release build that Azure can start; else the newest such build that there is, so that
-/// `cargo run -- package` and machines with another system package what was built for Azure.
+/// Returns the running program if it is a release build that Azure can start; else the newest such
+/// build. Thus `cargo run -- package` and machines with another system package a build for Azure.
 fn chosen(root: &Path, running: &Path, is_debug: bool) -> PathBuf {
     if !is_debug && program::needs(running).is_ok() {
         return running.to_owned();
     }
-    // Of an own product this is its name; on Windows it ends with `.exe`.
+    // The name of another product's program; on Windows it ends with `.exe`.
     let name = running.file_stem().unwrap_or(BINARY.as_ref());
     let builds = RELEASES.iter().map(|folder| root.join(folder).join(name));
     let fitting = builds.filter(|build| program::needs(build).is_ok());
@@ -60,7 +60,7 @@ fn chosen(root: &Path, running: &Path, is_debug: bool) -> PathBuf {
     newest.unwrap_or(running.to_owned())
 }
 
-/// Elsewhere the execute bit does not exist; the tools set it when they upload.
+/// Other systems have no execute bit; the tools set it when they upload.
 #[cfg(unix)]
 pub(super) fn make_executable(path: &Path) -> Result<(), PackageError> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -96,15 +96,15 @@ mod tests {
         let fits = Sample::default();
         let too_new = Sample { versions: &["GLIBC_2.39"], ..fits };
         let debug = build("target/debug/turnwheel", &fits, 0);
-        assert_eq!(chosen(root, &debug, true), debug, "there is no other");
+        assert_eq!(chosen(root, &debug, true), debug, "no other build exists");
         build("target/release/turnwheel", &too_new, 0);
-        assert_eq!(chosen(root, &debug, true), debug, "the other does not fit");
+        assert_eq!(chosen(root, &debug, true), debug, "Azure cannot start the other build");
         let musl = build("target/x86_64-unknown-linux-musl/release/turnwheel", &fits, 9);
         assert_eq!(chosen(root, &debug, true), musl);
         let gnu = build("target/x86_64-unknown-linux-gnu/release/turnwheel", &fits, 5);
         assert_eq!(chosen(root, &debug, true), gnu);
         let running = build("target/release/turnwheel", &fits, 99);
-        assert_eq!(chosen(root, &running, false), running, "it can be started: it is meant");
+        assert_eq!(chosen(root, &running, false), running, "a suitable running program takes precedence");
         let windows = build("elsewhere/turnwheel.exe", &too_new, 0);
         assert_eq!(chosen(root, &windows, false), gnu);
     }

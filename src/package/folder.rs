@@ -1,4 +1,4 @@
-//! The folder that is packaged into: what may be replaced, and how.
+//! The output folder of a package: when it may be replaced, and how.
 
 use std::fs;
 use std::io;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::{AGENTS, BINARY, MARK, Order, PackageError, SAMPLE, io_error};
 
-/// Where the package goes.
+/// The output folder.
 pub(super) struct Out {
-    /// Absolute, without links.
+    /// Absolute, with links resolved.
     pub(super) path: PathBuf,
-    /// An earlier package lies there: what it staged is removed.
+    /// True for an earlier package: its staged files are removed.
     is_ours: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn open(order: &Order<'_>) -> Result<Out, PackageError> {
             .iter()
             .any(|source| path.starts_with(source));
     if holds_source {
-        // Not even with --force: replacing would delete what is packaged.
+        // Rejected even with --force: replacing would delete the files to package.
         return Err(PackageError::Overlap(order.out.to_owned()));
     }
     let is_empty = match fs::read_dir(&path) {
@@ -39,7 +39,7 @@ pub(super) fn open(order: &Order<'_>) -> Result<Out, PackageError> {
     }
 }
 
-/// Absolute and without links, also when its last parts do not exist yet.
+/// Resolves a path to an absolute one without links, also if its last parts do not exist yet.
 fn resolved(path: &Path) -> Result<PathBuf, PackageError> {
     match fs::canonicalize(path) {
         Ok(path) => Ok(path),
@@ -54,7 +54,7 @@ fn resolved(path: &Path) -> Result<PathBuf, PackageError> {
     }
 }
 
-/// An empty folder on the same disk, so that moving is renaming.
+/// Creates an empty folder on the same disk, so that a move is a rename.
 pub(super) fn stage_beside(out: &Path) -> Result<PathBuf, PackageError> {
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let stage = out.with_file_name(format!(".{name}.turnwheel-staging"));
@@ -67,8 +67,8 @@ pub(super) fn stage_beside(out: &Path) -> Result<PathBuf, PackageError> {
     Ok(stage)
 }
 
-/// Moves what is staged into the folder. Of an earlier package everything goes first, so that a function that no longer
-/// exists is not published again; what others put beside it stays.
+/// Moves the staged files into the folder. First removes all files of an earlier package, so that a
+/// deleted function is not published again. Keeps other files in the folder.
 pub(super) fn replace(out: &Out, stage: &Path) -> Result<(), PackageError> {
     fs::create_dir_all(&out.path).map_err(io_error("create", &out.path))?;
     if out.is_ours {

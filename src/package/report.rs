@@ -1,4 +1,4 @@
-//! What a package holds, for the person who made it.
+//! The report of a package for its author.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,28 +6,28 @@ use std::path::PathBuf;
 use super::AzdFiles;
 use crate::settings::links::Auth;
 
-/// A staged package. As text it is the command's whole output.
+/// A staged package. Its text form is the command's whole output.
 #[derive(Debug)]
 pub struct Package {
-    /// As it was asked for.
+    /// The path as requested.
     pub out: PathBuf,
     pub auth: Auth,
-    /// In the order they were staged.
+    /// In staging order.
     pub staged: Vec<Staged>,
-    /// What came out of the program, because the folder has none of its own.
+    /// Files from the program, because the folder has none of its own.
     pub embedded: Vec<&'static str>,
-    /// What was written for `azd`, if it was wanted.
+    /// Files written for `azd`, if requested.
     pub azd: Option<AzdFiles>,
-    /// Sentences about what will probably not work.
+    /// Sentences about probable problems.
     pub warnings: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Staged {
-    /// Below the package, with `/`.
+    /// Relative to the package, with `/`.
     pub path: String,
     pub size_bytes: u64,
-    /// A few words, or nothing.
+    /// A few words, or empty.
     pub note: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Package {
                 writeln!(f, "Written into this folder from the program: {names}.")?;
             }
             if !azd.kept.is_empty() {
-                writeln!(f, "Kept as they are in this folder: {}.", azd.kept.join(", "))?;
+                writeln!(f, "Kept unchanged in this folder: {}.", azd.kept.join(", "))?;
             }
         }
         for warning in &self.warnings {

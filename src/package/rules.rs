@@ -1,4 +1,5 @@
-//! Every rule of a package, by name: the shipped project keeps it, and a folder that breaks it is refused.
+//! Tests of every rule of a package, by name: the shipped project follows it, and a folder that
+//! breaks it is rejected.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use super::*;
 use crate::host::program::sample::Sample;
 
-/// The whole project as it lies here, packaged with a program made by hand.
+/// Packages this project with a hand-made program.
 fn packaged() -> tempfile::TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = tempfile::tempdir().unwrap();
@@ -28,16 +29,16 @@ fn told(folder: &Path) -> Vec<String> {
     crate::host::check_package(folder).iter().map(ToString::to_string).collect()
 }
 
-/// What is said of the shipped package after `change`.
+/// Returns the problems of the shipped package after `change`.
 fn after(change: impl Fn(&Path)) -> String {
     let dir = packaged();
     let folder = dir.path().join("dist");
-    assert_eq!(told(&folder), [""; 0], "the shipped package keeps every rule");
+    assert_eq!(told(&folder), [""; 0], "the shipped package must follow every rule");
     change(&folder);
     told(&folder).join("\n")
 }
 
-/// … after a piece of a file was replaced.
+/// Returns the problems after a part of a file was replaced.
 fn with(file: &str, from: &str, to: &str) -> String {
     after(|folder| {
         let path = folder.join(file);
@@ -57,10 +58,11 @@ fn put(folder: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// The host or a tool has this rule: who breaks it is `told` a line that begins with `refusal`.
+/// Asserts that a broken rule of the host or a tool is reported in a line that begins with
+/// `expected`.
 fn kept(rule: &str, told: &str, refusal: &str) {
     let is_told = told.lines().any(|line| line.starts_with(refusal));
-    assert!(is_told, "{rule}: wanted `{refusal}`, told:\n{told}");
+    assert!(is_told, "{rule}: expected `{refusal}` in:\n{told}");
 }
 
 fn replace_handler(folder: &Path, program: Sample) {
@@ -78,7 +80,7 @@ fn a_package_lies_as_the_host_looks_for_it() {
         "inner/host.json: is below the root",
     );
     kept(
-        "functions lie one level deep",
+        "functions are one level deep",
         &after(|folder| put(folder, "functions/late/function.json", "{}")),
         "functions/late/function.json: is too deep",
     );
@@ -92,17 +94,17 @@ fn a_package_lies_as_the_host_looks_for_it() {
                 }
             }
         }),
-        "<name>/function.json: there is none",
+        "<name>/function.json: is not in any folder",
     );
     kept(
         "a function's name is a letter, then letters, digits, _ and -",
         &after(|folder| put(folder, "1st/function.json", "{}")),
-        "1st/function.json: `1st` is no name",
+        "1st/function.json: `1st` is not a valid function name",
     );
     kept(
         "no function is called host",
         &after(|folder| put(folder, "Host/function.json", "{}")),
-        "Host/function.json: `Host` is no name",
+        "Host/function.json: `Host` is not a valid function name",
     );
     kept(
         "a function has one trigger",
@@ -126,7 +128,7 @@ fn host_json_names_the_handler_as_the_tools_look_for_it() {
         "host.json: `version` is not \"2.0\"",
     );
     kept(
-        "defaultExecutablePath is there",
+        "defaultExecutablePath is set",
         &host(executable, "\"defaultExecutablePath\": \"\""),
         "host.json: `customHandler.description.defaultExecutablePath` is missing",
     );
@@ -146,7 +148,7 @@ fn host_json_names_the_handler_as_the_tools_look_for_it() {
         "handler: is missing",
     );
     kept(
-        "the handler is looked for at the root",
+        "the handler is found at the root",
         &host(description, "\"description\": {\"workerDirectory\": \"bin\","),
         "host.json: `customHandler.description.workerDirectory` is `bin`",
     );
@@ -182,7 +184,7 @@ fn the_handler_is_a_program_that_azure_can_start() {
 fn host_json_says_what_the_host_needs() {
     let description = "\"description\": {";
     kept(
-        "HTTP is proxied, so that streams stream",
+        "HTTP is proxied, so that responses are streamed",
         &host("\"enableProxyingHttpRequest\": true", "\"enableForwardingHttpRequest\": true"),
         "host.json: `customHandler.enableProxyingHttpRequest` is not true",
     );
@@ -192,7 +194,7 @@ fn host_json_says_what_the_host_needs() {
             description,
             "\"http\": {\"routes\": [{\"route\": \"{*path}\"}]}, \"description\": {",
         ),
-        "host.json: `customHandler.http.routes` is there",
+        "host.json: `customHandler.http.routes` is set",
     );
     kept(
         "no profile with routes beside function.json",
@@ -210,7 +212,7 @@ fn host_json_says_what_the_host_needs() {
         "host.json: `extensionBundle.version` is `[3.*, 4.0.0)`",
     );
     kept(
-        "routePrefix keeps strangers from background functions",
+        "routePrefix protects background functions from HTTP callers",
         &host("\"routePrefix\": \"api\"", "\"routePrefix\": \"\""),
         "host.json: `extensions.http.routePrefix` is empty",
     );
@@ -232,17 +234,17 @@ fn the_upload_has_all_and_no_keys() {
         "local.settings.json: holds keys",
     );
     kept(
-        ".funcignore leaves out no function",
+        ".funcignore excludes no function",
         &after(|folder| put(folder, ".funcignore", "*.log\nturn\n")),
         ".funcignore:2: leaves turn/function.json out",
     );
     kept(
-        ".funcignore leaves out no agent",
+        ".funcignore excludes no agent",
         &after(|folder| put(folder, ".funcignore", "# ours\n\n*.md\n")),
         ".funcignore:3: leaves agents/",
     );
     kept(
-        ".funcignore leaves out no handler",
+        ".funcignore excludes no handler",
         &after(|folder| put(folder, ".funcignore", "/turnwheel\n")),
         ".funcignore:1: leaves turnwheel out",
     );
@@ -259,7 +261,8 @@ fn the_handler_may_be_executed_by_everyone() {
     assert!(told(&dir.path().join("dist"))[0].contains("execute bit"));
 }
 
-/// The tools that upload take an entry's name as it is and set the bit of exactly the one that host.json names.
+/// The upload tools use an entry's name unchanged, and set the bit of exactly the entry that
+/// host.json names.
 #[test]
 fn the_handler_has_the_name_that_host_json_and_the_upload_use() {
     let dir = packaged();
@@ -275,10 +278,10 @@ fn what_funcignore_takes_in_again_is_not_left_out() {
         after(|folder| put(folder, ".funcignore", "*.md\n!*.agent.md\nlocal.settings.json\n"));
     assert_eq!(told, "");
     let told = after(|folder| put(folder, ".funcignore", "agents/\n!*.agent.md\n"));
-    assert!(told.contains("leaves agents/"), "a folder that is out keeps its files out: {told}");
+    assert!(told.contains("leaves agents/"), "an excluded folder excludes its files: {told}");
 }
 
-/// What a developer's machine keeps is neither staged nor uploaded.
+/// Files of a developer's machine are neither staged nor uploaded.
 #[test]
 fn a_package_has_no_settings_with_keys_and_says_so_to_the_tools() {
     let dir = packaged();
@@ -293,5 +296,5 @@ fn a_package_has_no_settings_with_keys_and_says_so_to_the_tools() {
             "{name} is not in .funcignore:\n{ignored}"
         );
     }
-    assert!(folder.join("local.settings.sample.json").is_file(), "`func start` begins with it");
+    assert!(folder.join("local.settings.sample.json").is_file(), "`func start` needs it");
 }

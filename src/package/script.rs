@@ -1,4 +1,5 @@
-//! What the Functions host reads: host.json and one function.json per function, with the levels that callers need.
+//! The Functions host's files: host.json and one function.json per function, with the authorization
+//! levels for callers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::host::{Problem, ScriptRoot};
 use crate::settings::links::Auth;
 
-/// Functions that must answer without a key: a probe has none, and a link carries its own proof.
+/// Functions without a key: a health probe has none, and an approval link carries its own proof.
 const ANONYMOUS: [&str; 2] = ["health", "approve"];
 const HOST_JSON: &str = "host.json";
 const FUNCTIONS: &str = "functions/";
@@ -18,7 +19,7 @@ pub struct Script {
     pub host_json: String,
     /// Name of the function → text of its function.json; never empty.
     pub functions: BTreeMap<String, String>,
-    /// What the folder does not have, so that it comes out of the program: `host.json`, `functions/`.
+    /// Files from the program that the folder does not have: `host.json`, `functions/`.
     pub embedded: Vec<&'static str>,
 }
 
@@ -27,7 +28,7 @@ pub enum ScriptError {
     #[error("{0}")]
     Unreadable(Problem),
     #[error(
-        "functions/ has functions and there is no host.json beside it: write host.json, or remove functions/ to take both from the program"
+        "functions/ has functions, but there is no host.json beside it: write host.json, or remove functions/ to use both from the program"
     )]
     NoHostJson,
     #[error("functions/{name}/function.json is not usable: {reason}")]
@@ -38,12 +39,13 @@ pub enum ScriptError {
 pub(super) struct StagedFunction {
     pub(super) name: String,
     pub(super) json: String,
-    /// Who may call it, for the report; empty when it is not called by HTTP.
+    /// Authorization level for the report; empty without an HTTP trigger.
     pub(super) note: String,
 }
 
 impl Script {
-    /// `host.json` and `functions/*/function.json` of a project; those it does not have come out of the program.
+    /// Reads `host.json` and `functions/*/function.json` of a project; missing ones come from the
+    /// program.
     ///
     /// # Errors
     /// Show the text: it says what to do.
@@ -77,7 +79,7 @@ fn stage(name: &str, json: &str, auth: Auth) -> Result<StagedFunction, ScriptErr
     let bindings = function
         .get_mut("bindings")
         .and_then(Value::as_array_mut)
-        .ok_or_else(|| wrong("it has no list `bindings`".to_owned()))?;
+        .ok_or_else(|| wrong("it has no array `bindings`".to_owned()))?;
     let mut note = String::new();
     for binding in bindings.iter_mut().filter_map(Value::as_object_mut) {
         let kind = binding.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -99,10 +101,10 @@ fn level(name: &str, written: Option<&str>, auth: Auth) -> &'static str {
         return "anonymous";
     }
     match auth {
-        // Somebody closed this one to all but the app's owner: it is not opened.
+        // The owner closed this function to all but admins: it stays closed.
         _ if written.is_some_and(|level| level.eq_ignore_ascii_case("admin")) => "admin",
         Auth::Keys | Auth::Header => "function",
-        // The platform has asked who it is before we are reached; a key on top would lock people out.
+        // The platform authenticates callers first; requiring a key as well would lock users out.
         Auth::SignIn => "anonymous",
     }
 }

@@ -1,4 +1,4 @@
-//! Stories about packages: what is in them, what they refuse, what they leave alone.
+//! Tests of packages: their contents, their errors, and the files that they keep.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::*;
 
 const CLERK: &str = "---\ndescription: Pays.\n---\nYou pay.\n";
 
-/// A folder in a folder of its own: what wrongly climbs out of it harms nobody.
+/// A folder inside its own parent folder: writes that wrongly leave it damage nothing.
 struct Project {
     path: PathBuf,
     _parent: TempDir,
@@ -199,7 +199,7 @@ fn what_azure_would_not_run_changes_nothing() {
     let mistakes = ["agents/clerk.agent.md:2: no such tool".to_owned()];
     let refused = package(&order(&root, "new"), &script, &mistakes, |_| Vec::new()).unwrap_err();
     assert!(refused.to_string().contains("clerk.agent.md:2"), "{refused}");
-    assert_eq!(files(root.path()).len(), before.len() - 1, "nothing is left behind");
+    assert_eq!(files(root.path()).len(), before.len() - 1, "a failed package must leave no files");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn what_is_missing_is_named() {
     assert!(without("target/turnwheel").starts_with("could not copy"));
     fs::write(root.path().join("functions/api/function.json"), "{}").unwrap();
     let wrong = stage(&order(&root, "dist")).unwrap_err().to_string();
-    assert_eq!(wrong, "functions/api/function.json is not usable: it has no list `bindings`");
+    assert_eq!(wrong, "functions/api/function.json is not usable: it has no array `bindings`");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_folder_with_agents_alone_is_packaged() {
     }
     assert_eq!(crate::host::check_package(&root.path().join("dist")).len(), 0);
 
-    // Its own host.json wins; the functions still come out of the program.
+    // The project's own host.json takes precedence; the functions still come from the program.
     fs::write(root.path().join("host.json"), "{\"version\":\"2.0\"}\n").unwrap();
     let report = stage(&order(&root, "dist")).unwrap().to_string();
     assert!(report.contains("since this folder has none: functions/.\n"), "{report}");
@@ -250,6 +250,6 @@ fn report_names_files_for_azd() {
     let azd = AzdFiles { written: vec!["azure.yaml"], kept: vec!["infra"] };
     let package = Package { azd: Some(azd), ..stage(&order(&root, "dist")).unwrap() };
     let report = package.to_string();
-    assert!(report.contains("Written into this folder from the program: azure.yaml.\nKept as they are in this folder: infra.\n"), "{report}");
+    assert!(report.contains("Written into this folder from the program: azure.yaml.\nKept unchanged in this folder: infra.\n"), "{report}");
     assert!(report.ends_with("Next: azd up\n"), "{report}");
 }

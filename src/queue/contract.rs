@@ -1,4 +1,4 @@
-//! What every queue does: one test, run on every implementation.
+//! Contract tests that every queue implementation passes.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::{MESSAGE_BYTES_MAX, Queue, QueueError, Received};
 const NOW: Duration = Duration::ZERO;
 const HIDE: Duration = Duration::from_secs(5);
 
-/// Lets time pass: moves a clock, or waits for a real service.
+/// Advances time: moves a clock, or waits for a real service.
 pub(crate) type Pass<'a> = dyn Fn(Duration) -> BoxFuture<'static, ()> + Sync + 'a;
 
-/// The answer of a [`Pass`] that has moved its clock already.
+/// The result of a [`PassTime`] that has already moved its clock.
 pub(crate) fn passed() -> BoxFuture<'static, ()> {
     std::future::ready(()).boxed()
 }
 
-/// Asserts the port's promises on an empty queue of that name, and leaves it empty.
+/// Asserts the contract of the port on an empty queue of that name, and leaves it empty.
 pub(crate) async fn contract(queue: &dyn Queue, name: &str, pass: &Pass<'_>) {
     an_unknown_queue_is_empty(queue, name).await;
     a_received_message_is_hidden_and_comes_back(queue, name, pass).await;
@@ -59,19 +59,19 @@ async fn a_received_message_is_hidden_and_comes_back(
     queue.send(name, "once more".to_owned(), NOW).await.unwrap();
     let mut receipts = HashSet::new();
     for count in 1..=3 {
-        let message = receive_one(queue, name).await.expect("it is visible");
+        let message = receive_one(queue, name).await.expect("message is visible");
         assert_eq!((message.text.as_str(), message.dequeue_count), ("once more", count));
         assert!(receipts.insert(message.pop_receipt.clone()), "each receive has its own receipt");
         assert!(message.inserted_at < message.next_visible_at);
         assert!(message.next_visible_at < message.expires_at);
-        assert_eq!(receive_one(queue, name).await, None, "it is hidden");
-        assert_eq!(queue.length(name).await.unwrap(), 1, "a hidden message is there");
+        assert_eq!(receive_one(queue, name).await, None, "message is hidden");
+        assert_eq!(queue.length(name).await.unwrap(), 1, "a hidden message counts");
         pass(HIDE).await;
     }
     let message = receive_one(queue, name).await.unwrap();
     delete(queue, name, &message).await;
     pass(HIDE).await;
-    assert_eq!(receive_one(queue, name).await, None, "a deleted message stays away");
+    assert_eq!(receive_one(queue, name).await, None, "a deleted message does not return");
     assert_eq!(queue.length(name).await.unwrap(), 0);
     assert_gone(&queue.delete(name, &message.id, &message.pop_receipt).await);
 }
@@ -94,7 +94,7 @@ async fn only_the_newest_receipt_counts(queue: &dyn Queue, name: &str, pass: &Pa
     queue.send(name, "late".to_owned(), NOW).await.unwrap();
     let late = receive_one(queue, name).await.unwrap();
     pass(HIDE).await;
-    // Visible again, but nobody else has taken it: the work was done, so it need not be done again.
+    // Visible again, but not received again: the work is done and need not be repeated.
     delete(queue, name, &late).await;
     assert_eq!(receive_one(queue, name).await, None);
 }
@@ -106,7 +106,7 @@ async fn a_delayed_message_waits(queue: &dyn Queue, name: &str, pass: &Pass<'_>)
     pass(HIDE).await;
     assert_eq!(receive_one(queue, name).await, None, "half of the delay is left");
     pass(HIDE).await;
-    let message = receive_one(queue, name).await.expect("the delay is over");
+    let message = receive_one(queue, name).await.expect("message is visible after its delay");
     assert_eq!(message.dequeue_count, 1);
     delete(queue, name, &message).await;
 }
@@ -117,11 +117,11 @@ async fn a_renewal_counts_from_now(queue: &dyn Queue, name: &str, pass: &Pass<'_
     let mut receipt = message.pop_receipt.clone();
     for _ in 0..3 {
         pass(HIDE * 3 / 5).await;
-        assert_eq!(receive_one(queue, name).await, None, "it was renewed in time");
+        assert_eq!(receive_one(queue, name).await, None, "a renewed message stays hidden");
         receipt = queue.renew(name, &message.id, &receipt, HIDE).await.unwrap();
     }
     queue.renew(name, &message.id, &receipt, NOW).await.unwrap();
-    let again = receive_one(queue, name).await.expect("hidden for no time is given back");
+    let again = receive_one(queue, name).await.expect("a renewal of zero makes the message visible");
     assert_eq!(again.dequeue_count, 2, "a renewal is no receive");
     delete(queue, name, &again).await;
 }
@@ -136,7 +136,7 @@ async fn a_batch_holds_each_message_once(queue: &dyn Queue, name: &str) {
         let all = queue.receive(name, 4, HIDE).await.unwrap();
         assert_eq!(all.len(), expected);
         for message in all {
-            assert!(seen.insert(message.text.clone()), "{} came twice", message.text);
+            assert!(seen.insert(message.text.clone()), "{} was received twice", message.text);
             delete(queue, name, &message).await;
         }
     }
@@ -145,7 +145,7 @@ async fn a_batch_holds_each_message_once(queue: &dyn Queue, name: &str) {
 
 async fn texts_come_back_as_they_were_sent(queue: &dyn Queue, name: &str) {
     let longest = "x".repeat(MESSAGE_BYTES_MAX);
-    // Six times as long where it is escaped.
+    // Escaping makes this text up to six times as long.
     let markup = "<\"&'>".repeat(MESSAGE_BYTES_MAX / 5);
     let wide = "\u{1f600}".repeat(MESSAGE_BYTES_MAX / 4);
     for text in [

@@ -1,7 +1,8 @@
-//! The doorbell of one invocation: what rings for now is answered to the host, which writes it and wakes its own listener at
-//! once; everything else is sent as it is.
+//! Nudges through the output binding of a host invocation.
 //!
-//! The host writes outputs only after an answer of 2xx, and cannot delay them.
+//! Undelayed nudges are returned to the host in the invocation's response. The host enqueues them
+//! and wakes its own listener at once. Other messages are sent directly. The host writes outputs
+//! only after a 2xx response, and cannot delay them.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,14 +17,15 @@ use crate::telemetry::meter;
 /// The output binding's name in every background function's `function.json`.
 pub const NUDGES: &str = "nudges";
 
-/// Bells that one invocation answers at most: the host writes them all at the same time.
+/// Maximum nudges in the response of one invocation: the host writes all of them at the same time.
 const OUTPUTS_MAX: usize = 64;
 
 tokio::task_local! {
     static RUNG: Arc<Mutex<Rung>>;
 }
 
-/// What one invocation rang with, each text once, in order. It rings only when it is answered, or sent.
+/// Nudges of one invocation, each text once, in order. They take effect when they are returned to
+/// the host, or sent.
 #[derive(Debug, Default)]
 pub struct Rung(Vec<(String, Arc<dyn Queue>)>);
 
@@ -32,17 +34,17 @@ impl Rung {
         self.0.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// For an invocation that failed: the host writes none of its outputs.
+    /// Sends the nudges of a failed invocation, whose outputs the host does not write.
     pub async fn send(self) {
         for (text, queue) in self.0 {
             if let Err(error) = queue.send(TURNS, text, Duration::ZERO).await {
-                tracing::warn!(error = %error, "a nudge was not sent; the sweep will find the work");
+                tracing::warn!(error = %error, "nudge not sent; the recovery sweep will find the work");
             }
         }
     }
 }
 
-/// A queue whose bells for now are kept for the answer, in the task of an invocation that is [`listen`]ed to.
+/// A queue that buffers undelayed nudges for the response, within [`buffer_nudges`].
 #[derive(Debug)]
 pub struct Doorbell(Arc<dyn Queue>);
 
@@ -52,7 +54,7 @@ impl Doorbell {
     }
 }
 
-/// Does the work of an invocation, and keeps what it rings with.
+/// Runs the work of an invocation and buffers its undelayed nudges.
 pub async fn listen<T>(work: impl Future<Output = T>) -> (T, Rung) {
     let rung = Arc::<Mutex<Rung>>::default();
     let outcome = RUNG.scope(Arc::clone(&rung), work).await;
@@ -61,7 +63,8 @@ pub async fn listen<T>(work: impl Future<Output = T>) -> (T, Rung) {
 }
 
 impl Doorbell {
-    /// Whether the text is kept for the answer of this task's invocation.
+    /// Buffers the text for the response of this task's invocation. Returns false outside of an
+    /// invocation, or if the buffer is full.
     fn keeps(&self, text: &str) -> bool {
         let keep = |rung: &Arc<Mutex<Rung>>| {
             let Rung(kept) = &mut *rung.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +72,7 @@ impl Doorbell {
             let has_room = kept.len() < OUTPUTS_MAX;
             if !is_known && has_room {
                 kept.push((text.to_owned(), Arc::clone(&self.0)));
-                // The host's request, but part of what this work costs.
+                // The host sends the request, but it is a cost of this work.
                 meter::count("queue.output", 0.0);
             }
             is_known || has_room
@@ -142,7 +145,7 @@ mod tests {
                 doorbell.send(TURNS, text.into(), NOW).await.unwrap();
             }
             doorbell.send(TURNS, "later".into(), Duration::from_secs(9)).await.unwrap();
-            doorbell.send(NOTIFY, "a notice".into(), NOW).await.unwrap();
+            doorbell.send(NOTIFY, "a notification".into(), NOW).await.unwrap();
         };
         let ((), rung) = listen(work).await;
         assert_eq!(rung.texts(), ["a", "b"]);

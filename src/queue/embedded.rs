@@ -1,4 +1,4 @@
-//! The queues of `dev`: in memory and in real time, but for those whose messages are users' only copy.
+//! The queues of `dev`: in memory, in real time. Queues that hold users' only copy also use a file.
 
 mod disk;
 mod lines;
@@ -38,24 +38,26 @@ pub struct Peeked {
     pub dequeue_count: u32,
     pub text: String,
     pub inserted_at: Timestamp,
-    /// Past when it is visible.
+    /// In the past if the message is visible.
     pub next_visible_at: Timestamp,
 }
 
 impl fmt::Debug for Peeked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Peeked({}, {} bytes)", self.id, self.text.len())
+        write!(f, "PeekedMessage({}, {} bytes)", self.id, self.text.len())
     }
 }
 
 impl EmbeddedQueue {
-    /// Queues named in `kept` live in `file` and survive a restart; the others are doorbells and do not. What a former
-    /// process held when it ended is visible at once; what it had sent with a delay keeps the rest of it. Needs a Tokio
-    /// runtime.
+    /// Opens the queues. Those named in `durable` are stored in `file` and survive a restart; the
+    /// others hold only nudges and do not.
+    ///
+    /// Messages that the previous process had received are visible at once; delayed messages keep
+    /// the rest of their delay. Needs a Tokio runtime.
     ///
     /// # Errors
-    /// [`QueueError::Unavailable`]: the file cannot be used, another process has it, or a newer version wrote it. The
-    /// source says which; do not start.
+    /// [`QueueError::Unavailable`]: the file cannot be used, another process has it, or a newer
+    /// version wrote it. Show the source of the error and do not start.
     pub async fn open(
         file: &Path,
         kept: &[&str],
@@ -68,9 +70,10 @@ impl EmbeddedQueue {
         let now = clock.now();
         let mut kept: BTreeSet<String> = kept.iter().map(|&name| name.to_owned()).collect();
         for row in rows {
-            // Whatever the list says today: a deleted message must leave the file too.
+            // Queues found in the file are durable even if the list no longer names them: a deleted
+            // message must leave the file too.
             kept.insert(row.queue.clone());
-            // No longer than it was meant to be, even if the wall clock was set back since.
+            // At most the original delay, even if the wall clock was set back.
             let delay = now.until(row.visible_at).min(row.inserted_at.until(row.visible_at));
             let mut message = Message::new(row.id, row.text, row.inserted_at);
             message.dequeue_count = row.dequeue_count;
@@ -79,13 +82,14 @@ impl EmbeddedQueue {
         let told = Arc::clone(&lines);
         #[expect(
             clippy::disallowed_methods,
-            reason = "a timer: it ends with the queue, and what it did not tell a later look finds"
+            reason = "a timer: it ends with the queue, and a later poll finds missed arrivals"
         )]
         let timer = AbortOnDropHandle::new(tokio::spawn(async move { told.tell().await }));
         Ok(Self { clock, ids, lines, disk: Arc::new(disk), kept, timer })
     }
 
-    /// At most `count_max` messages, hidden ones included, the earliest visible first; nothing is hidden or counted by it.
+    /// Returns at most `count_max` messages, hidden ones included, the earliest visible first.
+    /// Hides and counts nothing.
     pub fn peek(&self, queue: &str, count_max: usize) -> Vec<Peeked> {
         self.lines.look(queue, |line, now| {
             line.iter(now)
@@ -101,7 +105,7 @@ impl EmbeddedQueue {
         })
     }
 
-    /// The queues that have been sent to, loaded or listened to, sorted.
+    /// Returns the sorted names of the queues with a message or listener so far.
     pub fn names(&self) -> Vec<String> {
         self.lines.names()
     }
@@ -119,7 +123,7 @@ fn put(lines: &Lines, queue: &str, message: Message, delay: Duration) {
     });
 }
 
-/// Runs on a thread that may wait for the disk; it finishes even when the caller is gone.
+/// Runs `work` on a blocking thread. It finishes even if the caller stops waiting.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, QueueError> + Send + 'static,
 ) -> Result<T, QueueError> {
@@ -173,7 +177,7 @@ impl Queue for EmbeddedQueue {
             let counts: Vec<_> =
                 all.iter().map(|message| (message.id.clone(), message.dequeue_count)).collect();
             let disk = Arc::clone(&self.disk);
-            // When this fails the messages come back once their hiding ends.
+            // If this fails, the messages become visible again later.
             blocking(move || disk.count(&counts)).await?;
         }
         Ok(all)
@@ -207,7 +211,7 @@ impl Queue for EmbeddedQueue {
         self.lines.look(queue, |line, _| line.check(id, pop_receipt))?;
         let (lines, disk) = (Arc::clone(&self.lines), Arc::clone(&self.disk));
         let (queue, id) = (queue.to_owned(), id.to_owned());
-        // First the file: what is gone from memory alone would come back with a restart.
+        // First the file: a message deleted only in memory would return after a restart.
         blocking(move || {
             disk.delete(&id)?;
             lines.look(&queue, |line, _| line.remove(&id));
@@ -229,7 +233,7 @@ impl fmt::Debug for EmbeddedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EmbeddedQueue")
             .field("queues", &self.names())
-            .field("kept", &self.kept)
+            .field("durable", &self.kept)
             .field("timer_ended", &self.timer.is_finished())
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! One queue's messages in memory, in the order in which they become visible. Time is an argument.
+//! Messages of one queue in memory, ordered by the time they become visible. Time is an argument.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{NEVER, QueueError, Received};
 use crate::clock::{Clock, Timestamp};
 
-/// One look at both clocks: the wall's for people, the monotonic one decides, so that a corrected wall clock neither
-/// hides a message for hours nor shows one that somebody works on.
+/// A reading of both clocks. The wall clock is for display. The monotonic clock decides, so that a
+/// corrected wall clock neither hides a message for hours nor shows one that is being processed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) wall: Timestamp,
@@ -20,7 +20,7 @@ impl Moment {
         Self { wall: clock.now(), monotonic: clock.monotonic() }
     }
 
-    /// The wall's reading at a moment of the monotonic clock.
+    /// Converts a time of the monotonic clock to wall time.
     fn wall_at(self, monotonic: Duration) -> Timestamp {
         self.wall
             .minus(self.monotonic.saturating_sub(monotonic))
@@ -34,7 +34,7 @@ pub(super) struct Message {
     pub(super) text: String,
     pub(super) inserted_at: Timestamp,
     pub(super) dequeue_count: u32,
-    /// Absent until somebody of this process receives it.
+    /// Absent until the message is received in this process.
     pop_receipt: Option<String>,
 }
 
@@ -60,11 +60,11 @@ impl Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Message({}, {} bytes)", self.id, self.text.len())
+        write!(f, "HeldMessage({}, {} bytes)", self.id, self.text.len())
     }
 }
 
-/// When a message becomes visible, and its number: the earlier sent comes first of two that do so at once.
+/// Order of messages: the time a message becomes visible, then the order of sending.
 type Place = (Duration, u64);
 
 #[derive(Debug, Default)]
@@ -85,7 +85,8 @@ impl Line {
         self.messages.insert(place, message);
     }
 
-    /// At most `count_max` visible messages, longest visible first; each is hidden for `hide` and counts one receive more.
+    /// Receives at most `count_max` visible messages, longest visible first. Hides each for `hide`
+    /// and increments its receive count.
     pub(super) fn receive(
         &mut self,
         now: Moment,
@@ -109,8 +110,11 @@ impl Line {
         all
     }
 
+    /// Checks a pop receipt.
+    ///
     /// # Errors
-    /// [`QueueError::Gone`]: the receipt is not the newest, or the message was deleted.
+    /// [`QueueError::Gone`] if the receipt is not the newest, or the message was deleted: leave the
+    /// message alone.
     pub(super) fn check(&self, id: &str, pop_receipt: &str) -> Result<(), QueueError> {
         let held = self.places.get(id).and_then(|place| self.messages.get(place));
         match held {
@@ -119,10 +123,10 @@ impl Line {
         }
     }
 
-    /// Hides the message until then, under another receipt.
+    /// Hides the message until `hidden_until`, with a new receipt.
     ///
     /// # Errors
-    /// As of [`Self::check`].
+    /// See [`Self::check_receipt`].
     pub(super) fn renew(
         &mut self,
         id: &str,
@@ -148,12 +152,12 @@ impl Line {
         self.messages.len()
     }
 
-    /// All messages and when each is visible; the earliest first.
+    /// Returns all messages with the time each becomes visible, the earliest first.
     pub(super) fn iter(&self, now: Moment) -> impl Iterator<Item = (&Message, Timestamp)> {
         self.messages.iter().map(move |(place, message)| (message, now.wall_at(place.0)))
     }
 
-    /// When the first message becomes visible that is not so at that moment.
+    /// Returns the time at which the next message after `moment` becomes visible.
     pub(super) fn first_visible_after(&self, moment: Duration) -> Option<Duration> {
         let later = (moment, u64::MAX);
         self.messages

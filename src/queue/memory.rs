@@ -1,4 +1,5 @@
-//! Queues for simulations: virtual time, and every fault drawn from one seed, so that a failed run can be run again.
+//! In-memory queues for simulations, with virtual time. All faults come from one seed, so that a
+//! failed run can be reproduced.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,20 +14,20 @@ use super::{PROMPTS, Queue, QueueError, Received, check};
 use crate::clock::Clock;
 use crate::ids::fate::Fate;
 
-/// How often, in percent, each thing goes wrong. None does by default.
+/// Fault probabilities in percent. All are 0 by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Sends that are answered and never arrive. Not those to `agent-prompts` and the poison queues: what is lost there
-    /// is lost for good, and the service does not lose it.
+    /// Sends that succeed but never arrive. Excludes `agent-prompts` and the poison queues: they
+    /// hold the only copy, and the service does not lose it.
     pub lose: u8,
     /// Sends that arrive twice.
     pub double: u8,
     /// Sends that arrive up to `delay_max` late.
     pub delay: u8,
     pub delay_max: Duration,
-    /// Sends that overtake what was sent before.
+    /// Sends that overtake earlier messages.
     pub reorder: u8,
-    /// Calls that fail; half of these have done their work and only the answer was lost.
+    /// Calls that fail. Half of them take effect and lose only the response.
     pub unavailable: u8,
 }
 
@@ -38,7 +39,7 @@ pub struct MemoryQueue {
 struct State {
     lines: BTreeMap<String, Line>,
     dice: fastrand::Rng,
-    /// Decides in the place of the dice.
+    /// Replaces the random numbers if set.
     fate: Option<Fate>,
     faults: Faults,
     last_id: u64,
@@ -51,25 +52,26 @@ impl MemoryQueue {
         Self { clock, state: Mutex::new(state) }
     }
 
-    /// The same where each fault can be told again by its place.
+    /// Creates queues whose faults follow a plan, in which each fault is identified by its site.
     pub fn with_fate(clock: Arc<dyn Clock>, fate: Fate, faults: Faults) -> Self {
         let queue = Self::new(clock, 0, faults);
         queue.state().fate = Some(fate);
         queue
     }
 
-    /// Other faults from now on: a simulation ends calmly to see whether all comes to rest.
+    /// Sets the faults of later calls. Simulations end without faults, to check that all work
+    /// completes.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Throws the queue away with all that is in it.
+    /// Deletes the queue with all its messages.
     pub fn drop_queue(&self, queue: &str) {
         self.state().lines.remove(queue);
     }
 
-    /// Time until a hidden message of any queue becomes visible: how far a simulation may move its clock. `None`: none is
-    /// hidden.
+    /// Time until a hidden message of any queue becomes visible. A simulation may advance its clock
+    /// by this time. `None` if no message is hidden.
     pub fn next_visible_in(&self) -> Option<Duration> {
         let now = self.clock.monotonic();
         let state = self.state();
@@ -96,7 +98,7 @@ impl MemoryQueue {
         }
         let answer = work(&mut state, now);
         if fails {
-            return Err(QueueError::Unavailable("simulated: the answer was lost".into()));
+            return Err(QueueError::Unavailable("simulated: the response was lost".into()));
         }
         answer
     }
@@ -110,7 +112,7 @@ impl State {
         }
     }
 
-    /// From 0 to `most`.
+    /// Returns a number from 0 to `most`.
     fn size(&mut self, what: &'static str, queue: &str, most: u64) -> u64 {
         match &self.fate {
             Some(fate) => fate.size(what, queue, most.saturating_add(1)),
@@ -165,7 +167,7 @@ impl Queue for MemoryQueue {
         hide: Duration,
     ) -> Result<Vec<Received>, QueueError> {
         self.act(queue, |state, now| {
-            // Taken out, since the receipts come from the same state.
+            // The queue is removed for the call, because the receipts borrow the same state.
             let Some(mut line) = state.lines.remove(queue) else { return Ok(Vec::new()) };
             let all = line.receive(now, count_max, hide, || state.fresh());
             state.lines.insert(queue.to_owned(), line);
@@ -203,7 +205,7 @@ impl Queue for MemoryQueue {
         })
     }
 
-    /// Nothing tells when virtual time passes: ask [`MemoryQueue::next_visible_in`].
+    /// Returns `None`: virtual time has no notifications. Use [`MemoryQueue::next_visible_in`].
     fn arrivals(&self, _queue: &str) -> Option<watch::Receiver<u64>> {
         None
     }
@@ -232,12 +234,12 @@ mod tests {
         (Arc::clone(&clock), MemoryQueue::new(clock, seed, faults))
     }
 
-    /// The texts in order of arrival, after sending `0` to `99` one second apart.
+    /// Sends `0` to `99`, one second apart, and returns the texts in order of arrival.
     async fn arrivals_of(seed: u64, faults: Faults, name: &str) -> Vec<String> {
         let (clock, queue) = queue(seed, faults);
         for number in 0..100 {
             clock.advance(Duration::from_secs(1));
-            // A lost call or answer is the caller's to repeat; here it is not repeated.
+            // Failed calls are not repeated here.
             let _ = queue.send(name, number.to_string(), Duration::ZERO).await;
         }
         queue.set_faults(Faults::default());

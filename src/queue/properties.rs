@@ -1,4 +1,4 @@
-//! What no order of calls may break: nothing is lost, nothing deleted returns, every receive counts one more.
+//! Property tests of queues: no message is lost, no deleted message returns, receives are counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ enum Act {
         count_max: usize,
         hide: u64,
     },
-    /// Of one of the receives so far, however old.
+    /// Renews with the pop receipt of any earlier receive.
     Renew {
         which: prop::sample::Index,
         hide: u64,
@@ -45,12 +45,12 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What is true of a message that was not deleted.
+/// The expected state of a message that was not deleted.
 #[derive(Debug)]
 struct Truth {
     visible_at: Duration,
     dequeue_count: u32,
-    /// Of the newest receive or renewal.
+    /// Pop receipt of the newest receive or renewal.
     receipt: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl World<'_> {
         let hide = Duration::from_secs(hide);
         let visible = self.truths.values().filter(|truth| truth.visible_at <= now).count();
         let all = self.queue.receive(self.name, count_max, hide).await.unwrap();
-        assert_eq!(all.len(), visible.min(count_max), "all that is visible, and no more");
+        assert_eq!(all.len(), visible.min(count_max), "receives exactly the visible messages");
         for message in all {
             let truth = self.truths.get_mut(&message.text).expect("a deleted message returned");
             assert!(truth.visible_at <= now, "a hidden message was delivered");
@@ -137,7 +137,7 @@ impl World<'_> {
         }
     }
 
-    /// Whoever holds a message lets go of it; then each that was not deleted arrives.
+    /// Lets all messages become visible and receives every message that was not deleted.
     async fn drain(&mut self) {
         self.clock.advance(Duration::from_mins(1));
         self.receive(usize::MAX, 60).await;
@@ -147,7 +147,7 @@ impl World<'_> {
         );
     }
 
-    /// The process that held messages is gone; delays are kept.
+    /// Models a restart: received messages are visible again, delays continue.
     fn restart(&mut self) {
         let now = self.clock.monotonic();
         for truth in self.truths.values_mut().filter(|truth| truth.dequeue_count > 0) {

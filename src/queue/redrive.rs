@@ -1,4 +1,4 @@
-//! Puts messages that were set aside back on their queue.
+//! Moves messages from a poison queue back to their queue.
 
 use std::time::Duration;
 
@@ -6,23 +6,25 @@ use serde::Deserialize;
 
 use crate::queue::{Queue, QueueError, poison_of};
 
-/// How long messages are held while they are put back: whoever dies over it leaves them where they were.
+/// Time for which messages are hidden during the move. After a crash they are visible again on the
+/// poison queue.
 const HIDE: Duration = Duration::from_mins(1);
 const BATCH: usize = 32;
 
-/// What is set aside with a reason; a host sets the bare text aside.
+/// A poison message with a reason. The host writes the bare text instead.
 #[derive(Deserialize)]
 struct SetAside {
     original: String,
-    #[expect(dead_code, reason = "only its presence tells the wrapped text from a bare one")]
+    #[expect(dead_code, reason = "its presence distinguishes a wrapped text from a bare one")]
     reason: String,
 }
 
-/// Puts back what is on the poison queue now; what is rejected again meanwhile stays. Answers how many. Each is sent before
-/// it is taken off, so a cut doubles at most the one that was under way.
+/// Moves the messages that are on the poison queue now, and returns their number. Messages that are
+/// rejected again meanwhile stay. Each message is sent before it is deleted, so an interruption
+/// duplicates at most one message.
 ///
 /// # Errors
-/// The queue did not answer: what was not put back is still there.
+/// The queue is unavailable. The remaining messages are still on the poison queue: try again.
 pub async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError> {
     let poison = poison_of(queue);
     let there = queues.length(&poison).await?;
@@ -40,7 +42,8 @@ pub async fn redrive(queues: &dyn Queue, queue: &str) -> Result<u64, QueueError>
             };
             queues.send(queue, original, Duration::ZERO).await?;
             match queues.delete(&poison, &message.id, &message.pop_receipt).await {
-                // Somebody else has put it back meanwhile: it is there twice, and the second does nothing.
+                // Another process has moved it too. The message is sent twice; the second copy has
+                // no effect.
                 Ok(()) | Err(QueueError::Gone) => moved += 1,
                 Err(error) => return Err(error),
             }

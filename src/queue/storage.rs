@@ -1,4 +1,4 @@
-//! Queues of a storage account: shared by every instance, and by whoever else may write there.
+//! Queues of an Azure Storage account, shared by all instances and any other authorised writer.
 
 #[cfg(test)]
 mod tests;
@@ -26,11 +26,11 @@ use crate::clock::Timestamp;
 use crate::ids::is_plain;
 use crate::settings::azure::StorageAccount;
 
-/// Of one request (the service's bound).
+/// Maximum messages of one receive request (limit of the service).
 const RECEIVE_MAX: usize = 32;
-/// A message is hidden for seven days at most (the service's bound).
+/// Maximum time to hide a message: seven days (limit of the service).
 const HIDE_SECONDS_MAX: u64 = 7 * 24 * 60 * 60;
-/// A message never expires by itself: the store says what is owed, and a prompt is somebody's only copy.
+/// Messages never expire: the store defines the pending work, and a prompt is a user's only copy.
 const FOR_EVER: i32 = -1;
 
 pub struct StorageQueue {
@@ -39,11 +39,11 @@ pub struct StorageQueue {
 }
 
 impl StorageQueue {
-    /// Sends nothing yet. Each queue's name begins with `prefix`, empty in production. `credential` stands in for the one
-    /// that the account's identity names.
+    /// Creates the client and sends no request. Each queue name starts with `prefix`, which is
+    /// empty in production. `credential` replaces the credential of the account's identity.
     ///
     /// # Errors
-    /// The account or the prefix cannot be used: show it and do not start.
+    /// The account or the prefix cannot be used: show the error and do not start.
     pub fn connect(
         account: &StorageAccount,
         credential: Option<Arc<dyn TokenCredential>>,
@@ -53,17 +53,17 @@ impl StorageQueue {
         let longest = format!("{prefix}{}", poison_of(super::PROMPTS));
         if !is_name(&longest) {
             return Err(StorageFault::new(format!(
-                "the queue prefix `{prefix}` makes no queue names: at most 43 of a-z, 0-9 and single hyphens, none first"
+                "the queue prefix `{prefix}` is invalid: use at most 43 of a-z, 0-9 and single hyphens, without a hyphen first"
             )));
         }
         let service = storage::queues(account, credential, sending)?;
         Ok(Self { service, prefix: prefix.to_owned() })
     }
 
-    /// Creates the queues that are not there.
+    /// Creates the missing queues.
     ///
     /// # Errors
-    /// [`QueueError::Unavailable`]: its source says what to do.
+    /// [`QueueError::Unavailable`]: show its source, which says what to do.
     pub async fn create(&self, queues: &[&str]) -> Result<(), QueueError> {
         for queue in queues {
             let options = QueueClientCreateOptions {
@@ -78,7 +78,7 @@ impl StorageQueue {
     fn client(&self, queue: &str) -> Result<QueueClient, QueueError> {
         let name = format!("{}{queue}", self.prefix);
         if !is_name(&name) {
-            let text = format!("`{name}` is no name of a queue");
+            let text = format!("`{name}` is not a valid queue name");
             return Err(QueueError::Unavailable(StorageFault::new(text).into()));
         }
         self.service.queue_client(&name).map_err(|error| self.told(&error))
@@ -88,7 +88,7 @@ impl StorageQueue {
         QueueError::Unavailable(storage::fault(error, self.service.url()).into())
     }
 
-    /// Of a message that is held: whoever's it is now, it is no longer ours.
+    /// Maps an error of a request on a received message: `Gone` if the pop receipt is not valid.
     fn lost(&self, error: &azure_core::Error) -> QueueError {
         match (storage::status(error), storage::code(error)) {
             (Some(404), _)
@@ -99,9 +99,9 @@ impl StorageQueue {
         }
     }
 
-    /// The client and, if they can be, the names of a held message.
+    /// Returns the client for a received message, after a check of its id and pop receipt.
     fn held(&self, queue: &str, id: &str, pop_receipt: &str) -> Result<QueueClient, QueueError> {
-        // They become part of an address, and an empty one would make it another's.
+        // Both become part of a URL, and an empty one would address another resource.
         if !is_plain(id) || pop_receipt.is_empty() {
             return Err(QueueError::Gone);
         }
@@ -110,7 +110,7 @@ impl StorageQueue {
 }
 
 impl fmt::Debug for StorageQueue {
-    /// Without the query of its address, which may be a signature.
+    /// Omits the query of the URL, which may be a signature.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = self.service.url().host_str().unwrap_or_default();
         write!(f, "StorageQueue({host}, {}*)", self.prefix)
@@ -173,7 +173,8 @@ impl Queue for StorageQueue {
             let messages = answer.map(|answer| answer.items.unwrap_or_default());
             let messages = match messages {
                 Ok(messages) => messages,
-                // What was received before is hidden already: it is worked on, and the next look tells.
+                // Earlier requests have hidden their messages: return them. The next poll reports
+                // the error.
                 Err(_) if !all.is_empty() => break,
                 Err(error) => return Err(self.told(&error)),
             };
@@ -236,13 +237,14 @@ impl Queue for StorageQueue {
     }
 }
 
-/// Whole seconds, never fewer than asked for.
+/// Rounds up to whole seconds, within the limits.
 fn seconds(span: Duration, min: u64) -> i32 {
     let whole = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
     i32::try_from(whole.clamp(min, HIDE_SECONDS_MAX)).unwrap_or(i32::MAX)
 }
 
-/// The body of a message. The SDK's own would lose carriage returns, which readers of XML turn into line feeds.
+/// Builds the XML of a message. The SDK does not escape carriage returns, which XML readers turn
+/// into line feeds.
 fn message(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 64);
     for c in text.chars() {
@@ -265,7 +267,7 @@ fn received(message: ReceivedMessage) -> Received {
         dequeue_count: u32::try_from(count).unwrap_or(u32::MAX),
         text: message.message_text.unwrap_or_default(),
         inserted_at: timestamp(message.insertion_time),
-        // The service writes the year 9999, which is later than we can.
+        // The service returns the year 9999, which is later than our maximum.
         expires_at: timestamp(message.expiration_time).min(NEVER),
         next_visible_at: timestamp(message.time_next_visible),
     }

@@ -1,4 +1,4 @@
-//! How fast bytes have to move while somebody waits for them: what does not move is cut, and what it held is free.
+//! Minimum throughput of clients. A body or connection below it is cut, which frees its resources.
 
 use std::error::Error;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// So many bytes, or all that is left, within that time of waiting.
+/// Minimum of `bytes`, or of all remaining bytes, per `within` of waiting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     pub bytes: usize,
@@ -21,16 +21,17 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// About a kilobyte a second: less than any network that people use, more than who wants to hold something pays for.
+    /// About 1 KB/s: slower than any real client, fast enough to make slow-client attacks
+    /// expensive.
     pub const USUAL: Self = Self { bytes: 32 * 1024, within: Duration::from_secs(30) };
 }
 
-/// The client kept us waiting for longer than [`Pace`] allows.
+/// The client transferred data more slowly than [`MinThroughput`] allows.
 #[derive(Debug, thiserror::Error)]
-#[error("the client is too slow")]
+#[error("the client transfers data too slowly")]
 pub(super) struct TooSlow;
 
-/// Whether a request's body broke off because its sender is too slow.
+/// True if a request body failed because its client was below the minimum throughput.
 pub fn is_too_slow(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -42,13 +43,13 @@ pub fn is_too_slow(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// The time that went by waiting, since as many bytes as [`Pace`] asks for have moved.
+/// Waiting time since the last transfer of [`MinThroughput::bytes`].
 #[derive(Debug)]
 struct Patience {
     pace: Pace,
     moved: usize,
     waited: Duration,
-    /// While it waits.
+    /// Set while no byte can be transferred.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -67,12 +68,12 @@ impl Patience {
         }
     }
 
-    /// Nothing is left to be waited for.
+    /// Starts a new measurement: no transfer is pending.
     fn rest(&mut self) {
         (self.moved, self.waited, self.waiting) = (0, Duration::ZERO, None);
     }
 
-    /// Nothing moves now; whether that has lasted too long.
+    /// Called when no byte can be transferred. True if the waiting time is used up.
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
         let left = self.pace.within.saturating_sub(self.waited);
         let (_, timer) =
@@ -81,7 +82,8 @@ impl Patience {
     }
 }
 
-/// A request's body that has to come at a pace. Time that we take between its parts does not count.
+/// A request body with a minimum throughput. Time that the handler takes between chunks does not
+/// count.
 #[derive(Debug)]
 pub(super) struct PacedBody {
     inner: Incoming,
@@ -123,7 +125,8 @@ impl Body for PacedBody {
     }
 }
 
-/// A connection whose client has to take what it is sent at a pace. What it sends itself, the server bounds.
+/// A connection whose client must read responses at a minimum throughput. For the bytes that the
+/// client sends, the server has other limits.
 #[derive(Debug)]
 pub(super) struct PacedStream {
     inner: TcpStream,
@@ -189,7 +192,7 @@ impl AsyncWrite for PacedStream {
         self.inner.is_write_vectored()
     }
 
-    /// Asked for when everything has been written.
+    /// The server flushes after it has written everything, so no transfer is pending.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.inner).poll_flush(cx))?;

@@ -1,4 +1,4 @@
-//! Clients that are slow, silent or many, on sockets of their own.
+//! Tests of the limits for slow, idle and numerous clients, over real sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 
-/// Nothing here takes that long.
+/// Longer than any step of these tests takes.
 const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(150);
 const BOUNDS: Bounds =
@@ -48,11 +48,11 @@ impl Served {
     }
 }
 
-/// Until the other side closes.
+/// Reads until the server closes the connection.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    // A reset is an end as well.
-    let _ = timeout(SOON, stream.read_to_end(&mut bytes)).await.expect("it is never closed");
+    // A connection reset also ends the response.
+    let _ = timeout(SOON, stream.read_to_end(&mut bytes)).await.expect("the server closes the connection");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -60,7 +60,7 @@ fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
 
-/// What the handler makes of a body.
+/// Returns the length of the body, or the status and text of its error.
 async fn told(request: Request) -> (StatusCode, String) {
     match request.into_body().collect().await {
         Ok(body) => (StatusCode::OK, body.to_bytes().len().to_string()),
@@ -75,7 +75,8 @@ async fn who_says_nothing_or_not_enough_is_cut() {
     for said in ["", "G", "GET / HTTP/1.1\r\nHost: x\r\nX-More: "] {
         assert_eq!(rest(&mut served.send(said).await).await, "", "{said}");
     }
-    // One letter after the other, and never the end: the time is for all of them together.
+    // Sends one letter after the other and never completes the headers: the time limit is for all
+    // of them.
     let stream = served.send("GET / HTTP/1.1\r\nHost: x\r\nX-More: ").await;
     let (mut reading, mut writing) = stream.into_split();
     let began = Instant::now();
@@ -91,7 +92,7 @@ async fn who_says_nothing_or_not_enough_is_cut() {
         _ = reading.read_to_end(&mut bytes) => {}
     }
     assert!(bytes.is_empty() && began.elapsed() < SOON, "{bytes:?}");
-    // Who has asked once and says nothing more is let go as well, after its answer.
+    // A connection that stays idle after its first response is closed as well.
     let kept = rest(&mut served.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n").await).await;
     assert!(kept.starts_with("HTTP/1.1 200") && kept.ends_with("hello"), "{kept}");
 }
@@ -101,7 +102,7 @@ async fn a_body_that_trickles_is_told_so_and_one_that_we_keep_waiting_is_not() {
     let router = Router::new().route("/", post(told)).route(
         "/busy",
         post(async |request: Request| {
-            // Longer than the client may take: this is our time.
+            // Longer than the client's limit: the handler's own time does not count.
             tokio::time::sleep(SHORT * 3).await;
             told(request).await
         }),
@@ -114,7 +115,7 @@ async fn a_body_that_trickles_is_told_so_and_one_that_we_keep_waiting_is_not() {
     assert!(slow.starts_with("HTTP/1.1 408"), "{slow}");
     let whole = rest(&mut served.send(&format!("{}abc", head("/busy"))).await).await;
     assert!(whole.starts_with("HTTP/1.1 200") && whole.ends_with('3'), "{whole}");
-    // Chunks that come one letter at a time, each well within the time.
+    // Chunks of one letter, each within the time limit.
     let start = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (mut reading, mut writing) = served.send(start).await.into_split();
     let trickle = async {
@@ -126,12 +127,12 @@ async fn a_body_that_trickles_is_told_so_and_one_that_we_keep_waiting_is_not() {
     let mut answer = [0; 12];
     let told = async { reading.read_exact(&mut answer).await.map(|_| answer) };
     tokio::select! {
-        () = trickle => panic!("it was cut without a word"),
+        () = trickle => panic!("the connection closed without a response"),
         told = timeout(SOON, told) => assert_eq!(&told.unwrap().unwrap(), b"HTTP/1.1 408"),
     }
 }
 
-/// An answer without an end, and how much of it was made.
+/// A route with an endless response body. Counts the bytes produced in `made`.
 fn endless(made: &Arc<AtomicUsize>, gone: &Arc<Notify>) -> Router {
     struct Gone(Arc<Notify>);
 
@@ -160,10 +161,10 @@ async fn who_asks_for_much_and_reads_nothing_is_cut_and_others_do_not_wait() {
     let served = served(endless(&made, &gone), BOUNDS).await;
     let deaf = served.send("GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(served.get("/").await.ends_with("hello"));
-    timeout(SOON, gone.notified()).await.expect("the answer's stream is dropped");
+    timeout(SOON, gone.notified()).await.expect("the response stream is dropped");
     let held = made.load(Ordering::SeqCst);
-    // The buffers of two sockets in the kernel, and ours.
-    assert!(held < 24 * 1024 * 1024, "{held} bytes were made for nobody");
+    // Kernel buffers of two sockets, and the server's own.
+    assert!(held < 24 * 1024 * 1024, "{held} bytes were produced for an idle reader");
     drop(deaf);
 }
 
@@ -176,7 +177,7 @@ async fn who_reads_steadily_is_served_however_long_it_takes() {
     let mut part = vec![0; 4 * 1024 * 1024];
     for _ in 0..12 {
         times.tick().await;
-        timeout(SOON, stream.read_exact(&mut part)).await.unwrap().expect("it goes on");
+        timeout(SOON, stream.read_exact(&mut part)).await.unwrap().expect("the response continues");
     }
     assert!(made.load(Ordering::SeqCst) >= 12 * part.len());
 }
@@ -189,7 +190,7 @@ async fn more_connections_than_there_may_be_wait_for_a_place() {
     let second = served.send("").await;
     let third = served.get("/");
     let mut third = std::pin::pin!(third);
-    assert!(timeout(SHORT, third.as_mut()).await.is_err(), "there is no place");
+    assert!(timeout(SHORT, third.as_mut()).await.is_err(), "the connection limit is reached");
     drop(first);
     assert!(timeout(SOON, third).await.unwrap().ends_with("hello"));
     drop(second);

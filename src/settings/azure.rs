@@ -1,4 +1,4 @@
-//! The Azure accounts that the settings name, and the right by which each is used.
+//! Azure accounts in the settings, and the credentials for each.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-/// Whose tokens; there is no chain that guesses.
+/// The identity that requests tokens. There is no chain that tries several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// In Azure. With a client id: a user-assigned one.
+    /// In Azure. With a client id: a user-assigned identity.
     Managed { client_id: Option<String> },
-    /// A federated token in a file, as Kubernetes gives it.
+    /// A federated token in a file, as Kubernetes provides it.
     Workload { tenant_id: String, client_id: String, token_file: PathBuf },
     /// An app registration with a secret.
     ClientSecret { tenant_id: String, client_id: String, secret: Secret<String> },
@@ -31,18 +31,19 @@ pub enum Identity {
     DeveloperTools,
 }
 
-/// Queues and blobs of one storage account.
+/// Queue and blob services of one storage account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageAccount {
-    /// Without a slash at the end, as `https://name.queue.core.windows.net` or `http://127.0.0.1:10001/devstoreaccount1`.
-    /// Plain http only on loopback, and never with an identity.
+    /// Without a trailing slash, as `https://name.queue.core.windows.net` or
+    /// `http://127.0.0.1:10001/devstoreaccount1`. Plain http only on loopback, and never with an
+    /// identity.
     pub queue: Url,
     pub blob: Url,
     pub access: StorageAccess,
 }
 
 impl StorageAccount {
-    /// Whether it is an emulator on this machine.
+    /// True if the account is an emulator on this machine.
     pub fn is_local(&self) -> bool {
         is_loopback(self.queue.as_str())
     }
@@ -59,7 +60,7 @@ pub enum StorageAccess {
     Identity(Identity),
 }
 
-/// The account that holds the conversations.
+/// The account that stores the conversations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CosmosAccount {
     /// Plain http only on loopback.
@@ -75,18 +76,18 @@ pub enum CosmosAccess {
     Identity(Identity),
 }
 
-/// Where a Key Vault keeps a secret.
+/// The address of a secret in a Key Vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretPlace {
     /// As `https://my-vault.vault.azure.net`.
     pub vault: Url,
     pub name: String,
-    /// Absent: the newest one, whichever that is.
+    /// Absent: the newest version.
     pub version: Option<String>,
 }
 
 impl SecretPlace {
-    /// From the secret's identifier, as the portal shows it.
+    /// Parses the secret's identifier, as the portal shows it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let url = address(text).filter(|url| url.scheme() == "https")?;
         let parts: Vec<&str> = url.path_segments()?.filter(|part| !part.is_empty()).collect();
@@ -110,7 +111,7 @@ impl fmt::Display for SecretPlace {
     }
 }
 
-/// An address that keys and tokens may be sent to, without a slash at the end of its path.
+/// Parses an address that may receive keys and tokens; removes a trailing slash of its path.
 fn endpoint(text: &str) -> Option<Url> {
     let mut url = address(text)?;
     let path = url.path().trim_end_matches('/').to_owned();

@@ -1,4 +1,4 @@
-//! `TURNWHEEL_PAUSED`: the agents and tools whose work is kept and not started.
+//! `TURNWHEEL_PAUSED`: agents and tools whose work is queued but not started.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,22 @@ use super::reader::{Reader, listed};
 
 const EXPECTED: &str =
     "`*` for everything, or a list of `agent:NAME` and `tool:NAME`, separated by commas";
-/// Everything.
 const ALL: &str = "*";
 
-/// Without one nothing is paused.
+/// Paused agents and tools; empty if nothing is paused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Brakes {
-    /// Each as it was written: `*`, `agent:NAME` or `tool:NAME`.
+    /// Each target as configured: `*`, `agent:NAME` or `tool:NAME`.
     on: BTreeSet<String>,
 }
 
 impl Brakes {
-    /// The brake that an agent's next turn meets.
+    /// The pause that applies to an agent's next turn.
     pub fn of_agent(&self, agent: &str) -> Option<&str> {
         self.find(ALL).or_else(|| self.find(&format!("agent:{agent}")))
     }
 
-    /// The brake that a tool's next call meets, whoever's agent calls it.
+    /// The pause that applies to a tool's next call, in any agent.
     pub fn of_tool(&self, tool: &str) -> Option<&str> {
         self.find(&format!("tool:{tool}"))
     }
@@ -35,12 +34,13 @@ impl Brakes {
         self.on.is_empty()
     }
 
-    /// As they were written, in order.
+    /// All targets as configured, sorted.
     pub fn all(&self) -> Vec<&str> {
         self.on.iter().map(String::as_str).collect()
     }
 
-    /// Those that are about nothing there is: whoever sets one believes in a brake that is not there.
+    /// Targets that name no existing agent or tool. They are an error, because a pause that matches
+    /// nothing gives false confidence.
     pub fn about_nothing(
         &self,
         is_agent: impl Fn(&str) -> bool,
@@ -59,7 +59,7 @@ impl Brakes {
     }
 }
 
-/// `None`: it cannot be understood.
+/// Parses the setting; `None` if the text is invalid.
 pub fn parse(text: &str) -> Option<Brakes> {
     let is_named = |part: &str| match part.split_once(':') {
         Some(("agent" | "tool", name)) => !name.is_empty() && !name.contains(':'),

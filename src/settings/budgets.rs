@@ -1,4 +1,4 @@
-//! `TURNWHEEL_BUDGETS`: what tenants, users and agents may spend in a day, in a month, and ever.
+//! `TURNWHEEL_BUDGETS`: spending limits of tenants, users and agents per day, month and in total.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -7,24 +7,24 @@ use serde_json::Value;
 use super::mistake::Mistake;
 use super::reader::Reader;
 
-/// A higher limit is a slip of the pen.
+/// A higher limit is rejected as a typing error.
 const USD_MAX: f64 = 1e9;
 const TOKENS_MAX: u64 = 1_000_000_000_000_000;
 const NAME: &str = "TURNWHEEL_BUDGETS";
 const EXPECTED: &str = r#"JSON such as {"user": {"day": {"usd": 5}}, "tenant": {"month": {"usd": 500}}, "agent:clerk": {"total": {"tokens": 1000000}}}"#;
-/// Who is asked when nobody else is named.
+/// The default approvers of a limit increase.
 const APPROVERS: [&str; 2] = ["owner", "link"];
 
-/// What is absent is not bound.
+/// Configured spending limits. An absent limit does not apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budgets {
-    /// Of each tenant as a whole.
+    /// Limits of each tenant as a whole.
     pub tenant: Bounds,
-    /// Of each user.
+    /// Limits of each user.
     pub user: Bounds,
-    /// Of the agents of those names, in each tenant.
+    /// Limits by agent name, in each tenant.
     pub agents: Vec<(String, Bounds)>,
-    /// `owner`, `link`, `role:NAME`: who may raise a limit.
+    /// Approvers who may raise a limit: `owner`, `link` or `role:NAME`.
     pub approvers: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Default for Budgets {
     }
 }
 
-/// Days and months are those of UTC.
+/// Limits per UTC day, per UTC month and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bounds {
@@ -128,7 +128,7 @@ fn check(name: &str, bounds: &Bounds) -> Result<(), String> {
     }
 }
 
-/// serde takes a list for an object, member by member.
+/// Rejects lists, because serde accepts a list in place of an object, member by member.
 fn refuse_lists(text: &str) -> Result<(), String> {
     let Ok(Value::Object(budgets)) = serde_json::from_str(text) else { return Ok(()) };
     for (name, bounds) in budgets.iter().filter(|(name, _)| *name != "approvers") {

@@ -1,17 +1,17 @@
-//! For crash tests only: where the process stops for ever, so that a test can kill it there.
+//! `TURNWHEEL_HALT_AT`, for crash tests only: the fail point at which the process suspends itself.
 
 use std::num::NonZeroU32;
 
 use super::mistake::Mistake;
 use super::reader::Reader;
 
-/// `boundary` or `boundary#n`: the process stops at the n-th time it reaches that boundary, after writing the file
-/// `halted` in its data folder.
+/// `name` or `name#n`: the process suspends itself when it reaches that fail point for the n-th
+/// time, after it has written the file `halted` in its data folder. A test then kills it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HaltAt {
-    /// As `turn::Probe` is told it.
+    /// The name of the fail point, as in the port of fail points.
     pub boundary: String,
-    /// From 1.
+    /// Counted from 1.
     pub occurrence: NonZeroU32,
 }
 
@@ -19,7 +19,7 @@ impl HaltAt {
     pub(super) fn read(reader: &mut Reader<'_>, is_in_azure: bool) -> Option<Self> {
         let halt_at = reader.parse(
             "TURNWHEEL_HALT_AT",
-            "a boundary's name, or name#n with n from 1",
+            "the name of a fail point, or name#n with n from 1",
             Self::parse,
         )?;
         if is_in_azure {

@@ -1,4 +1,4 @@
-//! `TURNWHEEL_HOOK_TIMEOUT`: how long one hook of an extension may take.
+//! `TURNWHEEL_HOOK_TIMEOUT`: the time limit of one extension hook.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const EXPECTED: &str = "a time from `100ms` to `30s`";
 const MIN: Duration = Duration::from_millis(100);
 const MAX: Duration = Duration::from_secs(30);
 
-/// `None`: not set.
+/// Returns `None` if the setting is absent or invalid.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Duration> {
     reader.parse(NAME, EXPECTED, parse)
 }

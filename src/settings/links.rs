@@ -1,4 +1,4 @@
-//! How people and machines outside are known, linked to and told.
+//! Authentication, public address, signing keys, webhook and artifact links.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -10,21 +10,21 @@ use super::mistake::Mistake;
 use super::reader::{Reader, address, listed};
 use super::secret::Secret;
 
-/// Bytes of a signing key.
+/// Minimum length of a signing key in bytes.
 pub const SIGNING_KEY_MIN: usize = 32;
-/// Bytes of a webhook secret (Standard Webhooks 1.0).
+/// Minimum length of a webhook secret in bytes (Standard Webhooks 1.0).
 pub const WEBHOOK_SECRET_MIN: usize = 24;
 
 const SECRET_PREFIX: &str = "whsec_";
 
-/// How callers are known.
+/// The authentication of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Function keys; everybody is the one user `default`.
+    /// Function keys; all callers are the one user `default`.
     Keys,
     /// `easyauth`, the platform's sign-in.
     SignIn,
-    /// Function keys, and the headers of a gateway that is believed.
+    /// Function keys, and the headers of a trusted gateway.
     Header,
 }
 
@@ -38,7 +38,7 @@ impl Auth {
         })
     }
 
-    /// As it is written in `TURNWHEEL_AUTH`.
+    /// The value in `TURNWHEEL_AUTH`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Keys => "keys",
@@ -48,13 +48,13 @@ impl Auth {
     }
 }
 
-/// Who hands out the bytes of artifacts.
+/// The download path of artifacts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArtifactLinks {
-    /// This app.
+    /// Through this app.
     #[default]
     Api,
-    /// `sas`: the storage account, by a link that the app's identity signs.
+    /// `sas`: from the storage account, with a link that the app's identity signs.
     Signed,
 }
 
@@ -77,12 +77,12 @@ impl ArtifactLinks {
     }
 }
 
-/// Where notices go.
+/// The receiver of notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
-    /// A secret: chat services put theirs into the path.
+    /// A secret, because chat services put theirs into the path.
     pub url: Secret<Url>,
-    /// Without `whsec_`, decoded; all sign; never empty.
+    /// Decoded, without `whsec_`; all secrets sign; never empty.
     pub secrets: Vec<Secret<Vec<u8>>>,
 }
 
@@ -114,7 +114,7 @@ impl Webhook {
         if secrets.is_empty() && reader.text("TURNWHEEL_WEBHOOK_SECRET").is_none() {
             reader.note(Mistake::absent(
                 "TURNWHEEL_WEBHOOK_SECRET",
-                "a secret, since TURNWHEEL_WEBHOOK_URL is set: `whsec_` and base64 of at least 24 random bytes; receivers verify notices with it",
+                "a secret, since TURNWHEEL_WEBHOOK_URL is set: `whsec_` and base64 of at least 24 random bytes; receivers verify notifications with it",
             ));
         }
         Some(Self { url, secrets })
@@ -130,7 +130,8 @@ pub(super) fn public_url(reader: &mut Reader<'_>) -> Option<String> {
     set.or(host)
 }
 
-/// Whether an address (`host`, `host:port` or a whole URL) is this machine: the local host announces itself so.
+/// True if an address (`host`, `host:port` or a whole URL) is this machine, as it is for the local
+/// Functions host.
 pub fn is_loopback(text: &str) -> bool {
     let url =
         if text.contains("://") { Url::parse(text) } else { Url::parse(&format!("http://{text}")) };
@@ -158,7 +159,8 @@ fn without_slash(url: &str) -> String {
     url.trim_end_matches('/').to_owned()
 }
 
-/// Standard and URL-safe base64, with padding or without: tools differ in what they print.
+/// Decodes standard and URL-safe base64, with or without padding, because tools differ in their
+/// output.
 fn decoded(text: &str, bytes_min: usize) -> Option<Secret<Vec<u8>>> {
     let lenient = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)

@@ -1,4 +1,4 @@
-//! `local.settings.json`: app settings on a developer's machine, as the Functions tools keep them.
+//! `local.settings.json`: app settings of a developer's machine, as the Functions tools store them.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -21,10 +21,10 @@ struct File {
 
 const SHAPE: &str = r#"{"IsEncrypted": false, "Values": {"TURNWHEEL_MODEL": "scripted"}}"#;
 
-/// The `Values` of the file in that folder; empty when there is no such file.
+/// Reads the `Values` of the file in the folder; empty if there is no such file.
 ///
 /// # Errors
-/// The file cannot be used: the text says what to do.
+/// The file is invalid; the text explains the correction. Show it and do not start.
 pub fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
     let text = match std::fs::read_to_string(folder.join(FILE)) {
         Ok(text) => text,
@@ -34,10 +34,10 @@ pub fn read(folder: &Path) -> Result<BTreeMap<String, String>, Mistake> {
     parse(&text)
 }
 
-/// As [`read`], from the file's text.
+/// Like [`read`], but parses the file's text.
 ///
 /// # Errors
-/// As [`read`]. Never quotes a value: the file is where secrets are.
+/// As [`read`]. The error never quotes a value, because the file contains secrets.
 pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let wrong = |error: serde_json::Error| {
@@ -45,9 +45,9 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
         let problem = format!("cannot be read (line {line}, column {column}): expected {SHAPE}");
         Mistake::of(FILE, problem)
     };
-    // A list would be taken for the members in their order.
+    // serde would accept a list and assign the members in their order.
     if !text.trim_start().starts_with('{') {
-        return Err(Mistake::of(FILE, format!("is no JSON object: expected {SHAPE}")));
+        return Err(Mistake::of(FILE, format!("is not a JSON object: expected {SHAPE}")));
     }
     let file: File = serde_json::from_str(text).map_err(wrong)?;
     if file.is_encrypted {
@@ -71,7 +71,7 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, String>, Mistake> {
         .collect()
 }
 
-/// A lookup in which the environment wins over the file, as in the Functions tools.
+/// A lookup in which the environment overrides the file, as in the Functions tools.
 pub fn behind_environment(
     values: BTreeMap<String, String>,
 ) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {

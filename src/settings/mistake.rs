@@ -1,10 +1,10 @@
-//! A setting that cannot be used: its name, what it is, what is expected.
+//! Error of one setting: its name, its value and the expected value.
 
 use std::fmt;
 
 use super::table;
 
-/// Never holds the value of a secret.
+/// An invalid or missing setting. Never contains the value of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     pub name: String,
@@ -12,12 +12,12 @@ pub struct Mistake {
     pub problem: String,
 }
 
-/// Characters of a wrong value that are shown.
+/// Characters of an invalid value that are shown.
 const SHOWN_MAX: usize = 80;
 
 impl Mistake {
-    /// The value is there and wrong. It is shown unless the table calls it a secret, or it may hold a password as in
-    /// `https://user:password@host`.
+    /// The error of an invalid value. Shows the value unless the table marks it as a secret, or it
+    /// may contain a password, as in `https://user:password@host`.
     pub fn wrong(name: &str, found: &str, expected: &str) -> Self {
         let is_secret = table::row(name).is_none_or(|row| row.is_secret) || found.contains('@');
         let found = if is_secret {
@@ -34,7 +34,7 @@ impl Mistake {
         Self { name: name.to_owned(), problem: format!("is not set: expected {expected}") }
     }
 
-    /// `problem` as it is.
+    /// An error with the given `problem`.
     pub fn of(name: &str, problem: impl Into<String>) -> Self {
         Self { name: name.to_owned(), problem: problem.into() }
     }

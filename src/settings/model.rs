@@ -1,4 +1,4 @@
-//! Which model answers, and where.
+//! Model provider, model ids and access to the model API.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use super::mistake::Mistake;
 use super::reader::{Reader, listed};
 use super::secret::Secret;
 
-/// What is missing when no Azure resource is named.
+/// The settings that select a provider, for the error of an app without one.
 const NO_RESOURCE: &str = "AZURE_OPENAI_BASE_URL, AZURE_OPENAI_ENDPOINT or AZURE_OPENAI_RESOURCE_NAME, or TURNWHEEL_MODEL=scripted for the demo model";
 
-/// The source's sentence (AZ-03); the model's client has it too.
+/// The sentence of requirement AZ-03; the model client uses it too.
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, azureResourceName, or model.baseUrl.";
 
 const KEY: &str = "AZURE_OPENAI_API_KEY";
@@ -23,34 +23,35 @@ pub struct ModelSettings {
     pub normal: Option<String>,
     /// Model id of the tier `high`.
     pub high: Option<String>,
-    /// A JSON object, as it was written; headers of models in it may hold keys.
+    /// A JSON object as configured. Secret, because headers of models in it may contain keys.
     pub prices: Option<Secret<String>>,
 }
 
-/// Who answers.
+/// The source of model responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
-    /// Nothing was set: `dev` takes the scripted model, a served app does not start.
+    /// Not configured: `dev` uses the scripted model, a served app does not start.
     #[default]
     Unset,
     Scripted,
     Azure(Box<AzureOpenAi>),
 }
 
-/// Values as they were written; `model` makes addresses of them. At least one of the first three is set.
+/// Values as configured; module `model` builds addresses from them. At least one of the first three
+/// is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AzureOpenAi {
     pub base_url: Option<String>,
     pub endpoint: Option<String>,
     pub resource_name: Option<String>,
-    /// Absent: that of `api_key_place`, and without one an Entra token for `scope`.
+    /// Absent: the key in `key_vault_secret`, or without one an Entra token for `scope`.
     pub api_key: Option<Secret<String>>,
-    /// Read before calls, so that a rotated key is found; never beside `api_key`.
+    /// Read before calls, so that a rotated key is found; never set together with `api_key`.
     pub api_key_place: Option<SecretPlace>,
     pub api_version: Option<String>,
     pub deployment_name_map: Option<String>,
     pub scope: Option<String>,
-    /// `name=value,…`, as it was written.
+    /// `name=value,…` as configured.
     pub headers: Option<Secret<String>>,
     /// `none`, `short` or `long`.
     pub cache_retention: Option<String>,
@@ -63,7 +64,7 @@ impl AzureOpenAi {
 }
 
 impl fmt::Display for AzureOpenAi {
-    /// The address and how calls sign in; never a key.
+    /// Writes the address and the kind of credential; never a key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = [&self.base_url, &self.endpoint, &self.resource_name];
         let place = places.into_iter().find_map(Option::as_deref).unwrap_or_default();
@@ -76,7 +77,7 @@ impl fmt::Display for AzureOpenAi {
     }
 }
 
-/// What `TURNWHEEL_MODEL` says.
+/// The parsed value of `TURNWHEEL_MODEL`.
 #[derive(Default)]
 struct Wanted {
     is_scripted: bool,
@@ -105,7 +106,7 @@ impl ModelSettings {
         } else if azure.names_resource() {
             Provider::Azure(Box::new(azure))
         } else {
-            // A wrong address is a mistake of its own; that none is left is no second one.
+            // An invalid address has an error of its own, so its absence here is not a second one.
             if !names_any_address && (wanted.normal.is_some() || wanted.high.is_some()) {
                 reader.note(Mistake::of(
                     "TURNWHEEL_MODEL",
@@ -128,7 +129,7 @@ impl ModelSettings {
         Self { provider, normal: wanted.normal, high: wanted.high, prices }
     }
 
-    /// The mistake of an app that is to be served without a model.
+    /// The error of an app that is served without a model.
     pub(super) fn missing(&self) -> Option<Mistake> {
         match self.provider {
             Provider::Unset => {
@@ -194,7 +195,8 @@ fn has_any_address(reader: &Reader<'_>) -> bool {
         .any(|name| reader.text(name).is_some())
 }
 
-/// An address that may carry a query: the portal's copies end in `?api-version=…`, and `model` cuts that.
+/// Reads an address that may have a query: the portal's copies end in `?api-version=…`, and module
+/// `model` removes it.
 fn written_address(reader: &mut Reader<'_>, name: &'static str) -> Option<String> {
     reader.parse(name, "an address such as https://my-resource.openai.azure.com", |text| {
         let url = url::Url::parse(text).ok()?;
@@ -226,7 +228,7 @@ fn wanted(text: &str) -> Option<Wanted> {
     Some(wanted)
 }
 
-/// An object of objects; `model` knows what may stand in them.
+/// True if the text is an object of objects; module `model` validates their members.
 fn is_prices(text: &str) -> bool {
     serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text)
         .is_ok_and(|prices| prices.values().all(serde_json::Value::is_object))

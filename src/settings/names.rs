@@ -1,10 +1,10 @@
-//! Names of settings that Turnwheel does not have: a limit or a sign-in behind a mistyped name would not be there.
+//! Detection of unknown setting names, so that a mistyped limit or sign-in is not silently absent.
 
 use super::mistake::Mistake;
 use super::table;
 
 const PREFIX: &str = "TURNWHEEL_";
-/// Of this repository's tests and benchmarks: a program that they start inherits them.
+/// Variables of this repository's tests and benchmarks, inherited by the programs that they start.
 const OF_TESTS: [&str; 6] = [
     "TURNWHEEL_BICEP_TYPES",
     "TURNWHEEL_CLUSTER",
@@ -14,7 +14,8 @@ const OF_TESTS: [&str; 6] = [
     "TURNWHEEL_WEEKS",
 ];
 
-/// One mistake for each name that begins like ours and is not in the table, with the nearest that is.
+/// One error for each name that has our prefix and is not in the table, with the most similar known
+/// name.
 pub(super) fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Mistake> {
     let mut unknown: Vec<String> = names.into_iter().filter(|name| is_unknown(name)).collect();
     unknown.sort();
@@ -24,7 +25,7 @@ pub(super) fn unknown(names: impl IntoIterator<Item = String>) -> Vec<Mistake> {
 
 fn is_unknown(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
-    // Windows does not tell apart the cases of a variable's name.
+    // Windows ignores the case of a variable's name.
     let known = if cfg!(windows) { &upper } else { name };
     upper.starts_with(PREFIX) && table::row(known).is_none() && !OF_TESTS.contains(&known)
 }
@@ -37,7 +38,7 @@ fn problem(name: &str) -> String {
         Some((distance, known)) if distance <= (name.len() - PREFIX.len()).div_ceil(3) => {
             format!("is no setting: did you mean {known}?")
         }
-        _ => "is no setting: remove it; docs/settings.md lists those that there are".to_owned(),
+        _ => "is no setting: remove it; docs/settings.md lists all settings".to_owned(),
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
                 "TURNWHEEL_AGENT_DIR is no setting: did you mean TURNWHEEL_AGENTS_DIR?",
                 "TURNWHEEL_AUHT is no setting: did you mean TURNWHEEL_AUTH?",
                 "TURNWHEEL_BUDGET is no setting: did you mean TURNWHEEL_BUDGETS?",
-                "TURNWHEEL_COLOUR is no setting: remove it; docs/settings.md lists those that there are",
+                "TURNWHEEL_COLOUR is no setting: remove it; docs/settings.md lists all settings",
             ]
         );
         #[cfg(not(windows))]

@@ -5,21 +5,21 @@ use url::Url;
 use super::links::is_loopback;
 use super::reader::{Reader, listed};
 
-/// `TURNWHEEL_CORS_ORIGINS`; the default allows no page but the app's own.
+/// `TURNWHEEL_CORS_ORIGINS`. The default allows only the app's own pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedOrigins {
-    /// As browsers send them: `https://app.example:8443`.
+    /// In the form that browsers send: `https://app.example:8443`.
     exact: Vec<String>,
     is_any: bool,
     has_loopback: bool,
 }
 
-/// Why an origin is allowed.
+/// The reason why an origin is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
-    /// The list names it, or `dev` allows pages of this machine.
+    /// The list contains it, or `dev` allows pages of this machine.
     Named,
-    /// `*`: no page gets to use the credentials that a browser adds by itself.
+    /// `*`: such a page may not use the credentials that a browser adds by itself.
     Any,
 }
 
@@ -38,7 +38,7 @@ impl AllowedOrigins {
         Some(Self { exact: exact?, ..Self::default() })
     }
 
-    /// Also `localhost` and `127.0.0.1` on any port, as `dev` allows them.
+    /// Also allows `localhost` and `127.0.0.1` on any port, for `dev`.
     #[must_use]
     pub fn with_loopback(self) -> Self {
         Self { has_loopback: true, ..self }
@@ -58,7 +58,7 @@ impl AllowedOrigins {
     }
 }
 
-/// `None`: a path, a wildcard, or another scheme than http and https.
+/// Returns `None` for a path, a wildcard, or a scheme other than http and https.
 fn origin(text: &str) -> Option<String> {
     let url = Url::parse(text).ok()?;
     let origin = url.origin().ascii_serialization();

@@ -1,4 +1,4 @@
-//! `TURNWHEEL_RATE_LIMITS`: how fast one owner may ask, and call models.
+//! `TURNWHEEL_RATE_LIMITS`: rates of requests and model calls per owner.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use super::reader::{Reader, listed};
 const EXPECTED: &str =
     "rates such as `requests=60/min,modelCalls=30/min`, each more than 0 per s, min or h";
 
-/// Without a rate there is no limit.
+/// Rate limits per owner. An absent rate does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
-    /// Of the HTTP API.
+    /// Requests to the HTTP API.
     pub requests: Option<Rate>,
     pub model_calls: Option<Rate>,
 }
 
-/// So many at once, and so many again in each period.
+/// A burst of `count`, refilled at `count` per `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// At least 1.
@@ -36,7 +36,7 @@ fn parse(text: &str) -> Option<RateLimits> {
             "modelCalls" => &mut limits.model_calls,
             _ => return None,
         };
-        // A rate that is given twice is a slip.
+        // A rate that is given twice is rejected as a typing error.
         if place.replace(rate_in(rate)?).is_some() {
             return None;
         }

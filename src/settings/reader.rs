@@ -1,4 +1,4 @@
-//! Takes settings out of a lookup and gathers what is wrong with them.
+//! Reader that parses settings from a lookup and collects their errors.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,16 +10,16 @@ use super::table::{self, SetBy};
 
 const REFERENCE: &str = "@Microsoft.KeyVault(";
 /// A clause that follows the setting's name.
-pub const UNRESOLVED: &str = r#"is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself"#;
+pub const UNRESOLVED: &str = r#"is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself"#;
 
-/// What `RUST_LOG` is when it is not set: our lines, and only warnings of chatty libraries. A collector that does not
-/// answer is told of once, by us, and not at each export.
+/// The default of `RUST_LOG`: our lines, and only warnings of verbose libraries. The OpenTelemetry
+/// SDK is off, because Turnwheel logs an unreachable collector once instead of at each export.
 const LOG_DEFAULT: &str = "info,azure_core=warn,azure_identity=warn,typespec_client_core=warn,hyper=warn,h2=warn,reqwest=warn,opentelemetry=off";
 
 pub(super) struct Reader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<Mistake>,
-    /// References that stand where a value should.
+    /// Settings whose value is an unresolved Key Vault reference.
     unresolved: RefCell<BTreeSet<&'static str>>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> Reader<'a> {
         Self { lookup, mistakes: Vec::new(), unresolved: RefCell::default() }
     }
 
-    /// Without the spaces and line ends that copying leaves behind; `None` when nothing remains.
+    /// The value without leading and trailing white space; `None` if it is empty.
     pub(super) fn text(&self, name: &'static str) -> Option<String> {
         let value = (self.lookup)(name)?;
         let value = value.trim();
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         self.mistakes.push(mistake);
     }
 
-    /// `None` when it is absent, or when `parse` refuses it: then the mistake is noted.
+    /// Returns `None` if the setting is absent, or if `parse` rejects it; then records the error.
     pub(super) fn parse<T>(
         &mut self,
         name: &'static str,
@@ -64,12 +64,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Set by the platform, so whatever is not a clear yes is a no.
+    /// A flag of the platform: every value except `true` and `1` is false.
     pub(super) fn flag(&self, name: &'static str) -> bool {
         self.text(name).is_some_and(|text| text.eq_ignore_ascii_case("true") || text == "1")
     }
 
-    /// An http or https address without user, query or fragment.
+    /// Reads an http or https address without user, query or fragment.
     pub(super) fn address(&mut self, name: &'static str) -> Option<Url> {
         self.parse(name, "an address such as https://host/path", address)
     }
@@ -101,15 +101,17 @@ impl<'a> Reader<'a> {
         .unwrap_or(LOG_DEFAULT.to_owned())
     }
 
-    /// Flex Consumption has no `WEBSITE_INSTANCE_ID`, and the local host sets `WEBSITE_HOSTNAME`: neither alone tells.
+    /// True in Azure. No single variable shows it: Flex Consumption has no `WEBSITE_INSTANCE_ID`,
+    /// and the local host sets `WEBSITE_HOSTNAME`.
     pub(super) fn is_in_azure(&self) -> bool {
-        // All three are asked, so that the table can be held against what is read.
+        // Reads all three, so that a test can compare the table with the settings that are read.
         let signs = ["WEBSITE_INSTANCE_ID", "WEBSITE_SKU", "LEGION_SERVICE_HOST"]
             .map(|name| self.text(name).is_some());
         signs.contains(&true)
     }
 
-    /// All mistakes, with those of settings that do nothing yet: whoever sets a budget must not believe in it.
+    /// All errors, including those of settings that have no effect yet: an operator must not rely
+    /// on them.
     pub(super) fn all_mistakes(mut self) -> Vec<Mistake> {
         for row in table::ROWS.iter().filter(|row| row.set_by == SetBy::Later) {
             if self.text(row.name).is_some() {
@@ -120,20 +122,21 @@ impl<'a> Reader<'a> {
             }
         }
         let unresolved = self.unresolved.take();
-        // That the value is missing has one cause, and is told once.
+        // An unresolved reference causes other errors of that setting; report it only once.
         self.mistakes.retain(|mistake| !unresolved.contains(mistake.name.as_str()));
         self.mistakes.extend(unresolved.into_iter().map(|name| Mistake::of(name, UNRESOLVED)));
         self.mistakes
     }
 }
 
-/// Whether it is a Key Vault reference: the platform puts the secret in its place, unless it could not.
+/// True if the value is a Key Vault reference, which the platform failed to replace with the
+/// secret.
 pub fn is_unresolved(value: &str) -> bool {
     let start = value.trim_start().get(..REFERENCE.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(REFERENCE))
 }
 
-/// The parts of a list, separated by commas or white space; never empty ones.
+/// The parts of a list, separated by commas or white space, without empty ones.
 pub(super) fn listed(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| c == ',' || c.is_whitespace()).filter(|part| !part.is_empty())
 }

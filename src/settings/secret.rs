@@ -1,8 +1,8 @@
-//! A value that never shows itself: not in `Debug`, not in an error, not in a log.
+//! Secret value that is never written to `Debug` output, errors or logs.
 
 use std::fmt;
 
-/// Whoever needs the value says so with [`Secret::reveal`].
+/// Wraps a secret; [`Secret::reveal`] returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 

@@ -1,4 +1,4 @@
-//! Where spans, metrics and logs go: OpenTelemetry's own variables, and Application Insights.
+//! Telemetry export: OpenTelemetry's standard variables, and Application Insights.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::mistake::Mistake;
 use super::reader::{Reader, address};
 use super::secret::Secret;
 
-/// Nothing is exported when all four destinations are absent.
+/// Telemetry settings. Nothing is exported if all four destinations are absent.
 #[derive(Clone, Debug)]
 pub struct TelemetrySettings {
     pub traces: Option<Collector>,
@@ -20,41 +20,42 @@ pub struct TelemetrySettings {
     pub service_name: String,
     pub resource: Vec<(String, String)>,
     pub sampler: Sampler,
-    /// Prompts, answers, arguments and results on spans.
+    /// True to record prompts, responses, arguments and results on spans.
     pub captures_content: bool,
-    /// Between two exports.
+    /// Time between two exports.
     pub span_delay: Duration,
     pub log_delay: Duration,
     pub metric_interval: Duration,
 }
 
-/// Of one signal, by OTLP over HTTP with protobuf.
+/// The OTLP collector of one signal, over HTTP with protobuf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// Whole, with the signal's path.
+    /// The complete URL, with the signal's path.
     pub endpoint: Url,
     pub headers: Secret<Vec<(String, String)>>,
-    /// Of one export, its tries included.
+    /// Time limit of one export, including retries.
     pub timeout: Duration,
     pub is_gzipped: bool,
 }
 
-/// Application Insights.
+/// The Application Insights resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Insights {
     pub connection_string: Secret<String>,
-    /// Its endpoint is a plain `http` one on this machine; any other is asked by `https`, whatever it says.
+    /// True if its endpoint is a plain `http` one on this machine. Any other is reached by `https`,
+    /// whatever its scheme.
     pub is_local: bool,
-    /// Absent: the key in the connection string is enough.
+    /// Absent: the key in the connection string is the credential.
     pub identity: Option<Identity>,
 }
 
-/// Which traces are kept.
+/// The sampling of traces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
     /// From 0 to 1, by trace id.
     pub ratio: f64,
-    /// Whether the caller's choice counts first.
+    /// True if the caller's sampling decision has precedence.
     pub is_parent_based: bool,
 }
 
@@ -92,7 +93,7 @@ const TRACES: Signal = signal!("TRACES", "v1/traces");
 const METRICS: Signal = signal!("METRICS", "v1/metrics");
 const LOGS: Signal = signal!("LOGS", "v1/logs");
 
-/// What is said for all signals at once.
+/// Settings that apply to all signals.
 struct General {
     endpoint: Option<Url>,
     headers: Option<Vec<(String, String)>>,
@@ -136,7 +137,7 @@ impl TelemetrySettings {
     }
 }
 
-/// In Azure the app's own, as the Functions host tells it.
+/// The name of the service; in Azure by default the app's name, from the Functions host.
 fn service_name(reader: &Reader<'_>, resource: &[(String, String)]) -> String {
     let (named, site) = (reader.text("OTEL_SERVICE_NAME"), reader.text("WEBSITE_SITE_NAME"));
     let attribute = resource.iter().find(|(key, _)| key == "service.name");
@@ -144,7 +145,7 @@ fn service_name(reader: &Reader<'_>, resource: &[(String, String)]) -> String {
     named.or(attribute).or(site).unwrap_or_else(|| "turnwheel".to_owned())
 }
 
-/// `None`: the signal stays here. Naming an endpoint or the exporter `otlp` turns it on.
+/// Returns `None` if the signal is not exported. An endpoint or the exporter `otlp` enables it.
 fn collector(reader: &mut Reader<'_>, signal: &Signal, general: &General) -> Option<Collector> {
     let exporter = reader.parse(signal.exporter, "`otlp` or `none`", |text| match text {
         "otlp" => Some(true),
@@ -175,9 +176,9 @@ fn under(base: &Url, path: &str) -> Option<Url> {
     Url::parse(&format!("{}/{path}", base.as_str().trim_end_matches('/'))).ok()
 }
 
-/// The one there is; another one is a mistake, since nothing would come of it.
+/// Rejects every protocol but the supported one, because nothing would be exported.
 fn protocol(reader: &mut Reader<'_>, name: &'static str) {
-    let expected = "`http/protobuf`, the only protocol there is (collectors take it on port 4318)";
+    let expected = "`http/protobuf`, the only supported protocol (collectors accept it on port 4318)";
     reader.parse(name, expected, |text| (text == "http/protobuf").then_some(()));
 }
 
@@ -243,7 +244,7 @@ fn sampler(reader: &mut Reader<'_>) -> Sampler {
     named.unwrap_or(Sampler { ratio: 1.0, is_parent_based: true })
 }
 
-/// The values that OpenTelemetry's own instrumentations know, as far as content goes on spans.
+/// Accepts the values of OpenTelemetry's own instrumentations that concern content on spans.
 fn captures_content(reader: &mut Reader<'_>) -> bool {
     let name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
     let expected = "`SPAN_ONLY` or `true`, or `NO_CONTENT` or `false`: content is put on spans and never on events";
@@ -288,7 +289,7 @@ fn is_connection_string(text: &str) -> bool {
     has_key && are_pairs && endpoint.is_none_or(|endpoint| address(endpoint).is_some())
 }
 
-/// The last one counts.
+/// The value of a key; the last occurrence counts.
 fn value_of<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
     let parts = text.split(';').filter_map(|part| part.split_once('='));
     let mut values = parts.filter(|(key, _)| key.trim().eq_ignore_ascii_case(wanted));
@@ -304,7 +305,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// The app's own, unless a user-assigned one is named.
+/// The app's own identity, unless the text names a user-assigned one.
 fn identity(text: &str, own: &Identity) -> Option<Identity> {
     let mut is_entra = false;
     let mut client_id = None;

@@ -1,4 +1,4 @@
-//! Stories about settings: what is understood, what is refused, and how it is said.
+//! Tests of settings: accepted values, rejected values and error texts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use super::model::Provider;
 use super::table::{self, ReadBy, SetBy};
 use super::*;
 
-/// Settings from pairs.
+/// Reads settings from pairs.
 fn read(pairs: &[(&'static str, &str)]) -> Result<Settings, Vec<Mistake>> {
     let pairs: Vec<(&'static str, String)> =
         pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
@@ -17,7 +17,7 @@ fn read(pairs: &[(&'static str, &str)]) -> Result<Settings, Vec<Mistake>> {
 }
 
 fn mistakes(pairs: &[(&'static str, &str)]) -> String {
-    let mistakes = read(pairs).expect_err("a mistake");
+    let mistakes = read(pairs).expect_err("the settings must be invalid");
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -106,7 +106,7 @@ fn all_mistakes_are_told_at_once_by_name_with_what_is_expected() {
     TURNWHEEL_PAUSED is `clerk`: expected `*` for everything, or a list of `agent:NAME` and `tool:NAME`, separated by commas
     RUST_LOG is `turnwheel=loud`: expected directives such as `info` or `info,turnwheel=debug`
     FUNCTIONS_CUSTOMHANDLER_PORT is `0`: expected a port from 1 to 65535
-    TURNWHEEL_HALT_AT is `here#0`: expected a boundary's name, or name#n with n from 1
+    TURNWHEEL_HALT_AT is `here#0`: expected the name of a fail point, or name#n with n from 1
     TURNWHEEL_RETENTION is set, but comes with a later release and would do nothing: remove it
     "#);
 }
@@ -154,7 +154,7 @@ fn in_azure_the_embedded_store_is_refused() {
     }
     assert!(
         read(&[("WEBSITE_HOSTNAME", "localhost:7071")]).is_ok(),
-        "the local host sets this one"
+        "the local host sets this variable"
     );
 }
 
@@ -222,7 +222,7 @@ fn the_table_names_what_is_read_and_nothing_else() {
     );
 }
 
-/// What a setting cannot do without.
+/// Other settings that a setting requires.
 fn company(name: &str) -> &'static [(&'static str, &'static str)] {
     const ID: &str = "00000000-0000-0000-0000-000000000000";
     match name {
@@ -307,9 +307,9 @@ fn a_local_settings_file_is_read_as_the_functions_tools_do() {
     for (text, start) in [
         (
             "[]",
-            "local.settings.json is no JSON object: expected {\"IsEncrypted\": false, \"Values\"",
+            "local.settings.json is not a JSON object: expected {\"IsEncrypted\": false, \"Values\"",
         ),
-        ("", "local.settings.json is no JSON object"),
+        ("", "local.settings.json is not a JSON object"),
         ("{}", "local.settings.json has no `Values`: expected {"),
         ("{\"values\": {\"A\": \"1\"}}", "local.settings.json has no `Values`"),
         ("{\"Values\": null}", "local.settings.json has no `Values`"),

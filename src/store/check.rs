@@ -1,4 +1,4 @@
-//! What no store takes, whatever it is made of: checked before anything is sent.
+//! Validation of requests that every store rejects, before anything is sent.
 
 use crate::agent::head::HEAD_BYTES_MAX;
 use crate::clock::Timestamp;
@@ -8,13 +8,13 @@ use crate::store::{
     StoreError, Write,
 };
 
-/// Characters of a conversation id; the other parts of a key may have 255.
+/// Maximum length of a conversation id; the other parts of a key may have 255 characters.
 const CONVERSATION_ID_MAX: usize = 128;
-/// Up to here a number in JSON is the same for everyone.
+/// Largest integer that every JSON reader represents exactly.
 const TIMESTAMP_MAX: Timestamp = Timestamp((1 << 53) - 1);
-/// Cosmos: a positive number of 32 bits.
+/// Cosmos allows a positive 32-bit integer.
 const TTL_MAX: u32 = i32::MAX as u32;
-/// A head in this state is on no list.
+/// Lists exclude heads in this state.
 pub(crate) const DELETED: &str = "deleted";
 
 pub(crate) fn partition(partition: &Partition) -> Result<(), StoreError> {
@@ -31,14 +31,14 @@ pub(crate) fn conversation(key: &ConversationKey) -> Result<(), StoreError> {
     plain("conversation id", id)?;
     if id.len() > CONVERSATION_ID_MAX {
         return invalid(format!(
-            "a conversation id has {} characters, at most {CONVERSATION_ID_MAX} are allowed",
+            "the conversation id has {} characters; the limit is {CONVERSATION_ID_MAX}",
             id.len()
         ));
     }
     Ok(())
 }
 
-/// The key of a list; its state is compared and nothing more.
+/// Checks the key of a list. The state needs no check: queries only compare it.
 pub(crate) fn heads(query: &HeadQuery) -> Result<(), StoreError> {
     plain("tenant", query.tenant.as_str())?;
     query.user.as_ref().map_or(Ok(()), |user| plain("user", user.as_str()))
@@ -48,12 +48,12 @@ pub(crate) fn document_id(id: &str) -> Result<(), StoreError> {
     plain("document id", id)
 }
 
-/// Everything that can be said of a batch without looking at what is stored.
+/// Checks a batch without reading stored documents.
 pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> {
     partition(at)?;
     if writes.len() > BATCH_OPERATIONS_MAX {
         return Err(StoreError::TooLarge(format!(
-            "{} operations, at most {BATCH_OPERATIONS_MAX} are taken",
+            "{} operations; the limit is {BATCH_OPERATIONS_MAX}",
             writes.len()
         )));
     }
@@ -72,7 +72,7 @@ pub(crate) fn batch(at: &Partition, writes: &[Write]) -> Result<(), StoreError> 
     }
     if bytes_total > BATCH_BYTES_MAX {
         return Err(StoreError::TooLarge(format!(
-            "{bytes_total} bytes, at most {BATCH_BYTES_MAX} are taken"
+            "{bytes_total} bytes; the limit is {BATCH_BYTES_MAX}"
         )));
     }
     Ok(())
@@ -83,32 +83,32 @@ fn document(at: &Partition, document: &Document) -> Result<(), StoreError> {
     document_id(id)?;
     let is_scope = matches!(at, Partition::Scope(_));
     if is_scope != (*kind == Kind::Scope) {
-        return invalid(format!("a document of kind {} is in the wrong partition", kind.as_str()));
+        return invalid(format!("the kind `{}` does not belong in this partition", kind.as_str()));
     }
     if (*kind == Kind::Head) != (id == HEAD_ID && !is_scope) {
-        return invalid(format!("the head of a conversation, and only it, has the id `{HEAD_ID}`"));
+        return invalid(format!("only the head of a conversation can have the id `{HEAD_ID}`"));
     }
     if due.max(created_at).is_some_and(|time| time > TIMESTAMP_MAX) {
-        return invalid(format!("a time of `{id}` is later than JSON numbers reach"));
+        return invalid(format!("a timestamp of `{id}` exceeds the largest safe JSON number"));
     }
     if matches!(kind, Kind::Live | Kind::Watch) != ttl.is_some() {
         return invalid(format!(
-            "what is live or a watch, and only that, has a time to live: `{id}` is of kind {}",
+            "live and watch documents need a time to live, others cannot have one: `{id}` is of kind {}",
             kind.as_str()
         ));
     }
     if ttl.is_some_and(|seconds| !(1..=TTL_MAX).contains(&seconds)) {
-        return invalid(format!("the time to live of `{id}` is not 1 to {TTL_MAX} s"));
+        return invalid(format!("the time to live of `{id}` must be 1 to {TTL_MAX} s"));
     }
     if *kind == Kind::Head {
         if created_at.is_none() || state.is_none() {
             return invalid(
-                "a head has a creation time and a state, or no list finds it".to_owned(),
+                "a head needs a creation time and a state: lists depend on them".to_owned(),
             );
         }
         if body.text().len() > HEAD_BYTES_MAX {
             return Err(StoreError::TooLarge(format!(
-                "a head of {} bytes, at most {HEAD_BYTES_MAX} are taken",
+                "the head has {} bytes; the limit is {HEAD_BYTES_MAX}",
                 body.text().len()
             )));
         }

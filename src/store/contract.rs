@@ -1,6 +1,6 @@
-//! What every store does, whatever it is made of: stories that each implementation is put through.
+//! Contract tests that every store implementation passes.
 //!
-//! They share no tenant, so an implementation may hand out the same store again and again.
+//! The tests share no tenant, so an implementation may use one store for all of them.
 
 mod batches;
 mod claims;
@@ -78,7 +78,7 @@ fn due_at(document: Document, due: u64) -> Document {
     Document { due: Some(Timestamp(due)), ..document }
 }
 
-/// A head as the driver writes it, so that a store may read of it what it needs.
+/// A head as the driver writes it, so that a store can read the lease from it.
 fn head(key: &ConversationKey, created_at: u64, state: &str, claim: Option<&Claim>) -> Document {
     let body = json!({
         "schema": 1, "minReader": 1,

@@ -1,6 +1,7 @@
-//! The store of Azure: Cosmos DB, one logical partition for each conversation, one transactional batch for each commit.
+//! The Cosmos DB store: one logical partition per conversation, one transactional batch per commit.
 //!
-//! Claims are in the head. A batch whose answer was lost may have won: the driver of turns finds out, not this store.
+//! Leases are in the head. A batch whose response was lost may have won: the turn driver finds
+//! out, not this store.
 
 mod answer;
 mod pages;
@@ -36,9 +37,9 @@ use crate::store::{
     Partition, Selection, StoreError, Stored, Write, check, held, place,
 };
 
-/// Bytes of a batch as it is sent: Cosmos takes 2 MB, headers and all.
+/// Maximum bytes of a batch as it is sent. Cosmos allows 2 MB, headers included.
 const SENT_BYTES_MAX: usize = 1_950_000;
-/// What each operation adds to its document: its own members, and the key with the names.
+/// Bytes that each operation adds to its document: the members of the operation, and the key.
 const OPERATION_BYTES: usize = 1_500;
 
 #[derive(Debug)]
@@ -47,11 +48,11 @@ pub struct CosmosStore {
 }
 
 impl CosmosStore {
-    /// `credential` is for accounts that are used with an identity. With an account key, a missing database and missing
-    /// containers are made.
+    /// Connects to an account. Accounts used with an identity need the `credential`. With an
+    /// account key, a missing database and missing containers are created.
     ///
     /// # Errors
-    /// Tell the person, and stop.
+    /// Show the error to the operator and do not start.
     pub async fn connect(
         account: &CosmosAccount,
         credential: Option<Arc<dyn TokenCredential>>,
@@ -105,7 +106,7 @@ fn batch(partition: &Partition, writes: &[Write]) -> Result<TransactionalBatch, 
     });
     if sent > SENT_BYTES_MAX {
         return Err(StoreError::TooLarge(format!(
-            "up to {sent} bytes as they are sent, at most {SENT_BYTES_MAX} are taken"
+            "up to {sent} bytes as sent; the limit is {SENT_BYTES_MAX}"
         )));
     }
     built.map_err(of_request)
@@ -151,7 +152,7 @@ impl ConversationStore for CosmosStore {
         match noted("cosmos.read", answer, ItemResponse::diagnostics) {
             Ok(answer) => {
                 let found: Found = answer.into_model().map_err(|error| {
-                    StoreError::Corrupt(format!("the document `{id}` is none of ours: {error}"))
+                    StoreError::Corrupt(format!("the document `{id}` has another format: {error}"))
                 })?;
                 found.stored().map(Some)
             }

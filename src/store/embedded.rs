@@ -1,7 +1,7 @@
-//! The store of one machine: SQLite in a folder that one process holds.
+//! The embedded store: SQLite in a data folder that one process locks.
 //!
-//! Commits that wait at the same time share one transaction and one fsync; claims live in memory and die with the
-//! process.
+//! Commits that wait at the same time share one transaction and one fsync. Leases are in memory
+//! and end with the process.
 
 mod claims;
 mod leases_file;
@@ -34,10 +34,11 @@ use crate::store::{
 /// The database inside the data folder.
 pub const DATABASE_FILE: &str = "conversations.db";
 
-/// Which conversations are under way, for the next process.
+/// The file that records the leased conversations for the next process.
 const LEASES_FILE: &str = "leases";
 
-/// The field order is the order of closing: reading, then writing, and only then may another process begin.
+/// The field order is the closing order: readers, writer, then the lock, so that another process
+/// opens the folder only after the last write.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     claims: Arc<Claims>,
@@ -47,25 +48,26 @@ pub struct EmbeddedStore {
     lock: FolderLock,
 }
 
-/// Why a data folder was not opened.
+/// Errors of opening a data folder.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// One folder, one process. `note` is what the other one left, such as its address; empty when it left nothing.
+    /// Another process has locked the folder. `note` is the note of that process, such as its
+    /// address, or empty.
     #[error("the data folder {} is in use by another process{}", folder.display(), noted(note))]
     InUse { folder: PathBuf, note: String },
-    #[error("the data folder {} cannot be used: does it exist on a local disk, and may this user write there?", folder.display())]
+    #[error("the data folder {} cannot be used: put it on a local disk where this user may write", folder.display())]
     Folder { folder: PathBuf, source: std::io::Error },
     /// Nothing was changed.
     #[error(
-        "{} has schema {found}, and this version knows up to {known}: start the newer version that wrote it, or take another folder",
+        "{} has schema {found}, but this version supports at most {known}: start the newer version that wrote it, or use another folder",
         file.display()
     )]
     Newer { file: PathBuf, found: i64, known: i64 },
     /// Nothing was changed.
-    #[error("{} belongs to another program: take another folder", file.display())]
+    #[error("{} belongs to another program: use another folder", file.display())]
     Foreign { file: PathBuf },
     #[error(
-        "{} cannot be opened: if the disk is full, free some; if the file is damaged, restore a copy of the folder, or move it away to begin anew",
+        "{} cannot be opened: if the disk is full, free some space; if the file is damaged, restore a copy of the folder, or move the folder away to start empty",
         file.display()
     )]
     Database { file: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
@@ -76,18 +78,19 @@ fn noted(note: &str) -> String {
 }
 
 impl EmbeddedStore {
-    /// Creates the folder when there is none. Blocks: call it at start.
+    /// Opens the store, and creates the folder if it does not exist. Blocks: call it at start-up.
     ///
     /// # Errors
-    /// The folder is held, is not writable, or holds what this version cannot read: tell the person, and stop.
+    /// The folder is locked, is not writable, or has files that this version cannot read: show the
+    /// error to the operator and do not start.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         Self::open_for(folder, Outlives::PowerCut)
     }
 
-    /// As [`Self::open`], for who throws the folder away: nothing waits for the disk.
+    /// Like [`Self::open`], for temporary folders: commits do not wait for the disk.
     ///
     /// # Errors
-    /// As of [`Self::open`].
+    /// See [`Self::open`].
     pub fn open_unsynced(folder: &Path) -> Result<Self, OpenError> {
         Self::open_for(folder, Outlives::Process)
     }
@@ -105,31 +108,34 @@ impl EmbeddedStore {
         Ok(Self { claims, warm, readers, writer, lock })
     }
 
-    /// What another process is told when it finds the folder in use: one line, such as the address to speak to.
+    /// Sets the note that another process shows when it finds the folder locked: one line, such as
+    /// the address of this process.
     ///
     /// # Errors
-    /// The note could not be written; the store works without it.
+    /// The note could not be written: continue, the store works without it.
     pub fn set_lock_note(&self, text: &str) -> std::io::Result<()> {
         self.lock.set_note(text)
     }
 
-    /// The process ends as it should: turns that it cuts off were not killed by their step.
+    /// Discards the lease records on a clean stop: a turn that the stop interrupts does not count
+    /// as a crash of its step.
     pub fn forget_leases(&self) {
         self.claims.forget();
     }
 
-    /// Transactions that wrote something since the store was opened: one fsync each.
+    /// Number of transactions with writes since the store was opened: one fsync each.
     pub fn commits(&self) -> u64 {
         self.writer.counters().commits()
     }
 
-    /// Head and inbox from the file, kept from now on.
+    /// Reads head and inbox from the file and caches them.
     async fn read_open(&self, key: &ConversationKey) -> Result<Arc<Known>, StoreError> {
         let (warm, key) = (Arc::clone(&self.warm), key.clone());
         let read = move |connection: &rusqlite::Connection| {
             warm.read(&key, || {
                 let partition = Partition::Conversation(key.clone());
-                // In this order: an inbox read before its head could hold what the head has taken in.
+                // In this order: an inbox read before its head could hold items that the head has
+                // already applied.
                 let head = rows::read(connection, &partition, HEAD_ID)?;
                 let inbox = rows::select(connection, &partition, &Selection::all(Kind::Inbox))?;
                 Ok(Known::of(head, inbox))
@@ -138,8 +144,8 @@ impl EmbeddedStore {
         self.readers.run(read).await
     }
 
-    /// Times the log was moved into the database since the store was opened: three fsyncs each, two then and one when
-    /// the log begins anew.
+    /// Number of checkpoints since the store was opened. Each costs three fsyncs: two at once and
+    /// one when the log restarts.
     pub fn checkpoints(&self) -> u64 {
         self.writer.counters().checkpoints()
     }
@@ -194,7 +200,8 @@ impl ConversationStore for EmbeddedStore {
 
     async fn claim(&self, request: ClaimRequest<'_>) -> Result<Claimed, StoreError> {
         check::conversation(request.key)?;
-        // First the claim, then the head: read before, it could be older than the last commit of the one who gave up.
+        // First the lease, then the head: a head read earlier could be older than the last commit
+        // of the previous lease holder.
         if let Err(until) = self.claims.take(&request) {
             return Ok(Claimed::Held { until });
         }
@@ -250,7 +257,7 @@ impl ConversationStore for EmbeddedStore {
     }
 }
 
-/// What SQLite says, by what the caller does about it.
+/// Maps an SQLite error to the store error on which the caller acts.
 fn store_error(error: impl Into<Arc<rusqlite::Error>>) -> StoreError {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
 

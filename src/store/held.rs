@@ -1,11 +1,11 @@
-//! Claims that stand in the head itself: whether another worker holds it.
+//! Leases stored in the head: checks if another worker has the lease.
 
 use serde::Deserialize;
 
 use crate::agent::head::Claim;
 use crate::store::{ClaimRequest, Claimed, StoreError, Stored, TAKE_OVER_AFTER};
 
-/// Nothing is written: a free head is the caller's once a commit that carries its claim has won.
+/// Writes nothing: the caller gets an available lease by a commit that stores it.
 pub(super) fn look(
     head: Stored,
     inbox: Vec<Stored>,
@@ -17,7 +17,7 @@ pub(super) fn look(
     }
 }
 
-/// Of a head only its claim, so that a head of a newer schema can be looked at.
+/// Reads only the lease, so that heads of a newer schema can be read.
 fn claim_of(head: &Stored) -> Result<Option<Claim>, StoreError> {
     #[derive(Deserialize)]
     struct Claimable {
@@ -27,7 +27,7 @@ fn claim_of(head: &Stored) -> Result<Option<Claim>, StoreError> {
         .body
         .read::<Claimable>()
         .map(|head| head.claim)
-        .map_err(|error| StoreError::Corrupt(format!("the claim of a head: {error}")))
+        .map_err(|error| StoreError::Corrupt(format!("the lease in a head: {error}")))
 }
 
 fn is_held(claim: &Claim, request: &ClaimRequest<'_>) -> bool {

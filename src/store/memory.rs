@@ -1,6 +1,7 @@
-//! The store of simulations: deterministic, keeps every version, and fails as a store far away does.
+//! The in-memory store for simulations: deterministic, with every version kept and with injected
+//! faults of a remote store.
 //!
-//! Claims are in the head, as on Cosmos.
+//! Leases are in the head, as on Cosmos.
 
 mod faults;
 mod versions;
@@ -22,11 +23,11 @@ use crate::store::{
     Page, Partition, Selection, StoreError, Stored, Write, check,
 };
 
-/// How many operations later a batch that lingers on its way may arrive.
+/// Maximum delay of a batch in flight, in operations.
 const LATE_OPERATIONS_MAX: u64 = 8;
-/// For how many operations a throttled store serves nobody, at most.
+/// Maximum number of operations that a throttled store rejects in a row.
 const THROTTLED_OPERATIONS_MAX: u64 = 6;
-/// How many commits an answer that may lag can lie behind.
+/// Maximum lag of a stale read, in commits.
 const LAG_COMMITS_MAX: u64 = 20;
 
 #[derive(Debug, Default)]
@@ -40,24 +41,25 @@ struct State {
     faults: Faults,
     dice: Dice,
     operations: u64,
-    /// Batches still under way, and the operation at which they arrive.
+    /// Batches in flight, with the operation at which they arrive.
     late: Vec<(u64, Partition, Vec<Write>)>,
-    /// The last operation that is refused because too much is asked.
+    /// The last operation that is rejected by throttling.
     throttled_until: u64,
 }
 
 impl MemoryStore {
-    /// A store that never fails.
+    /// Creates a store without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same seed and the same calls in the same order give the same answers.
+    /// Creates a store with seeded faults: the same seed and the same calls in the same order give
+    /// the same results.
     pub fn with_faults(seed: u64, faults: Faults) -> Self {
         Self::with_dice(Dice::Numbers(seed), faults)
     }
 
-    /// The same where each fault can be told again by its place.
+    /// Creates a store whose faults follow a plan, in which each fault is identified by its site.
     pub fn with_fate(fate: Fate, faults: Faults) -> Self {
         Self::with_dice(Dice::Fate(fate), faults)
     }
@@ -66,38 +68,39 @@ impl MemoryStore {
         Self { state: Mutex::new(State { faults, dice, ..State::default() }) }
     }
 
-    /// From now on; what is already under way still arrives.
+    /// Sets the faults of later operations. Batches in flight still arrive.
     pub fn set_faults(&self, faults: Faults) {
         let mut state = self.lock();
         state.faults = faults;
         state.throttled_until = 0;
     }
 
-    /// What is stored in a partition, in the order of ids: for assertions; never fails and never lags.
+    /// Returns all documents of a partition, in the order of ids. For assertions: never fails and
+    /// is never stale.
     pub fn documents(&self, partition: &Partition) -> Vec<Stored> {
         let state = self.lock();
         state.versions.all_in(partition, state.versions.newest()).cloned().collect()
     }
 
-    /// A document as it is: for whoever looks on; never fails and never lags.
+    /// Returns the newest version of a document. For observers: never fails and is never stale.
     pub fn newest(&self, partition: &Partition, id: &str) -> Option<Stored> {
         let state = self.lock();
         state.versions.at(partition, id, state.versions.newest()).cloned()
     }
 
-    /// The same for all documents of a kind, in the order of ids.
+    /// Returns the newest versions of all documents of a kind, in the order of ids.
     pub fn newest_of(&self, partition: &Partition, kind: Kind) -> Vec<Stored> {
         let state = self.lock();
         let all = state.versions.all_in(partition, state.versions.newest());
         all.filter(|stored| stored.document.kind == kind).cloned().collect()
     }
 
-    /// Every version a document has had, oldest first; `None` where it was deleted.
+    /// Returns every version of a document, oldest first; `None` stands for a deletion.
     pub fn history(&self, partition: &Partition, id: &str) -> Vec<Option<Stored>> {
         self.lock().versions.history(partition, id)
     }
 
-    /// Batches that were applied.
+    /// Number of batches that were applied.
     pub fn commits(&self) -> u64 {
         self.lock().versions.newest()
     }
@@ -106,7 +109,7 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets others go first when the dice say so, then what was late arrive.
+    /// Starts an operation: yields to other tasks if that is drawn, then applies delayed batches.
     async fn begin(&self, at: &str) -> Result<MutexGuard<'_, State>, StoreError> {
         let steps_aside = {
             let mut state = self.lock();
@@ -120,7 +123,7 @@ impl MemoryStore {
         state.operations += 1;
         state.land_late();
         if state.operations <= state.throttled_until {
-            return Err(unavailable("too much is asked"));
+            return Err(unavailable("throttled"));
         }
         Ok(state)
     }
@@ -129,13 +132,13 @@ impl MemoryStore {
         let mut state = self.begin(at).await?;
         let chance = state.faults.unavailable_reads;
         if state.dice.says("a read failed", at, chance) {
-            return Err(unavailable("the read failed"));
+            return Err(unavailable("injected read failure"));
         }
         Ok(state)
     }
 }
 
-/// Whose documents they are, as mishaps name them.
+/// The fault site of a partition. Fault plans draw by site, so the texts must not change.
 fn place_of(partition: &Partition) -> &str {
     match partition {
         Partition::Conversation(key) => key.conversation_id.as_str(),
@@ -143,7 +146,7 @@ fn place_of(partition: &Partition) -> &str {
     }
 }
 
-/// Where lists over all conversations go wrong.
+/// The fault site of lists over all conversations.
 const LISTS: &str = "lists";
 
 impl State {
@@ -153,7 +156,7 @@ impl State {
             std::mem::take(&mut self.late).into_iter().partition(|(at, ..)| *at <= now);
         self.late = waiting;
         for (_, partition, writes) in landing {
-            // Its sender was told that nothing is known: a refusal reaches nobody.
+            // The sender already has an error with unknown outcome: a conflict is not reported.
             let _ = self.versions.apply(&partition, writes);
         }
     }
@@ -174,23 +177,23 @@ impl State {
                 let at = place_of(partition);
                 let span = self.dice.below("the store was throttled", at, THROTTLED_OPERATIONS_MAX);
                 self.throttled_until = self.operations + span;
-                Err(unavailable("too much is asked"))
+                Err(unavailable("throttled"))
             }
             Some(WriteFault::UnavailableBefore) => Err(unavailable("the batch was lost")),
             Some(WriteFault::UnavailableAfter) => {
                 let _ = self.versions.apply(partition, writes);
-                Err(unavailable("the answer was lost"))
+                Err(unavailable("the response was lost"))
             }
             Some(WriteFault::UnavailableLate) => {
                 let after = self.dice.below(LATE, place_of(partition), LATE_OPERATIONS_MAX);
                 let at = self.operations + 1 + after;
                 self.late.push((at, partition.clone(), writes));
-                Err(unavailable("the batch is still under way"))
+                Err(unavailable("the batch is still in flight"))
             }
         }
     }
 
-    /// The commit as of which a read answers.
+    /// Returns the commit whose state a read returns.
     fn snapshot(&mut self, at: &str, freshness: Freshness) -> u64 {
         const STALE: &str = "a read was stale";
         let newest = self.versions.newest();
@@ -202,7 +205,7 @@ impl State {
         }
     }
 
-    /// How many items this page holds; a page cut short may hold none.
+    /// Number of items of a page; a page cut short may be empty.
     fn page_size(&mut self, limit: usize) -> usize {
         const SHORT: &str = "a page was short";
         let limit = limit.clamp(1, PAGE_MAX);

@@ -1,4 +1,4 @@
-//! Where a document is: its key in three texts, and how far a list has been read.
+//! Partition keys as three strings, and cursors of paged lists.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,11 +9,12 @@ use crate::clock::Timestamp;
 use crate::ids::{ConversationId, ConversationKey, TenantId, UserId};
 use crate::store::{HeadQuery, Partition, StoreError};
 
-/// Most that one page holds, whatever is asked for.
+/// Maximum number of items of a page, whatever limit is requested.
 pub(crate) const PAGE_MAX: usize = 1000;
 
 impl Partition {
-    /// Tenant, user and conversation; the last two of a scope are empty, which no plain id is.
+    /// Returns tenant, user and conversation. For a scope the last two are empty, which no plain id
+    /// is.
     pub(crate) fn parts(&self) -> [&str; 3] {
         match self {
             Self::Conversation(key) => {
@@ -36,7 +37,7 @@ impl Partition {
     }
 }
 
-/// The last document of a page of due ones, in their order.
+/// Position after the last item of a page of due items, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct DuePlace {
     pub(crate) due: u64,
@@ -46,7 +47,7 @@ pub(crate) struct DuePlace {
     pub(crate) id: String,
 }
 
-/// The last head of a page; lists run from the greatest to the smallest.
+/// Position after the last head of a page. Lists are in descending order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct HeadPlace {
     pub(crate) created_at: u64,
@@ -55,7 +56,7 @@ pub(crate) struct HeadPlace {
 }
 
 impl HeadPlace {
-    /// Before every head: no time that a store takes is as late.
+    /// The position before every head: stores reject times this late.
     pub(crate) fn first() -> Self {
         Self { created_at: 1 << 53, conversation: String::new(), user: String::new() }
     }
@@ -81,7 +82,8 @@ pub(crate) fn heads_place(query: &HeadQuery) -> Result<HeadPlace, StoreError> {
         .map_or_else(|| Ok(HeadPlace::first()), |text| decode(&asked, text))
 }
 
-/// `base64url([list, place])`: opaque to clients, who may bring it back with another query.
+/// Returns `base64url([list, cursor])`: opaque to clients. The list detects a continuation that a
+/// client sends with another query.
 pub(crate) fn encode(list: &impl Serialize, place: &impl Serialize) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(&(list, place)).unwrap_or_default())
 }
@@ -100,6 +102,6 @@ pub(crate) fn decode<Q: DeserializeOwned + PartialEq, P: DeserializeOwned>(
 
 pub(crate) fn not_of_this_query() -> StoreError {
     StoreError::Invalid(
-        "the continuation does not belong to this query: begin again without one".to_owned(),
+        "the continuation does not belong to this query: start again without one".to_owned(),
     )
 }

@@ -1,5 +1,7 @@
-//! For tests: a store that tells of each request before it hands it on, and hands on nothing that is refused. What is written,
-//! and what is heard of it, can be something else on the way.
+//! Test decorator that lets an interceptor see, reject and change store requests.
+//!
+//! The interceptor gets each request first; a request that it rejects is not forwarded. It can
+//! change the writes of a batch and the result of a batch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
-/// What is asked of it.
+/// A request to the store.
 #[derive(Debug)]
 pub(crate) enum Asked<'a> {
     Write(&'a Partition, &'a [Write]),
@@ -25,7 +27,7 @@ pub(crate) enum Asked<'a> {
     Heads,
 }
 
-/// What is known of a batch once it was handed on.
+/// The result of a forwarded batch.
 pub(crate) type Written = Result<Vec<ETag>, StoreError>;
 
 pub(crate) trait Watch: fmt::Debug + Send + Sync {
@@ -37,13 +39,13 @@ pub(crate) trait Watch: fmt::Debug + Send + Sync {
         writes
     }
 
-    /// What is heard of a batch of so many writes.
+    /// Returns the result that the caller gets for a batch of `_count` writes.
     fn heard(&self, written: Written, _count: usize) -> Written {
         written
     }
 }
 
-/// Renewals and releases are not told.
+/// A store whose requests pass an interceptor, except lease renewals and releases.
 #[derive(Debug)]
 pub(crate) struct Watched<W> {
     pub(crate) inner: Arc<dyn ConversationStore>,

@@ -1,7 +1,7 @@
-//! The way out: batches in bounded queues, threads of their own that send them, and a stop within a bound.
+//! Exporters of spans, metrics and logs: bounded queues, batches, and a bounded stop.
 //!
-//! The batch threads are the SDK's stable ones. They wait for answers where nobody else does; the requests themselves run
-//! on the service's runtime. A full queue drops what is new: a turn never waits for a collector.
+//! The SDK's own batch threads wait for responses, and the requests run on the service's runtime. A
+//! full queue drops new items: a turn never waits for a collector.
 
 mod carrier;
 
@@ -32,16 +32,16 @@ use crate::telemetry::lines::Copy;
 use crate::telemetry::{TelemetryError, Voice};
 use carrier::Carrier;
 
-/// Spans or lines that wait to be sent; more are dropped.
+/// Maximum number of spans or log lines that wait to be sent. Further ones are dropped.
 const QUEUE_MAX: usize = 2_048;
 const BATCH_MAX: usize = 512;
-/// Of one try; the exporter tries again for half a minute.
+/// Time limit of one attempt. The exporter retries for half a minute.
 const INSIGHTS_TIMEOUT: Duration = Duration::from_secs(10);
-/// The schema of the attributes' names.
+/// The schema URL of the attribute names.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.41.0";
 const SCOPE: &str = "turnwheel";
 
-/// What is exported; absent parts are not.
+/// Providers of the exported signals. An absent signal is not exported.
 pub(super) struct Providers {
     tracer: Option<SdkTracerProvider>,
     meter: Option<SdkMeterProvider>,
@@ -69,11 +69,12 @@ impl Providers {
         self.logger.is_some()
     }
 
-    /// All at once, each in a thread that may be left behind.
+    /// Shuts all providers down concurrently, each in a blocking thread. After `within` the threads
+    /// are abandoned.
     pub(super) async fn stop(&self, within: Duration) {
         let (tracer, meter, logger) =
             (self.tracer.clone(), self.meter.clone(), self.logger.clone());
-        // Whoever cannot send in time has told of it already; here nobody is left to hear it.
+        // Failed exports are logged where they happen. During shutdown there is nothing left to do.
         let stops = [
             tokio::task::spawn_blocking(move || {
                 tracer.map(|provider| provider.shutdown_with_timeout(within))
@@ -96,7 +97,7 @@ fn scope() -> opentelemetry::InstrumentationScope {
         .build()
 }
 
-/// Exporters for every destination, and the copy of log lines that goes out with them.
+/// Creates the exporters of every destination, and the layer that exports log lines.
 pub(super) fn providers(voice: &Voice<'_>) -> Result<(Providers, Option<Copy>), TelemetryError> {
     let settings = voice.settings;
     let insights = match &settings.insights {
@@ -132,7 +133,7 @@ fn insights_exporter(
         .map_err(TelemetryError::Export)
 }
 
-/// Application Insights counts each item for as many as were left out.
+/// Application Insights scales the count of each item by this rate.
 fn rate(sampler: settings::Sampler) -> f64 {
     if sampler.ratio > 0.0 { sampler.ratio } else { 1.0 }
 }
@@ -245,7 +246,8 @@ fn with_logs(
     builder.with_log_processor(processor)
 }
 
-/// Lines up to `info`, whatever `RUST_LOG` says: below it they may hold content. Not those of the way out itself.
+/// Exports lines at `info` and above, whatever `RUST_LOG` is: lines below may hold content. Lines
+/// of the export libraries are not exported.
 fn copy_of(logger: &SdkLoggerProvider) -> Copy {
     let is_told = |line: &tracing::Metadata<'_>| {
         let (is_content, target) = (line.level() > &tracing::Level::INFO, line.target());
@@ -258,12 +260,12 @@ fn copy_of(logger: &SdkLoggerProvider) -> Copy {
     Box::new(bridge.with_filter(tracing_subscriber::filter::filter_fn(is_told)))
 }
 
-/// What every OTLP exporter is told; all of it, so that none looks into the environment for more.
+/// Sets every option of an OTLP exporter, so that it reads none from the environment.
 fn otlp<B: WithExportConfig + WithHttpConfig>(
     builder: B,
     collector: &Collector,
 ) -> Result<B, TelemetryError> {
-    let carrier = Carrier::new("the collector", collector.timeout, None)?;
+    let carrier = Carrier::new("collector", collector.timeout, None)?;
     let headers: HashMap<String, String> = collector.headers.reveal().iter().cloned().collect();
     let builder = builder
         .with_endpoint(collector.endpoint.as_str())
@@ -278,7 +280,7 @@ fn refused(error: opentelemetry_otlp::ExporterBuildError) -> TelemetryError {
     TelemetryError::Export(Box::new(error))
 }
 
-/// Who we are. What the settings say of it wins over what we know.
+/// Returns the resource that describes this process. Settings override the defaults.
 fn resource(settings: &TelemetrySettings) -> Resource {
     let mut attributes = BTreeMap::from([
         ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),

@@ -1,19 +1,19 @@
-//! Whose fault a failure is: on every failed span, so that whoever is woken knows where to look.
+//! Classes of errors. Every failed span names the domain that has to act on the failure.
 
 use std::borrow::Cow;
 
-/// Who has to do something about it.
+/// The domain that has to act on a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultDomain {
     /// The agents, extensions and settings of this app.
     App,
-    /// Turnwheel itself: a defect, or a race that it settles by trying again.
+    /// Turnwheel itself: a defect, or a race that it resolves by retrying.
     Runtime,
     /// Azure: the store, the queues, the blobs, the host.
     Platform,
     /// The model and its provider.
     Model,
-    /// A tool, or what it calls.
+    /// A tool, or a service that it calls.
     Tool,
 }
 
@@ -29,11 +29,11 @@ impl FaultDomain {
     }
 }
 
-/// A failure as spans and metrics name it.
+/// The class of a failure, for spans and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub domain: FaultDomain,
-    /// `error.type`: one of few words, never a text.
+    /// `error.type`: one of a small set of words, never free text.
     pub kind: Cow<'static, str>,
 }
 
@@ -44,7 +44,8 @@ impl Fault {
         Self { domain, kind: kind.into() }
     }
 
-    /// `kind` comes from outside: what is no plain word becomes OpenTelemetry's `_OTHER`.
+    /// Classifies an external error. A `kind` that is not a plain word becomes OpenTelemetry's
+    /// `_OTHER`.
     pub fn named_outside(domain: FaultDomain, kind: &str) -> Self {
         let is_word = (1..=KIND_LETTERS_MAX).contains(&kind.len())
             && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));

@@ -1,4 +1,4 @@
-//! Log lines to stdout: stderr is "error" to the Functions host.
+//! Log line formats. Lines go to stdout, because the Functions host logs stderr as errors.
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
@@ -16,36 +16,36 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 use crate::clock::Clock;
 use crate::telemetry::{TelemetryError, trace};
 
-/// Passes lines on to somebody else as well.
+/// A layer that receives the same filtered log lines, for example to export them.
 pub(super) type Copy = Box<dyn Layer<Lines> + Send + Sync>;
 
-/// What copies are taken of.
+/// The registry with the filter of all log layers.
 pub(super) type Lines = tracing_subscriber::layer::Layered<EnvFilter, Registry>;
 
-/// Who reads the lines.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// A person at a terminal: time, level, message, fields.
+    /// For a terminal: time, level, message, fields.
     Dev { is_colored: bool },
-    /// A person behind a collector: the whole time, and where in the code.
+    /// Text for log collectors: with the date and the target.
     Plain,
-    /// A machine.
+    /// One JSON object per line.
     Json,
 }
 
 impl Style {
-    /// Of `turnwheel dev`: colours only on a terminal.
+    /// The format of `turnwheel dev`, with colours only on a terminal.
     pub fn dev() -> Self {
         Self::Dev { is_colored: std::io::stdout().is_terminal() }
     }
 
-    /// Of the custom handler.
+    /// The format of the custom handler.
     pub fn served(is_in_azure: bool) -> Self {
         if is_in_azure { Self::Json } else { Self::Plain }
     }
 }
 
-/// Writes the lines to `out`; `copy` gets the same ones.
+/// Creates the subscriber that writes lines to `out` and passes them to the optional layer.
 pub(super) fn subscriber<W>(
     directives: &str,
     style: Style,
@@ -56,7 +56,7 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let filter = EnvFilter::try_new(directives).map_err(TelemetryError::Filter)?;
-    // Its own complaints would go to stderr, and panic when that is closed.
+    // The layer's own errors would go to stderr, and panic if stderr is closed.
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(out)
         .with_ansi(false)
@@ -78,7 +78,7 @@ where
     Ok(Box::new(Registry::default().with(filter).with(layers)))
 }
 
-/// JSON lines that say to which span they belong, so that they are found beside the spans wherever they end up.
+/// Adds trace id and span id to JSON lines, so that log backends can join lines and spans.
 #[derive(Debug)]
 struct Traced<F>(F);
 
@@ -108,17 +108,17 @@ where
     }
 }
 
-/// A panic's text may quote what it was working on, so above `debug` only its place is told.
+/// Logs panics. The payload may quote content, so above `debug` only the location is logged.
 pub(super) fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(place, "a panic at {place}");
+        tracing::error!(place, "panic");
         let text = panic.payload_as_str().unwrap_or("no text");
-        tracing::debug!(place, "the panic said: {text}");
+        tracing::debug!(place, text, "panic payload");
     }));
 }
 
-/// Time from the one clock, in ISO 8601.
+/// Time of the service's clock, in ISO 8601.
 #[derive(Debug)]
 struct WallTime(Arc<dyn Clock>);
 
@@ -128,13 +128,13 @@ impl FormatTime for WallTime {
     }
 }
 
-/// `20:19:09.669 warn  the message  field=value …`. Not the library's own lines: those pass on the line ends of values, so
-/// that a value could begin a line of its own.
+/// Text lines: `20:19:09.669 warn  the message  field=value …`. The library's own format does not
+/// escape line breaks in values, so a value could forge a log line.
 #[derive(Debug)]
 struct Line {
     clock: Arc<dyn Clock>,
     is_colored: bool,
-    /// With the day and the target.
+    /// True to include the date and the target.
     is_whole: bool,
 }
 
@@ -169,7 +169,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let now = self.clock.now().to_string();
-        // `2026-11-21T20:19:09.669Z`: the day is known to whoever watches.
+        // Cuts the time out of `2026-11-21T20:19:09.669Z`. At a terminal the date is not needed.
         let time = if self.is_whole { &now } else { now.get(11..23).unwrap_or(&now) };
         let mut parts = Parts::default();
         event.record(&mut parts);
@@ -186,11 +186,12 @@ where
     }
 }
 
-/// One event, its message apart. Control characters of values are escaped: a line stays a line.
+/// Message and fields of one event. Control characters in values are escaped, so an event stays one
+/// line.
 #[derive(Default)]
 struct Parts {
     message: String,
-    /// Each with a space before it.
+    /// Each field is preceded by a space.
     fields: String,
 }
 
@@ -246,13 +247,13 @@ mod tests {
         }
     }
 
-    /// What `tell` has written, at 20:19:09.669 on a November evening.
+    /// Returns the lines that `log` writes. The clock is at 20:19:09.669 on a November evening.
     fn written(directives: &str, style: Style, tell: impl FnOnce()) -> String {
         let page = Page::default();
         let out = page.clone();
         let clock = Arc::new(ManualClock::new(Timestamp(1_795_292_349_669)));
         let subscriber = subscriber(directives, style, clock, (move || out.clone(), None))
-            .expect("good directives");
+            .expect("valid directives");
         tracing::subscriber::with_default(subscriber, tell);
         String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
     }
@@ -261,7 +262,7 @@ mod tests {
         let span = tracing::info_span!("turn", conversation.id = "c-1");
         let _entered = span.enter();
         tracing::info!(conversation.id = %"c-1", duration_ms = 12, "conversation c-1 ended: completed");
-        tracing::debug!("never seen");
+        tracing::debug!("debug line");
     }
 
     #[test]
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_value_cannot_begin_a_line_of_its_own() {
-        let forged = "x\n20:19:09.670 error all is lost\u{1b}[31m";
+        let forged = "x\n20:19:09.670 error forged line\u{1b}[31m";
         for style in [Style::Dev { is_colored: false }, Style::Plain, Style::Json] {
             let lines = written("info", style, || {
                 tracing::info!(tool.name = forged, "ran {forged}");
@@ -311,7 +312,7 @@ mod tests {
     #[test]
     fn directives_choose_the_lines() {
         assert_eq!(written("warn", Style::Plain, tell_a_turn), "");
-        assert!(written("debug", Style::Plain, tell_a_turn).contains("never seen"));
+        assert!(written("debug", Style::Plain, tell_a_turn).contains("debug line"));
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
         let wrong = subscriber("turnwheel=loud", Style::Plain, clock, (std::io::sink, None));
         assert!(matches!(wrong.err(), Some(TelemetryError::Filter(_))));

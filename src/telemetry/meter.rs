@@ -1,4 +1,4 @@
-//! What one piece of work costs at the services: requests and request units, counted where they are sent.
+//! Cost meter: requests and request units of one unit of work, counted where they are sent.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,11 +8,11 @@ tokio::task_local! {
     static METER: Arc<Meter>;
 }
 
-/// Sums of one piece of work; clones of the `Arc` share them.
+/// Costs of one unit of work. Clones of the `Arc` share them.
 #[derive(Debug, Default)]
 pub struct Meter(Mutex<BTreeMap<&'static str, Cost>>);
 
-/// Of one operation, such as `cosmos.write` or `queue.send`.
+/// Cost of one operation, such as `cosmos.write` or `queue.send`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub requests: u32,
@@ -20,12 +20,12 @@ pub struct Cost {
 }
 
 impl Meter {
-    /// The costs by operation.
+    /// Returns the costs by operation.
     pub fn costs(&self) -> BTreeMap<&'static str, Cost> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sum of the operations whose name begins with this.
+    /// Returns the sum of the operations whose name starts with `prefix`.
     pub fn total(&self, prefix: &str) -> Cost {
         let costs = self.costs();
         let parts = costs.iter().filter(|(operation, _)| operation.starts_with(prefix));
@@ -43,17 +43,17 @@ impl Meter {
     }
 }
 
-/// Counts on this meter what the work sends, as long as it stays in its task.
+/// Runs the work and counts its requests on `meter`, as long as the work stays in its task.
 pub async fn metered<T>(meter: Arc<Meter>, work: impl Future<Output = T>) -> T {
     METER.scope(meter, work).await
 }
 
-/// The meter that counts what this task sends.
+/// Returns the meter of this task.
 pub fn running() -> Option<Arc<Meter>> {
     METER.try_with(Arc::clone).ok()
 }
 
-/// Notes one request; for nobody when no meter runs.
+/// Counts one request. Without a meter it does nothing.
 pub fn count(operation: &'static str, request_units: f64) {
     let _ = METER.try_with(|meter| meter.add(operation, request_units));
 }

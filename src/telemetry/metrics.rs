@@ -1,4 +1,4 @@
-//! Everything that is counted. Attributes have few values: agents, tools, queues and outcomes, never conversations.
+//! Metrics. Attributes have few values: agents, tools, queues and outcomes, never conversations.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 
 use crate::telemetry::fault::Fault;
 
-/// As OpenTelemetry advises for model calls, in seconds.
+/// Histogram bounds that OpenTelemetry recommends for model calls, in seconds.
 const CALL_SECONDS: [f64; 14] =
     [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
-/// As OpenTelemetry advises for tokens.
+/// Histogram bounds that OpenTelemetry recommends for tokens.
 const TOKENS: [f64; 14] = [
     1.0,
     4.0,
@@ -28,7 +28,7 @@ const TOKENS: [f64; 14] = [
     16_777_216.0,
     67_108_864.0,
 ];
-/// As OpenTelemetry advises for HTTP, in seconds.
+/// Histogram bounds that OpenTelemetry recommends for HTTP, in seconds.
 const REQUEST_SECONDS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
 
@@ -57,13 +57,13 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A model call, in the words of OpenTelemetry's conventions.
+/// A model call, with the terms of OpenTelemetry's conventions.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelCall<'a> {
     pub provider: &'a str,
     pub model: &'a str,
     pub agent: &'a str,
-    /// Cached ones included.
+    /// Includes cached tokens.
     pub input_tokens: u64,
     pub output_tokens: u64,
     pub took: Duration,
@@ -81,45 +81,45 @@ impl Metrics {
         Self {
             turns: seconds(
                 "turnwheel.turn.duration",
-                "Deliveries that found something owed",
+                "Deliveries that found pending work",
                 &CALL_SECONDS,
             ),
             claims_lost: counter(
                 "turnwheel.claims.lost",
                 "{claim}",
-                "Deliveries that another worker overtook",
+                "Deliveries that lost their lease to another worker",
             ),
             recoveries: counter(
                 "turnwheel.recoveries",
                 "{turn}",
-                "Turns taken over from a worker that stopped",
+                "Turns taken over from a stopped or stalled worker",
             ),
             retries: counter(
                 "turnwheel.retries",
                 "{attempt}",
-                "Failures after which the same is tried again",
+                "Failures followed by another attempt",
             ),
-            commits: counter("turnwheel.commits", "{commit}", "Commits by what became of them"),
+            commits: counter("turnwheel.commits", "{commit}", "Commits by outcome"),
             requests: counter(
                 "turnwheel.service.requests",
                 "{request}",
-                "Requests to Azure's services, by operation",
+                "Requests to Azure services by operation",
             ),
             request_units: meter
                 .f64_counter("turnwheel.store.request_units")
                 .with_unit("{request_unit}")
                 .with_description("Request units that Cosmos DB charged")
                 .build(),
-            messages: counter("turnwheel.queue.messages", "{message}", "Messages sent and taken"),
+            messages: counter("turnwheel.queue.messages", "{message}", "Messages sent and received"),
             backlog: meter
                 .u64_gauge("turnwheel.due.backlog")
                 .with_unit("{document}")
-                .with_description("What was overdue when the sweep looked")
+                .with_description("Overdue documents found by the recovery sweep")
                 .build(),
             poison: counter(
                 "turnwheel.poison",
                 "{message}",
-                "Messages given up or put aside, and prompts given up after five tries",
+                "Messages rejected or moved to a poison queue, and prompts failed after five attempts",
             ),
             hook_failures: hook_failures(meter),
             budget_alerts: budget_alerts(meter),
@@ -142,7 +142,7 @@ impl Metrics {
         }
     }
 
-    /// A delivery that found something owed; `fault`: why it did not come to its end.
+    /// Records a delivery that found pending work. `error_class` is set if it failed.
     pub fn turn(&self, agent: &str, took: Duration, fault: Option<&Fault>) {
         let mut pairs = vec![KeyValue::new("gen_ai.agent.name", agent.to_owned())];
         pairs.push(KeyValue::new(
@@ -161,12 +161,13 @@ impl Metrics {
         self.recoveries.add(1, &[KeyValue::new("gen_ai.agent.name", agent.to_owned())]);
     }
 
-    /// `what`: `model`, or `claim` for a step that is tried again in vain.
+    /// Records a retry. `operation` is `model`, or `claim` for a step that is leased again without
+    /// progress.
     pub fn retry(&self, what: &'static str) {
         self.retries.add(1, &[KeyValue::new("turnwheel.retry.of", what)]);
     }
 
-    /// `outcome`: `won`, `lost` or `failed`.
+    /// Records a commit. `outcome` is `won`, `lost` or `failed`.
     pub fn commit(&self, name: &'static str, outcome: &'static str) {
         let pairs = [
             KeyValue::new("turnwheel.commit.name", name),
@@ -175,7 +176,7 @@ impl Metrics {
         self.commits.add(1, &pairs);
     }
 
-    /// What one delivery sent to a service.
+    /// Records the requests of one delivery to a service.
     pub fn cost(&self, operation: &'static str, requests: u32, request_units: f64) {
         let pairs = [KeyValue::new("turnwheel.operation", operation)];
         self.requests.add(u64::from(requests), &pairs);
@@ -184,7 +185,7 @@ impl Metrics {
         }
     }
 
-    /// `operation`: `send` or `process`.
+    /// Records a queue message. `operation` is `send` or `process`.
     pub fn message(&self, queue: &str, operation: &'static str, is_done: bool) {
         let pairs = [
             KeyValue::new("messaging.destination.name", queue.to_owned()),
@@ -194,7 +195,7 @@ impl Metrics {
         self.messages.add(1, &pairs);
     }
 
-    /// Documents that were overdue.
+    /// Records the number of overdue documents.
     pub fn backlog(&self, overdue: usize) {
         self.backlog.record(overdue as u64, &[]);
     }
@@ -203,7 +204,7 @@ impl Metrics {
         self.poison.add(1, &[KeyValue::new("turnwheel.poison.of", of.to_owned())]);
     }
 
-    /// `cause`: `error`, `panic` or `timeout`.
+    /// Records a failed hook. `cause` is `error`, `panic` or `timeout`.
     pub fn hook_failed(&self, extension: &str, hook: &'static str, cause: &'static str) {
         let pairs = [
             KeyValue::new("turnwheel.extension.name", extension.to_owned()),
@@ -213,7 +214,7 @@ impl Metrics {
         self.hook_failures.add(1, &pairs);
     }
 
-    /// `period`: of an account's budget.
+    /// Records a budget alert. `period` is set for an account's budget.
     pub fn budget_alert(&self, level: &'static str, period: Option<&'static str>, percent: u8) {
         let mut pairs = vec![
             KeyValue::new("turnwheel.budget.level", level),
@@ -241,7 +242,7 @@ impl Metrics {
         self.calls.record(call.took.as_secs_f64(), &pairs);
     }
 
-    /// `tool` is one of the agent's.
+    /// Records a tool call. `tool` is one of the agent's tools.
     pub fn tool_call(&self, agent: &str, tool: &str, took: Duration, fault: Option<&Fault>) {
         let mut pairs = vec![
             KeyValue::new("gen_ai.operation.name", "execute_tool"),
@@ -252,7 +253,7 @@ impl Metrics {
         self.tools.record(took.as_secs_f64(), &pairs);
     }
 
-    /// `route` is the template.
+    /// Records an HTTP request. `route` is the route template.
     pub fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
         let mut pairs = vec![
             KeyValue::new("http.request.method", method),
@@ -268,12 +269,12 @@ impl Metrics {
 
 fn budget_alerts(meter: &Meter) -> Counter<u64> {
     let counter = meter.u64_counter("turnwheel.budget.alerts").with_unit("{alert}");
-    counter.with_description("Thresholds of budgets that spending reached").build()
+    counter.with_description("Budget thresholds reached").build()
 }
 
 fn hook_failures(meter: &Meter) -> Counter<u64> {
     let counter = meter.u64_counter("turnwheel.hook.failures").with_unit("{call}");
-    counter.with_description("Hooks of extensions that failed, panicked or ran out of time").build()
+    counter.with_description("Extension hooks that failed, panicked or timed out").build()
 }
 
 fn tokens(meter: &Meter) -> Histogram<u64> {

@@ -1,4 +1,4 @@
-//! Telemetry that is kept in memory, for tests.
+//! In-memory telemetry for tests.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 use crate::telemetry::Telemetry;
 use crate::telemetry::export::Providers;
 
-/// Keeps what it is told.
+/// Records spans and metrics in memory.
 pub(crate) struct Recorder {
     spans: InMemorySpanExporter,
     metrics: InMemoryMetricExporter,
@@ -17,7 +17,7 @@ pub(crate) struct Recorder {
     meter: SdkMeterProvider,
 }
 
-/// One span, in plain words.
+/// A recorded span, with its values as text.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub(crate) name: String,
@@ -25,11 +25,11 @@ pub(crate) struct Recorded {
     pub(crate) trace: String,
     pub(crate) id: String,
     pub(crate) parent: String,
-    /// Span ids.
+    /// Ids of the linked spans.
     pub(crate) links: Vec<String>,
     pub(crate) attributes: BTreeMap<String, String>,
     pub(crate) is_error: bool,
-    /// All of it, for whoever looks for what must not be there.
+    /// Debug text of the whole span, for tests that search it for forbidden content.
     pub(crate) whole: String,
 }
 
@@ -38,7 +38,7 @@ impl Recorded {
         self.attributes.get(name).map_or("", String::as_str)
     }
 
-    /// Domain and `error.type`, when it failed.
+    /// Returns the domain and `error.type` of a failed span.
     pub(crate) fn fault(&self) -> Option<(&str, &str)> {
         self.is_error.then(|| (self.get("turnwheel.fault_domain"), self.get("error.type")))
     }
@@ -64,7 +64,7 @@ impl Recorder {
         self.telemetry.clone()
     }
 
-    /// In the order in which they ended.
+    /// Returns the spans in the order in which they ended.
     pub(crate) fn spans(&self) -> Vec<Recorded> {
         let spans = self.spans.get_finished_spans().unwrap();
         spans
@@ -91,11 +91,11 @@ impl Recorder {
             .collect()
     }
 
-    /// Sum or count by name and attributes: `turnwheel.commits{outcome=won,…}`.
+    /// Returns sums or counts by name and attributes: `turnwheel.commits{outcome=won,…}`.
     pub(crate) fn metrics(&self) -> BTreeMap<String, f64> {
         self.meter.force_flush().unwrap();
         let mut sums = BTreeMap::new();
-        // Cumulative: the last export says it all.
+        // Temporality is cumulative: the last export has all values.
         let exports = self.metrics.get_finished_metrics().unwrap();
         let Some(last) = exports.last() else { return sums };
         for metric in last.scope_metrics().flat_map(ScopeMetrics::metrics) {
@@ -118,7 +118,7 @@ fn points(data: &AggregatedMetrics) -> Vec<(String, f64)> {
                 .data_points()
                 .map(|at| (attributes(at.attributes()), number(at.value())))
                 .collect(),
-            #[expect(clippy::cast_precision_loss, reason = "a test counts little")]
+            #[expect(clippy::cast_precision_loss, reason = "counts in tests are small")]
             MetricData::Histogram(histogram) => histogram
                 .data_points()
                 .map(|at| (attributes(at.attributes()), at.count() as f64))
@@ -126,7 +126,7 @@ fn points(data: &AggregatedMetrics) -> Vec<(String, f64)> {
             MetricData::ExponentialHistogram(_) => Vec::new(),
         }
     }
-    #[expect(clippy::cast_precision_loss, reason = "a test counts little")]
+    #[expect(clippy::cast_precision_loss, reason = "counts in tests are small")]
     match data {
         AggregatedMetrics::F64(data) => of(data, |value| value),
         AggregatedMetrics::U64(data) => of(data, |value| value as f64),

@@ -1,4 +1,4 @@
-//! Spans, and the trace they belong to. What is current follows the task: [`Span::run`] makes it so.
+//! Spans and trace context. The current span follows the task: [`Span::run`] sets it.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -13,20 +13,20 @@ use opentelemetry_sdk::trace::SdkTracer;
 
 use crate::telemetry::fault::Fault;
 
-/// What a span stands for.
+/// The kind of operation that a span describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Something within the service.
+    /// An operation within the service.
     Inside,
-    /// A request of somebody else's.
+    /// A request that the service receives.
     Server,
-    /// A request of ours.
+    /// A request that the service sends.
     Client,
-    /// A message taken from a queue.
+    /// A message received from a queue.
     Consumer,
 }
 
-/// A span that has not begun.
+/// A span that has not started.
 #[derive(Debug)]
 #[must_use]
 pub struct Beginning {
@@ -39,9 +39,9 @@ pub struct Beginning {
 
 #[derive(Debug)]
 enum Parent {
-    /// Whatever is current.
+    /// The current span.
     Current,
-    /// None: it begins a trace.
+    /// No parent: the span starts a trace.
     Nobody,
     Caller(SpanContext),
 }
@@ -67,19 +67,20 @@ impl Beginning {
         self
     }
 
-    /// Under that `traceparent`, whatever is current; without a usable one it begins a trace.
+    /// Sets `traceparent` as the parent instead of the current span. Without a valid one the span
+    /// starts a trace.
     pub fn under(mut self, traceparent: Option<&str>) -> Self {
         self.parent = traceparent.and_then(read).map_or(Parent::Nobody, Parent::Caller);
         self
     }
 
-    /// Links to that `traceparent`, if it is one and is not the parent.
+    /// Links to the span of a `traceparent` if it is valid and not the parent.
     pub fn link(mut self, traceparent: Option<&str>) -> Self {
         self.links.extend(traceparent.and_then(read));
         self
     }
 
-    /// Began then, and not only now.
+    /// Sets an earlier start time.
     pub fn began(mut self, at: SystemTime) -> Self {
         self.builder.start_time = Some(at);
         self
@@ -119,15 +120,15 @@ impl Beginning {
     }
 }
 
-/// A span under way; it ends when it is dropped.
+/// A started span. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Span {
-    /// `None`: nobody is told, and there is nothing to pass on.
+    /// `None` if nothing is recorded and there is no caller to propagate.
     context: Option<Context>,
 }
 
 impl Span {
-    /// Whether anybody will see what is put on it.
+    /// True if the span is recorded, so that attributes are worth computing.
     pub fn is_recording(&self) -> bool {
         self.context.as_ref().is_some_and(|context| context.span().is_recording())
     }
@@ -144,7 +145,8 @@ impl Span {
         self.set(name, Value::Array(Array::String(values)));
     }
 
-    /// Failed, and whose fault it was. No text: it could quote what nobody may see.
+    /// Marks the span as failed, with the error class. It records no text, which could quote
+    /// content.
     pub fn fail(&self, fault: &Fault) {
         let Some(context) = &self.context else { return };
         let span = context.span();
@@ -155,12 +157,12 @@ impl Span {
         span.set_status(Status::error(fault.kind.clone()));
     }
 
-    /// Of this span, if it is one; else of what it passes on.
+    /// Returns the `traceparent` of this span if it is recorded, else of the propagated caller.
     pub fn traceparent(&self) -> Option<String> {
         written(self.context.as_ref()?.span().span_context())
     }
 
-    /// Does the work with this span as the current one.
+    /// Runs the work with this span as the current one.
     pub async fn run<F: Future>(&self, work: F) -> F::Output {
         match &self.context {
             Some(context) => work.with_context(context.clone()).await,
@@ -168,7 +170,7 @@ impl Span {
         }
     }
 
-    /// The same for what does not wait.
+    /// Like [`Span::run`], for synchronous work.
     pub fn run_now<T>(&self, work: impl FnOnce() -> T) -> T {
         let _current = self.context.as_ref().map(|context| context.clone().attach());
         work()
@@ -183,12 +185,12 @@ impl Drop for Span {
     }
 }
 
-/// Of the current span; it goes out with requests and into what is stored.
+/// Returns the `traceparent` of the current span, for outgoing requests and stored documents.
 pub fn traceparent() -> Option<String> {
     Context::map_current(|context| written(context.span().span_context()))
 }
 
-/// Trace id and span id of the current span, as hex.
+/// Returns the trace id and span id of the current span, as hex.
 pub fn ids() -> Option<(String, String)> {
     Context::map_current(|context| {
         let span = context.span();
@@ -197,7 +199,7 @@ pub fn ids() -> Option<(String, String)> {
     })
 }
 
-/// Does the work as a caller's: what it says of its trace is current, and nothing is begun.
+/// Runs the work with a caller's `traceparent` as the current context. Starts no span.
 pub async fn called_by<F: Future>(traceparent: Option<&str>, work: F) -> F::Output {
     match traceparent.and_then(read) {
         Some(caller) => work.with_context(Context::new().with_remote_span_context(caller)).await,
@@ -205,7 +207,7 @@ pub async fn called_by<F: Future>(traceparent: Option<&str>, work: F) -> F::Outp
     }
 }
 
-/// The time as spans have it.
+/// Returns the current time in the clock of spans.
 pub fn now() -> SystemTime {
     opentelemetry::time::now()
 }
@@ -217,7 +219,7 @@ fn written(ids: &SpanContext) -> Option<String> {
     })
 }
 
-/// W3C Trace Context: `00-<32 hex>-<16 hex>-<2 hex>`; later versions may say more at the end.
+/// Parses W3C Trace Context: `00-<32 hex>-<16 hex>-<2 hex>`. Later versions may append parts.
 fn read(text: &str) -> Option<SpanContext> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) =

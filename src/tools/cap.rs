@@ -1,4 +1,5 @@
-//! What a result may weigh. Whatever is too large is kept whole as an artifact, and the model reads how to go on.
+//! Size limits of tool results. Oversized content becomes an artifact, and the model reads how to
+//! read the rest.
 
 #[cfg(test)]
 mod tests;
@@ -21,23 +22,24 @@ use crate::tools::workspace::{
 };
 use crate::tools::{RunTool, ToolContext, ToolResult};
 
-/// Notices of tools that cut their output themselves do not make it too long.
+/// Extra bytes and lines for the notices of tools that truncate their own output.
 const NOTICE_BYTES: usize = 4 * 1024;
 const NOTICE_LINES: usize = 20;
-/// Bytes of all images of one result together: with base64 and everything else it must fit one commit.
+/// Bytes of all images of one result: as base64 and with the rest of the result they fit one
+/// commit.
 pub const IMAGE_BYTES_MAX: usize = 384 * 1024;
 /// Images of one result.
 const IMAGES_MAX: usize = 20;
-/// Bytes of `details` and `structured`, each.
+/// Bytes of each of `details` and `structured`.
 const DATA_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of a widget's data.
 const OUTPUT_BYTES_MAX: usize = 12 * 1024;
-/// Each is an entry of the same commit.
+/// Files and widgets of one result. Each is an entry of the same commit.
 const OUTPUTS_MAX: usize = 40;
-/// A store that does not answer must not hold back a result.
+/// Time limit of one artifact write: an unavailable store must not delay a result for longer.
 const KEEP_MAX: Duration = Duration::from_secs(10);
 
-/// Whether the model can go on reading what was cut.
+/// Access of the model to the rest of truncated output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOn {
     /// The agent has the built-in `read`.
@@ -46,7 +48,7 @@ pub enum ReadOn {
 }
 
 impl ReadOn {
-    /// By the tools that the model is offered.
+    /// Derives the access from the tools that the model may call.
     pub fn among(tools: &[Arc<dyn RunTool>]) -> Self {
         let read = builtin("read");
         let has_read = read
@@ -55,7 +57,8 @@ impl ReadOn {
     }
 }
 
-/// The result within its bounds. Nothing is cut silently: what is left out is named, and kept where the store answers.
+/// Limits a result to its bounds. Nothing is truncated silently: the model reads what is missing,
+/// and the whole content is an artifact if the store is available.
 pub async fn cap(mut result: ToolResult, context: &ToolContext, read_on: ReadOn) -> ToolResult {
     result = cap_text(result, context, read_on).await;
     result = cap_images(result, context).await;
@@ -74,7 +77,7 @@ pub async fn cap(mut result: ToolResult, context: &ToolContext, read_on: ReadOn)
 }
 
 async fn cap_text(mut result: ToolResult, context: &ToolContext, read_on: ReadOn) -> ToolResult {
-    // What is neither text nor a picture nor a file is JSON to the model.
+    // The model reads blocks of other types as JSON.
     for block in &mut result.content {
         if matches!(block, Block::Thinking(_) | Block::ToolCall(_) | Block::Other(_)) {
             *block = Block::text(RawJson::of(block).text());
@@ -142,7 +145,8 @@ fn lines_count(blocks: &[Block]) -> usize {
     joined_text(blocks).split('\n').count()
 }
 
-/// What watchers are told while a call runs: nothing of it is kept, so too much of it is only named.
+/// Limits a progress report, which is not stored. Returns `None` if it is within the bounds,
+/// otherwise its beginning with a note.
 pub(crate) fn cap_progress(partial: &ToolResult) -> Option<ToolResult> {
     let whole = joined_text(&partial.content);
     let head = head(&whole, LINES_MAX, TEXT_BYTES_MAX);
@@ -152,7 +156,8 @@ pub(crate) fn cap_progress(partial: &ToolResult) -> Option<ToolResult> {
         .then(|| ToolResult::text(format!("{}\n\n[The rest comes with the result.]", head.text)))
 }
 
-/// A picture that a model cannot take would make every later request fail: it becomes a file or a sentence.
+/// Limits the images of a result. An image that models reject would fail every later request, so it
+/// becomes a file or a sentence.
 async fn cap_images(mut result: ToolResult, context: &ToolContext) -> ToolResult {
     let mut shown = Vec::with_capacity(result.content.len());
     let (mut images_count, mut images_bytes) = (0, 0);
@@ -166,7 +171,7 @@ async fn cap_images(mut result: ToolResult, context: &ToolContext) -> ToolResult
             continue;
         };
         let Some(mime_type) = image_type(&bytes) else {
-            let why = "it is not a PNG, JPEG, GIF or WebP picture";
+            let why = "it is not a PNG, JPEG, GIF or WebP image";
             shown.push(Block::text(
                 set_aside(&mut result, context, &image.mime_type, bytes, why).await,
             ));
@@ -176,20 +181,20 @@ async fn cap_images(mut result: ToolResult, context: &ToolContext) -> ToolResult
         images_bytes += bytes.len();
         if images_bytes > IMAGE_BYTES_MAX || images_count > IMAGES_MAX {
             let why = format!(
-                "at most {IMAGES_MAX} pictures of {} together are shown",
+                "at most {IMAGES_MAX} images of {} together are shown",
                 shown_size(IMAGE_BYTES_MAX as u64)
             );
             shown.push(Block::text(set_aside(&mut result, context, mime_type, bytes, &why).await));
             continue;
         }
-        // The bytes say what it is, not the tool.
+        // The type comes from the bytes, because the tool's type may be wrong.
         shown.push(Block::Image(Image { mime_type: mime_type.to_owned(), ..image }));
     }
     result.content = shown;
     result
 }
 
-/// Makes a file for the person of it; the sentence for the model.
+/// Replaces an image by a file for the user. Returns the sentence for the model.
 async fn set_aside(
     result: &mut ToolResult,
     context: &ToolContext,
@@ -237,7 +242,7 @@ async fn cap_outputs(mut result: ToolResult, context: &ToolContext) -> ToolResul
     if count > OUTPUTS_MAX {
         result.outputs.truncate(OUTPUTS_MAX);
         result.content.push(Block::text(format!(
-            "[{count} files and widgets were put out: the person sees the first {OUTPUTS_MAX}.]"
+            "[{count} files and widgets were returned: the user sees the first {OUTPUTS_MAX}.]"
         )));
     }
     for output in &mut result.outputs {
@@ -252,7 +257,7 @@ async fn cap_outputs(mut result: ToolResult, context: &ToolContext) -> ToolResul
     result
 }
 
-/// Where the model finds the files that the call sent to the user.
+/// Appends the paths at which the model can read the files that the call sent to the user.
 fn name_files(result: &mut ToolResult) {
     let is_readable = |file: &&FileOutput| {
         let is_picture = file.mime_type.starts_with("image/");
@@ -280,6 +285,6 @@ async fn keep(
     match tokio::time::timeout(KEEP_MAX, context.keep(name, mime_type, bytes)).await {
         Ok(Ok(facts)) => Ok(facts),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the artifact store did not answer".to_owned()),
+        Err(_) => Err("the artifact store is unavailable".to_owned()),
     }
 }

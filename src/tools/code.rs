@@ -1,4 +1,4 @@
-//! Tools written in Rust: the trait, and what makes one callable.
+//! Tools written in Rust: the `Tool` trait and its adapter to the tool port.
 
 mod context;
 mod services;
@@ -32,10 +32,10 @@ use crate::tools::{
 pub use context::{CallContext, Workspace};
 pub(crate) use services::Services;
 
-/// How long a person has to decide when the tool does not say.
+/// Default expiry of an approval request.
 const EXPIRES_AFTER_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
-/// A tool in Rust. It holds no state of a call: a call may run again on another instance.
+/// A tool in Rust. It holds no state of a call, because a call may run again on another instance.
 ///
 /// ```
 /// use schemars::JsonSchema;
@@ -73,24 +73,24 @@ const EXPIRES_AFTER_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// }
 /// ```
 pub trait Tool: Send + Sync + 'static {
-    /// A struct; its doc comments become the descriptions of the parameters.
+    /// A struct. Its doc comments become the descriptions of the parameters.
     type Args: JsonSchema + DeserializeOwned + Send;
 
     /// `A-Z a-z 0-9 _ . -`; unique in the app.
     fn name(&self) -> &str;
 
-    /// What the model reads to decide whether to call it.
+    /// Description by which the model decides to call the tool.
     fn description(&self) -> &str;
 
-    /// Decides what happens after a crash: `Write` is never silently run again.
+    /// The effect determines recovery after a crash: a `Write` is never silently run again.
     fn effect(&self) -> Effect;
 
-    /// For people.
+    /// Display name.
     fn label(&self) -> &str {
         self.name()
     }
 
-    /// What happens when the answer of a `Write` is lost.
+    /// Handling of a `Write` whose response is lost.
     fn on_unknown(&self) -> OnUnknown {
         OnUnknown::Ask
     }
@@ -100,30 +100,34 @@ pub trait Tool: Send + Sync + 'static {
         TIMEOUT_DEFAULT
     }
 
-    /// Whether the service holds the model to the schema of [`Tool::Args`]: then that denies unknown fields, and has no
-    /// optional ones.
+    /// True if the model service enforces the schema of [`Tool::Args`]. The struct must then deny
+    /// unknown fields and have no optional ones.
     fn strict(&self) -> bool {
         false
     }
 
-    /// Change it when the tool does something else under the same name and parameters: open approvals are asked again.
+    /// Change it if the tool's behaviour changes under the same name and parameters. Open approval
+    /// requests are then requested again.
     fn revision(&self) -> &'static str {
         ""
     }
 
-    /// Whether it changes files of the workspace. Where calls run at once, those of such tools still run one after the other,
-    /// each on what the one before left; of others that write the same file in one answer, the later call's stands.
+    /// True if the tool changes workspace files. Calls of such tools run sequentially even in
+    /// parallel mode, each on the files that the previous call left. If other tools write the same
+    /// file in one model response, the file of the later call wins.
     fn changes_workspace(&self) -> bool {
         false
     }
 
-    /// Whether a person must agree to this call; the same arguments give the same answer.
+    /// Returns the approval that this call needs, or `None`. Equal arguments must give equal
+    /// results.
     fn approval(&self, _args: &Self::Args) -> Option<Approval> {
         None
     }
 
-    /// Dropped at the deadline and when the prompt is stopped; a write is told before, see [`CallContext::cancelled`]. Fence
-    /// what must happen once with [`CallContext::effect_id`].
+    /// Performs the call. Its future is dropped at the deadline and after an abort of the prompt. A
+    /// `Write` can observe the abort first, see [`CallContext::cancelled`]. Send
+    /// [`CallContext::effect_id`] as the idempotency key of an effect that must happen once.
     fn call(
         &self,
         args: Self::Args,
@@ -131,12 +135,13 @@ pub trait Tool: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ToolResult, ToolError>> + Send;
 }
 
-/// Why a call gave no result. Any error becomes [`ToolError::Failed`] by `?`.
+/// Failure of a call without a result. `?` converts any error into [`ToolError::Failed`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum ToolError {
-    /// It certainly did not happen: the model reads why.
+    /// The call had no effect. The model reads the text.
     Failed(String),
-    /// It was sent and nobody knows whether it happened. For a tool that only reads it is a failure like any other.
+    /// The request was sent and its outcome is unknown. Except for a `Write`, this is an ordinary
+    /// failure.
     Unknown(String),
 }
 
@@ -150,7 +155,8 @@ impl ToolError {
     }
 }
 
-/// With its causes, separated by colons. It is itself no [`std::error::Error`], or this conversion could not exist.
+/// Includes the causes of the error, separated by colons. `ToolError` does not implement
+/// [`std::error::Error`]: that would conflict with this conversion.
 impl<E: std::error::Error> From<E> for ToolError {
     fn from(error: E) -> Self {
         Self::Failed(text_with_causes(&error))
@@ -168,12 +174,12 @@ pub(crate) fn text_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a person is asked before a call.
+/// The approval that a call needs before it starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Approval(Ask);
 
 impl Approval {
-    /// The owner of the conversation decides, within seven days.
+    /// Requires a decision of the conversation's owner within seven days.
     pub fn because(reason: impl Into<String>) -> Self {
         Self(Ask {
             reason: reason.into(),
@@ -183,7 +189,8 @@ impl Approval {
         })
     }
 
-    /// `owner`, `link`, `role:NAME`; an empty list leaves it to the owner.
+    /// Sets the approvers: `owner`, `link`, `role:NAME`. An empty list leaves the owner as
+    /// approver.
     #[must_use]
     pub fn by(mut self, approvers: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let approvers: Vec<String> = approvers.into_iter().map(Into::into).collect();
@@ -193,7 +200,7 @@ impl Approval {
         self
     }
 
-    /// Whoever began the prompt may not decide.
+    /// Excludes the user who started the prompt from the approvers.
     #[must_use]
     pub fn not_by_requester(mut self) -> Self {
         self.0.not_requester = true;
@@ -207,15 +214,16 @@ impl Approval {
     }
 }
 
-/// Makes a tool callable.
+/// Adapts a tool to the tool port.
 ///
 /// # Errors
-/// The tool is written wrongly (its name, its time-out, arguments that are no struct): tell the developer at start.
+/// The declaration is invalid: the name, the time-out, or arguments that are not a struct. Report
+/// the text to the developer at start-up.
 pub fn code_tool<T: Tool>(tool: T) -> Result<Arc<dyn RunTool>, String> {
     code_tool_with(tool, Services::default())
 }
 
-/// The same with what [`CallContext::service`] finds.
+/// Like [`build_code_tool`], with the services that [`CallContext::service`] returns.
 pub(crate) fn code_tool_with<T: Tool>(
     tool: T,
     services: Services,
@@ -261,7 +269,7 @@ fn parameters_of<A: JsonSchema>() -> Value {
     let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<A>();
     let mut parameters = schema.to_value();
     if let Some(members) = parameters.as_object_mut() {
-        // They tell a model nothing, and are paid for in each request.
+        // They do not help the model and cost tokens in each request.
         members.remove("$schema");
         members.remove("title");
         members.remove("description");
@@ -300,8 +308,8 @@ impl<T: Tool> RunTool for CodeTool<T> {
         std::any::type_name::<T>()
     }
 
-    /// Arguments that the tool cannot read need no agreement: the call answers an error before it does anything. A rule that
-    /// panics agrees to nothing.
+    /// Arguments that the tool cannot read need no approval: the call returns an error before any
+    /// effect. A rule that panics requires an approval.
     fn ask(&self, arguments: &Arguments) -> Option<Ask> {
         let args: T::Args = serde_json::from_value(arguments.value.clone()).ok()?;
         catch_unwind(AssertUnwindSafe(|| self.tool.approval(&args)))
@@ -328,7 +336,7 @@ impl<T: Tool> RunTool for CodeTool<T> {
             }
         };
         let cx = CallContext::new(context, self.services.clone());
-        // Whatever the tool moved to another task or thread learns from it that the call is over.
+        // Cancelled at the end of the call, for work that the tool moved to another task or thread.
         let _over = cx.over().drop_guard();
         match self.tool.call(args, cx.clone()).await {
             Ok(result) => ToolOutcome::Returned(cx.finish(result)),

@@ -1,4 +1,4 @@
-//! HTTP tools: a call is a request to a service of the user's, tried again only where that is safe.
+//! HTTP tools: a call is a request to a service of the app. It is retried only if that is safe.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,19 +35,19 @@ mod stream;
 pub mod template;
 mod text;
 
-/// Of calls that may be repeated; the key is the same each time.
+/// Attempts of a repeatable call. All attempts have the same idempotency key.
 const ATTEMPTS_MAX: u32 = 3;
-/// Before the second attempt; doubled before the third.
+/// Pause before the second attempt; doubled before the third.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Letters of an argument in the reason of an approval.
+/// Characters of one argument in the reason of an approval request.
 const REASON_ARGUMENT_LETTERS: usize = 200;
-/// Letters of such a reason.
+/// Characters of the reason of an approval request.
 const REASON_LETTERS: usize = 1_000;
 
-/// When a person is asked, and what.
+/// Approval rule of an HTTP tool.
 #[derive(Debug)]
 pub struct Approval {
-    /// Arguments that fit are asked about; absent: all.
+    /// Calls whose arguments are valid by this schema need an approval; `None`: all calls.
     pub when: Option<jsonschema::Validator>,
     pub reason: Template,
     /// `owner`, `link`, `role:NAME`; never empty.
@@ -56,11 +56,11 @@ pub struct Approval {
     pub expires_after: Duration,
 }
 
-/// A tool as an agent file describes it.
+/// An HTTP tool of an agent file.
 pub struct HttpTool {
     definition: ToolDefinition,
     request: RequestTemplate,
-    /// Of one attempt.
+    /// Time-out of one attempt.
     timeout: Duration,
     approval: Option<Approval>,
     client: HttpClient,
@@ -75,9 +75,9 @@ impl fmt::Debug for HttpTool {
 
 /// A failed attempt.
 struct Failure {
-    /// For the model, or for the person who decides on a call of unknown outcome.
+    /// Text for the model, or for the approver of a call with unknown outcome.
     reason: String,
-    /// For the log: nothing of the call's data.
+    /// Text for the log, without data of the call.
     cause: String,
     status: Option<u16>,
 }
@@ -88,17 +88,18 @@ impl Failure {
     }
 }
 
-/// What follows a failed attempt.
+/// Next step after a failed attempt.
 enum Next {
     Done(Failure),
     /// The request may have had its effect.
     Unknown(Failure),
-    /// After that time, if the effect and the deadline allow it.
+    /// Retry after that time, if the effect and the deadline allow it.
     Again(Failure, Option<Duration>),
 }
 
 impl HttpTool {
-    /// `definition.timeout` is that of one attempt; the tool's own definition has the time of all of them.
+    /// `definition.timeout` is the time-out of one attempt. The tool's own definition has the
+    /// time-out of all attempts together.
     pub fn new(
         definition: ToolDefinition,
         request: RequestTemplate,
@@ -130,18 +131,18 @@ impl HttpTool {
                 cause,
             ),
             Attempt::NoToken(cause) => again(
-                "The tool's service wants a token of the app's identity, and there is none. Nothing was sent.".to_owned(),
+                "The tool's service needs a token of the app's identity, and there is none. Nothing was sent.".to_owned(),
                 cause,
             ),
             Attempt::Lost(cause) if is_write => {
                 Next::Unknown(Failure::new(cause.clone(), cause))
             }
-            Attempt::Lost(cause) => again(format!("The tool did not answer: {cause}."), cause),
+            Attempt::Lost(cause) => again(format!("The tool did not respond: {cause}."), cause),
             Attempt::Answered(answer) => self.judge(&answer, now),
         }
     }
 
-    /// A response other than 2xx.
+    /// Chooses the next step after a response with a status other than 2xx.
     fn judge(&self, answer: &Answer, now: Timestamp) -> Next {
         let status = answer.status;
         let text = self.redactor.hide(&refusal_text(answer));
@@ -154,20 +155,20 @@ impl HttpTool {
         };
         if status.is_redirection() {
             let text = format!(
-                "The tool answered {status}, a redirect, which is not followed: its url must be the final one."
+                "The tool responded {status}, a redirect, which is not followed: its url must be the final one."
             );
-            // Many servers redirect after the work is done.
+            // Many servers send a redirect after they have done the work.
             return if is_write { Next::Unknown(failure(text)) } else { Next::Done(failure(text)) };
         }
-        let failure = failure(format!("The tool answered {status}{said}"));
+        let failure = failure(format!("The tool responded {status}{said}"));
         let after = retry_after(answer.header(&header::RETRY_AFTER), now);
         if status == StatusCode::TOO_MANY_REQUESTS {
             return Next::Again(failure, after);
         }
-        // A gateway sends 408 for a server behind it that may still work on the request.
+        // A gateway sends 408 for an upstream server that may still process the request.
         let is_lost = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
         match self.definition.effect {
-            // It stands in a request for a person, which is small and one line.
+            // The reason becomes part of an approval request, which needs one short line.
             Effect::Write if is_lost => {
                 let reason = plain_line(&failure.reason, REASON_LETTERS);
                 Next::Unknown(Failure { reason, ..failure })
@@ -213,10 +214,10 @@ impl HttpTool {
         let token = match timeout_at(until, self.client.token(scope)).await {
             Ok(Ok(token)) => token,
             Ok(Err(reason)) => return Attempt::NoToken(reason),
-            Err(_) => return Attempt::NoToken(format!("no Entra token for {scope} came in time")),
+            Err(_) => return Attempt::NoToken(format!("the Entra token for {scope} timed out")),
         };
         let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.reveal())) else {
-            return Attempt::NoToken(format!("the Entra token for {scope} is no legal header"));
+            return Attempt::NoToken(format!("the Entra token for {scope} is not a header value"));
         };
         value.set_sensitive(true);
         request.headers.insert(header::AUTHORIZATION, value);
@@ -229,7 +230,7 @@ impl HttpTool {
         attempt
     }
 
-    /// A failed attempt, without anything of the call's data.
+    /// Logs a failed attempt without data of the call.
     fn log_failure(
         &self,
         failure: &Failure,
@@ -256,7 +257,7 @@ fn failed(text: &str) -> ToolOutcome {
     ToolOutcome::Returned(ToolResult::error(text))
 }
 
-/// Seconds or an HTTP date.
+/// Parses a `Retry-After` header: seconds or an HTTP date.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = value.parse::<u64>() {
         return Some(Duration::from_secs(seconds));
@@ -310,7 +311,8 @@ impl RunTool for HttpTool {
                 }
             };
         let time = context.clock.now().until(context.deadline);
-        // A little before the deadline, where the caller lets go: here it is still known whether anything was sent.
+        // Attempts end shortly before the deadline, when the caller drops this future: only here is
+        // it known whether the request was sent.
         let end = Instant::now() + time.saturating_sub((time / 20).min(Duration::from_millis(100)));
         let mut number = 1;
         loop {
@@ -323,7 +325,7 @@ impl RunTool for HttpTool {
                 let result = answer::read(answer, &self.definition, &context).await;
                 if result.is_error {
                     let status = Some(answer.status.as_u16());
-                    let cause = "its result says that it is an error, or could not be read";
+                    let cause = "its result is an error, or could not be read";
                     let failure = Failure { status, ..Failure::new("", cause) };
                     self.log_failure(&failure, (number, max), None, &context);
                 }

@@ -1,4 +1,4 @@
-//! One attempt at a call: within its time, whatever the tool does, and with a result of bounded size.
+//! One attempt of a tool call, with a deadline, panic isolation and a bounded result.
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,10 @@ use crate::clock::millis;
 use crate::tools::cap::{ReadOn, cap};
 use crate::tools::{Arguments, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
-/// Calls a tool once. Only a [`Effect::Write`] ends in [`ToolOutcome::Unknown`]: it may have happened; of the others a lost
-/// answer is an error that the model reads. Dropping the future stops the call.
+/// Calls a tool once. Dropping the future stops the call.
+///
+/// A lost response of an [`Effect::Write`] is [`ToolOutcome::Unknown`], because the write may have
+/// had its effect. A lost response of any other call is an error that the model reads.
 pub async fn run(
     tool: &dyn RunTool,
     arguments: Arguments,
@@ -26,12 +28,12 @@ pub async fn run(
     let definition = tool.definition();
     let began = context.clock.monotonic();
     let span = context.clock.now().until(context.deadline).min(definition.timeout);
-    // The call is made inside the future, so that a panic before its first await is caught as well.
+    // The call starts inside the future, so that a panic before its first await is caught too.
     let call =
         AssertUnwindSafe(async { tool.call(arguments, context.clone()).await }).catch_unwind();
     let ended = match tokio::time::timeout(span, call).await {
         Ok(Ok(outcome)) => Ended::by_itself(outcome, tool),
-        // What it panicked with may hold data of the call.
+        // The panic's payload may hold data of the call.
         Ok(Err(_panic)) => Ended::lost("it stopped unexpectedly", "it panicked"),
         Err(_elapsed) => {
             let reason = format!("timed out after {}s", seconds(span.as_millis()));
@@ -56,7 +58,7 @@ pub async fn run(
     }
 }
 
-/// A call that has ended, and the cause of its failure for the log: nothing of its data.
+/// A finished call, with the cause of its failure for the log. The cause holds no data of the call.
 struct Ended {
     outcome: ToolOutcome,
     cause: Option<String>,
@@ -99,7 +101,7 @@ impl Ended {
     }
 }
 
-/// `30`, `0.5`.
+/// Formats milliseconds as seconds: `30`, `0.5`.
 fn seconds(millis: u128) -> String {
     match millis % 1000 {
         0 => (millis / 1000).to_string(),

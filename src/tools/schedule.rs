@@ -1,5 +1,5 @@
-//! `schedule`: prompts that an agent orders for later. The tool speaks with the model; who keeps schedules is told by the
-//! driver.
+//! The `schedule` tool: an agent schedules prompts for later. The driver supplies the port that
+//! stores the schedules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use crate::ids::{ConversationKey, EffectId};
 use crate::tools::code::{CallContext, Tool, ToolError, code_tool};
 use crate::tools::{RunTool, ToolResult};
 
-/// What is to come, and when.
+/// A request for a new schedule: the prompt and its times.
 #[derive(Debug)]
 pub struct Order {
     pub input: String,
     pub timing: Timing,
-    /// Each firing begins a conversation; otherwise it goes on in the one that ordered it.
+    /// True if each firing starts a new conversation. Otherwise it continues the requesting one.
     pub is_elsewhere: bool,
 }
 
-/// Who keeps schedules. A conversation sees those that it ordered or that are for it. Errors are for the model, in words.
+/// Port of the schedule store. A conversation sees the schedules that it created and those that
+/// prompt it. Errors are texts for the model.
 #[async_trait]
 pub trait Schedules: Send + Sync + fmt::Debug {
-    /// The same effect again is the same schedule.
+    /// Creates a schedule. Equal effect ids are one schedule.
     async fn create(
         &self,
         conversation: &ConversationKey,
@@ -54,17 +55,17 @@ enum Action {
 #[serde(rename_all = "camelCase")]
 struct ScheduleArgs {
     action: Action,
-    /// create: what you will be told when the time comes
+    /// create: the prompt that you will receive at that time
     input: Option<String>,
     /// create: the first time: from now (PT10M), with an offset (2027-01-05T09:00:00+01:00), or local with timeZone (2027-01-05T09:00)
     at: Option<String>,
-    /// create: again and again: an ISO 8601 duration (P1D, PT15M) or five cron fields (0 9 * * MON-FRI); at least a minute
+    /// create: repeat: an ISO 8601 duration (P1D, PT15M) or five cron fields (0 9 * * MON-FRI); at least a minute
     every: Option<String>,
     /// create: IANA name such as Europe/Berlin (default: UTC)
     time_zone: Option<String>,
-    /// create: no time after it; written like at
+    /// create: it never fires after this time; same format as at
     until: Option<String>,
-    /// create: begin a new conversation each time instead of going on in this one (default: false)
+    /// create: start a new conversation each time instead of continuing this one (default: false)
     new_conversation: Option<bool>,
     /// cancel: the schedule's id
     id: Option<String>,
@@ -79,7 +80,7 @@ impl Tool for ScheduleTool {
 
     fn description(&self) -> &'static str {
         "Schedule prompts to yourself for later, once or recurring. action create needs input and at least one of at and \
-         every; list shows the schedules of this conversation; cancel needs id. Every answer tells what time it is now."
+         every; list shows the schedules of this conversation; cancel needs id. Every result contains the current time."
     }
 
     fn effect(&self) -> Effect {
@@ -88,7 +89,7 @@ impl Tool for ScheduleTool {
 
     async fn call(&self, args: ScheduleArgs, cx: CallContext) -> Result<ToolResult, ToolError> {
         let Some(schedules) = cx.schedules() else {
-            return Err(ToolError::failed("Nobody keeps schedules here."));
+            return Err(ToolError::failed("Schedules are not available here."));
         };
         let conversation = cx.key();
         let told = match args.action {
@@ -120,7 +121,7 @@ fn missing(action: &str, member: &str) -> ToolError {
     ToolError::failed(format!("To {action} a schedule, give `{member}`."))
 }
 
-/// `schedule`.
+/// The built-in `schedule` tool.
 pub fn builtin() -> Option<Arc<dyn RunTool>> {
     let made = code_tool(ScheduleTool);
     debug_assert!(made.is_ok(), "{made:?}");

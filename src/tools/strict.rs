@@ -1,8 +1,10 @@
-//! `strict` of a tool: the service then holds the model to the schema, and takes only a part of JSON Schema.
+//! Check of strict tool schemas. The model service enforces a strict schema, and accepts only a
+//! subset of JSON Schema.
 
 use serde_json::Value;
 
-/// What the service would refuse about a strict schema; `None`: nothing that is known.
+/// Returns the first part of a strict schema that the service would reject; `None` if no problem is
+/// known.
 pub fn objection(schema: &Value) -> Option<String> {
     at("#", schema)
 }

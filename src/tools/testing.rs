@@ -1,4 +1,4 @@
-//! A world for stories of tools: artifacts in memory, a clock that stands still, one conversation.
+//! Test environment for tools: one conversation, artifacts in memory and a manual clock.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -69,7 +69,7 @@ impl Artifacts for Shelves {
         id: &ArtifactId,
         range: Option<Range<u64>>,
     ) -> Result<Bytes, ArtifactError> {
-        assert!(range.is_none(), "no tool reads a part");
+        assert!(range.is_none(), "tools read whole artifacts");
         self.look(at, id).map(|(_, bytes)| bytes)
     }
 
@@ -82,7 +82,7 @@ impl Artifacts for Shelves {
     }
 }
 
-/// One conversation whose calls happen one after the other, each with its own effect id.
+/// One conversation. Its calls run sequentially, each with its own effect id.
 pub(super) struct Desk {
     pub(super) shelves: Arc<Shelves>,
     pub(super) files: BTreeMap<String, WorkspaceFile>,
@@ -129,7 +129,7 @@ impl Desk {
         }
     }
 
-    /// Validates and runs a call as the driver does, and takes in what it changed.
+    /// Validates and runs a call as the driver does, and applies its file changes.
     pub(super) async fn run(&mut self, tool: &dyn RunTool, args: &Value) -> ToolOutcome {
         let context = self.context();
         let arguments = match validate(tool.definition(), &RawJson::of(args)) {
@@ -153,19 +153,19 @@ impl Desk {
             ToolOutcome::Returned(result) => result,
             ToolOutcome::Failed(text) => ToolResult::error(text),
             ToolOutcome::Unknown { reason } => {
-                panic!("a built-in never loses its answer: {reason}")
+                panic!("a built-in tool has a known outcome: {reason}")
             }
         }
     }
 
-    /// What the model reads; errors begin with `ERROR `.
+    /// Text for the model. Errors begin with `ERROR `.
     pub(super) async fn text(&mut self, name: &str, args: &Value) -> String {
         let result = self.result(name, args).await;
         let sign = if result.is_error { "ERROR " } else { "" };
         format!("{sign}{}", joined_text(&result.content))
     }
 
-    /// Puts a file whatever its bytes are, as an upload would.
+    /// Adds a file with any bytes, like an upload.
     pub(super) async fn upload(&mut self, path: &str, bytes: impl Into<Bytes>) {
         let kept = self.context().keep(path, "x", bytes.into()).await.unwrap();
         self.files.insert(path.to_owned(), WorkspaceFile { artifact_id: kept.id, size: kept.size });

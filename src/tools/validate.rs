@@ -1,4 +1,5 @@
-//! Arguments against a tool's parameters: every problem at once, in AJV's words, after AJV's coercions.
+//! Validation of arguments by a tool's parameters, after AJV's coercions. It reports all problems
+//! at once, with AJV's messages.
 
 mod coerce;
 pub mod response;
@@ -17,22 +18,23 @@ use serde_json::Value;
 use crate::agent::raw::RawJson;
 use crate::tools::{Arguments, ToolDefinition, sha256_hex};
 
-/// Problems that the model is told; more of them teach it nothing.
+/// Problems in the text for the model. More problems would not help it.
 const PROBLEMS_MAX: usize = 50;
-/// Arguments above it are told their first problem only: each problem costs memory.
+/// Larger arguments get only their first problem reported, because each problem costs memory.
 const ALL_PROBLEMS_BYTES_MAX: usize = 1024 * 1024;
-/// How much of what it sent the model is shown again.
+/// Bytes of the received arguments that the text for the model repeats.
 const ECHO_BYTES_MAX: usize = 50 * 1024;
-/// Tools whose compiled parameters are kept.
+/// Number of cached checkers.
 const CHECKERS_MAX: usize = 1024;
 
-/// Keyed by the hash of the parameters, so a changed tool can never meet an old checker.
+/// Cache by the hash of the parameters, so that a changed tool never uses an old checker.
 static CHECKERS: LazyLock<Cache<String, Arc<Checker>>> = LazyLock::new(|| Cache::new(CHECKERS_MAX));
 
-/// Checks a model's arguments for a tool; compiled once for each tool revision.
+/// Validates a model's arguments for a tool. Each set of parameters is compiled once.
 ///
 /// # Errors
-/// The text for the model: what to send instead. For a tool whose parameters are no JSON Schema it says so.
+/// The arguments are invalid, or the tool's parameters are not a JSON Schema. Return the text to
+/// the model.
 pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments, String> {
     let key = sha256_hex(definition.parameters.to_string().as_bytes());
     let checker = CHECKERS
@@ -41,11 +43,11 @@ pub fn validate(definition: &ToolDefinition, raw: &RawJson) -> Result<Arguments,
     checker.check(&definition.name, raw)
 }
 
-/// A tool's parameters, compiled.
+/// Compiled parameters of a tool.
 pub struct Checker {
     schema: Value,
     validator: Validator,
-    /// Validators of the branches of `anyOf` and `oneOf`, made when coercion first needs one.
+    /// Validators of the branches of `anyOf` and `oneOf`, built when coercion first needs one.
     branches: OnceLock<Option<ValidatorMap>>,
 }
 
@@ -57,7 +59,8 @@ impl fmt::Debug for Checker {
 
 impl Checker {
     /// # Errors
-    /// The parameters are no JSON Schema, or refer to another document: the text says what is wrong and where.
+    /// The parameters are not a JSON Schema, or refer to another document. Report the text, which
+    /// has the reason and the place.
     pub fn new(parameters: &Value) -> Result<Self, String> {
         let mut schema = parameters.clone();
         coerce::spell_out_nullable(&mut schema);
@@ -76,7 +79,7 @@ impl Checker {
     }
 
     /// # Errors
-    /// The text for the model.
+    /// The arguments are invalid. Return the text to the model.
     pub fn check(&self, tool_name: &str, raw: &RawJson) -> Result<Arguments, String> {
         let received: Value =
             raw.read().map_err(|error| invalid_json(tool_name, &error.to_string()))?;
@@ -98,7 +101,7 @@ impl Checker {
         Err(report(tool_name, &problems, left_out, &received))
     }
 
-    /// Whether a value fits the subschema at a pointer that begins with `#`.
+    /// True if a value is valid by the subschema at a pointer that begins with `#`.
     fn fits(&self, pointer: &str, value: &Value) -> bool {
         let branches = self.branches.get_or_init(|| {
             jsonschema::options().should_validate_formats(true).build_map(&self.schema).ok()
@@ -109,7 +112,7 @@ impl Checker {
             .is_some_and(|branch| branch.is_valid(value))
     }
 
-    /// In AJV's order, and how many were left out.
+    /// Returns the problems in AJV's order, and the number of problems left out.
     fn problems(&self, value: &Value, bytes_count: usize) -> (Vec<String>, usize) {
         let mut errors: Vec<_> = if bytes_count > ALL_PROBLEMS_BYTES_MAX {
             self.validator.validate(value).err().into_iter().collect()
@@ -125,8 +128,8 @@ impl Checker {
     }
 }
 
-/// The model's own text, unless a member stands in it twice: readers would differ on which one counts, and a person would
-/// agree to one amount while another is paid.
+/// Keeps the model's own text, unless it contains a duplicate member. JSON readers differ in the
+/// duplicate that they use, so an approver could approve one amount while the tool pays another.
 fn as_written(raw: &RawJson, value: Value) -> Arguments {
     let text = if members_in_text(raw.text()) == members_of(&value) {
         raw.clone()
@@ -136,7 +139,7 @@ fn as_written(raw: &RawJson, value: Value) -> Arguments {
     Arguments { value, text }
 }
 
-/// Members of all objects, counted in the text: outside of strings each has one colon.
+/// Counts the members of all objects in the text. Each has one colon outside of strings.
 fn members_in_text(text: &str) -> usize {
     let mut count = 0;
     let mut in_string = false;
@@ -161,14 +164,15 @@ fn members_of(value: &Value) -> usize {
     }
 }
 
-/// How the text of arguments that are no JSON object begins.
+/// Prefix of the error text for arguments that are not a JSON object.
 pub const INVALID_JSON: &str = "Invalid JSON in arguments for tool";
 
 fn invalid_json(tool_name: &str, why: &str) -> String {
     format!("{INVALID_JSON} \"{tool_name}\": {why}. Send one complete JSON object.")
 }
 
-/// Arguments that are a string are what is kept of a model's text that is no JSON, or an object in quotes.
+/// Error for arguments that are a string: text of the model that is not JSON, or an object in
+/// quotes.
 fn broken_text(tool_name: &str, text: &str) -> String {
     match serde_json::from_str::<serde::de::IgnoredAny>(text) {
         Ok(_) => invalid_json(tool_name, "the arguments are a string, not an object"),

@@ -1,5 +1,7 @@
-//! The files of a conversation, and the built-in tools over them. A file changes only by a tool's result, so a repeated call is
-//! harmless and branches do not see each other's files.
+//! Workspace: the files of a conversation, and the built-in tools for them.
+//!
+//! Only a tool's result changes a file, so a repeated call is harmless and branches do not see each
+//! other's files.
 
 mod document;
 mod edit;
@@ -46,12 +48,12 @@ fn ready(tool: impl Tool) -> Option<Arc<dyn RunTool>> {
     made.ok()
 }
 
-/// `read`, `write`, `edit`, `ls`, `find`, `grep`.
+/// The built-in tools `read`, `write`, `edit`, `ls`, `find` and `grep`.
 pub fn builtins() -> Vec<Arc<dyn RunTool>> {
     BUILTINS.clone()
 }
 
-/// `None` when no built-in has the name.
+/// Returns the built-in tool of that name, if there is one.
 pub fn builtin(name: &str) -> Option<Arc<dyn RunTool>> {
     BUILTINS.iter().find(|tool| tool.definition().name == name).map(Arc::clone)
 }

@@ -1,5 +1,5 @@
-//! Admission: requests are kept before anybody hears 2xx. Each function is complete in itself; a crash anywhere in it costs
-//! the caller a repeat with the same key, never a second effect.
+//! Commands: the write side of the API. A 2xx response follows the commit of the request. After a
+//! crash in a command, the caller repeats it with the same key; no effect happens twice.
 
 pub mod artifact;
 pub mod compact;
@@ -30,9 +30,9 @@ use crate::queue::{self, QueueError};
 use crate::store::StoreError;
 use crate::turn::{Nudge, World};
 
-pub(super) const SAYS_NOTHING: &str = "a steer says something: give it an `input`";
+pub(super) const SAYS_NOTHING: &str = "a steer needs an `input`";
 
-/// Whose conversations: the first two parts of every key.
+/// Owner of conversations: the first two parts of every conversation key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub tenant: TenantId,
@@ -53,23 +53,23 @@ impl Owner {
     }
 }
 
-/// What is told to the client, now and when the same request comes again.
+/// Response of a command. It is stored, and returned again when the same request is repeated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: u16,
     pub body: Option<RawJson>,
-    /// Below the API's root, without a slash in front.
+    /// Path below the API's root, without a leading slash.
     pub location: Option<String>,
-    /// The conversation's, when the answer shows one as it is now.
+    /// `ETag` of the conversation, if the body shows its current state.
     pub etag: Option<String>,
-    /// Whether an earlier request with the same key was answered with it.
+    /// True if an earlier request with the same key received this response.
     pub is_replayed: bool,
 }
 
-/// One thing that is wrong with a request.
+/// One error in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// JSON pointer into the body; empty: the whole of it.
+    /// JSON pointer into the body, or `?name` for a query parameter; empty for the whole body.
     pub pointer: String,
     pub detail: String,
 }
@@ -80,7 +80,8 @@ impl Fault {
     }
 }
 
-/// Why a request was not accepted; nothing of it was kept.
+/// Reason why a request was not accepted. After `Unavailable` the outcome is unknown; otherwise
+/// nothing was stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("The {0} does not exist, or belongs to another user.")]
@@ -95,7 +96,7 @@ pub enum Refusal {
     /// The input is no longer queued: `input` is its current view.
     #[error("{detail}, so it can no longer be changed or removed.")]
     Landed { detail: String, input: RawJson },
-    /// The settled approval.
+    /// View of the approval with its first decision.
     #[error(
         "This approval was already decided otherwise. `decision`, `decidedBy` and `decidedAt` show how."
     )]
@@ -122,14 +123,14 @@ pub enum Refusal {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// The agent's file cannot be used.
+    /// The agent file cannot be used.
     #[error("{0}")]
     AgentUnavailable(String),
     #[error("The record of this conversation is damaged. An operator must inspect it.")]
     Corrupt(#[source] StoreError),
 }
 
-/// What was wanted of a conversation in which a prompt runs.
+/// Kind of request that was sent while a prompt was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     Prompt,
@@ -194,7 +195,8 @@ impl From<ArtifactError> for Refusal {
     }
 }
 
-/// Rings the doorbell. A bell that is not heard is only logged: what is owed is in the store, and the sweep finds it.
+/// Sends a nudge for the conversation. A failure is only logged: the work is stored, and the
+/// recovery sweep finds it.
 pub async fn nudge(world: &World, key: &ConversationKey, traceparent: Option<&str>) {
     world.probe.reached("admission.nudge").await;
     let nudge = Nudge::of(key.clone(), traceparent.map(ToOwned::to_owned));
@@ -208,6 +210,6 @@ pub async fn nudge(world: &World, key: &ConversationKey, traceparent: Option<&st
             QueueError::Unavailable(source) => source.as_ref(),
             QueueError::Gone | QueueError::TooLarge(_) | QueueError::BadCharacter(_) => &error,
         };
-        tracing::warn!(conversation.id = %key, error = %why, "nudge was not sent: the sweep will find what is owed");
+        tracing::warn!(conversation.id = %key, error = %why, "nudge send failed: the recovery sweep will enqueue the conversation");
     }
 }

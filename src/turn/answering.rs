@@ -1,4 +1,4 @@
-//! Performing a model call: what is sent, what is heard meanwhile, and the commit of the answer.
+//! Model calls: the request, the live deltas, and the commit of the response.
 
 use std::borrow::Cow;
 
@@ -29,11 +29,11 @@ use crate::turn::spans::Asking;
 use crate::turn::stopping;
 use crate::turn::telling::Telling;
 
-/// The source's (s3 §5.7).
+/// The source's text (s3 §5.7).
 const STOPPED: &str = "Request was aborted";
 
 impl Hold<'_> {
-    /// Asks the model and commits its answer, with the intent of the first call.
+    /// Calls the model and commits its response, with the intent of the first call.
     pub(super) async fn answer(&mut self) -> Result<(), TurnError> {
         let started_at = self.world.clock.now();
         self.world.probe.reached("model.before").await;
@@ -52,7 +52,7 @@ impl Hold<'_> {
         let misfit = self.misfit(&answer.message);
         let answered = Answered { message: answer.message, revision, started_at, setback, misfit };
         let committed = self.commit_done("answer", vec![Input::Answered(Box::new(answered))]).await;
-        // A commit that was made has logged it.
+        // A successful commit has logged it.
         if let Some(call) = self.model_call.take() {
             call.log(&self.key, None, self.world.clock.now());
         }
@@ -133,7 +133,7 @@ impl Hold<'_> {
         Ok((answer?, agent.revision.clone()))
     }
 
-    /// The messages as the extensions want them.
+    /// The messages after all `transform_context` hooks.
     async fn transformed<'a>(
         &mut self,
         mut messages: Vec<Cow<'a, Message>>,
@@ -149,20 +149,20 @@ impl Hold<'_> {
         Ok(Ok(messages))
     }
 
-    /// Why a last response does not fit the agent's response schema.
+    /// Why a final response does not fit the agent's response schema.
     fn misfit(&self, message: &AssistantMessage) -> Option<String> {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok()?;
         misfit_of_message(agent.response_schema.as_ref()?, message)
     }
 
-    /// What groups calls for the provider's prompt cache.
+    /// Groups calls for the provider's prompt cache.
     pub(super) fn session(&self) -> String {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok();
         let of_conversation = || format!("{}-{}", self.key.conversation_id, self.head.incarnation);
         agent.and_then(|agent| agent.session_id.clone()).unwrap_or_else(of_conversation)
     }
 
-    /// What the core is told of a failure, with the chance that it has none of by itself.
+    /// The failure class for the state machine. It adds the random number for the back-off.
     pub(super) fn setback(&self, failure: Option<&Failure>) -> Setback {
         match failure {
             Some(Failure::Retryable { after }) => {
@@ -173,7 +173,7 @@ impl Hold<'_> {
         }
     }
 
-    /// Which try of the same answer this is.
+    /// Number of this attempt at the same response.
     pub(super) fn attempt(&self) -> u32 {
         match self.head.phase {
             Phase::Model { attempt, .. } | Phase::Summary { attempt, .. } => attempt,
@@ -181,8 +181,9 @@ impl Hold<'_> {
         }
     }
 
-    /// Waits for the answer, renewing the claim. `None`: a stop came first; a turn that would outlast the host's patience fails
-    /// instead, and is tried again where the model had less than its time: its worker must have stood still.
+    /// Waits for the response and renews the lease. Returns `None` if the prompt was aborted. At
+    /// the turn deadline returns a time-out failure, retryable if the model had less than half of
+    /// the turn (the worker was stalled).
     pub(super) async fn listen(
         &mut self,
         record: &ModelRecord,
@@ -217,7 +218,7 @@ impl Hold<'_> {
     }
 }
 
-/// The messages as the model is sent them.
+/// The messages as the provider receives them.
 fn sent_messages<'a>(
     messages: Vec<Cow<'a, Message>>,
     settings: &Settings,
@@ -251,7 +252,8 @@ fn request_of<'a>(
     }
 }
 
-/// The tools that are offered: the agent's, less those that the settings leave out. Unknown names are passed over.
+/// The tools offered to the model: the agent's tools without those that the settings deactivate.
+/// Unknown names are ignored.
 pub(super) fn offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer<'a>> {
     let is_active = |name: &str| {
         settings.active_tools.as_ref().is_none_or(|active| active.iter().any(|tool| tool == name))
@@ -271,7 +273,7 @@ pub(super) fn offers<'a>(agent: &'a Agent, settings: &Settings) -> Vec<ToolOffer
         .collect()
 }
 
-/// What the record has of a call that could not be made.
+/// The recorded response of a call that could not be made.
 fn failed(model: &str, reason: String) -> Answer {
     Answer {
         message: AssistantMessage {
@@ -284,7 +286,8 @@ fn failed(model: &str, reason: String) -> Answer {
     }
 }
 
-/// What the record has of a call that was not made since a hook failed. Another try may find what the hook needs.
+/// The recorded response of a call prevented by a failed hook. A retry may find what the hook
+/// needs, but not after a panic.
 fn uncalled(failure: &HookFailure) -> Answer {
     let reply = Reply { error: Some("hook_failed".to_owned()), ..Reply::default() };
     let is_final = failure.cause == Cause::Panic;
@@ -293,8 +296,9 @@ fn uncalled(failure: &HookFailure) -> Answer {
     Answer { failure: Some(setback), reply, ..failed(NO_MODEL, reason) }
 }
 
-/// A call that was stopped. The service bills what it read and wrote, and reports it to nobody who hangs up: the usage is an
-/// estimate, by the tokens that were sent and those that came.
+/// The response of an aborted call. The service bills the tokens read and written, but reports no
+/// usage to a client that disconnects. The usage is therefore an estimate from the tokens sent and
+/// received.
 pub(super) fn cut(record: &ModelRecord, content: Vec<Block>, input: u64) -> Answer {
     let unmade = failed(&record.id, STOPPED.to_owned());
     let output = if content.is_empty() { 0 } else { count(RawJson::of(&content).text()) };

@@ -1,5 +1,6 @@
-//! The tenant's books, in its own partition: what users and agents spent day by day, and the accounts that bound it. The
-//! conversation is the truth: telling the books the same twice changes nothing, and telling them late loses nothing.
+//! The tenant's usage ledger, in its own partition: daily usage of users and agents, and the
+//! accounts with limits. The conversation is authoritative: posting twice changes nothing, and
+//! posting late loses nothing.
 
 pub(super) mod account;
 mod writers;
@@ -23,24 +24,25 @@ use crate::store::{Document, ETag, Freshness, Kind, Partition, StoreError, Write
 use crate::tools::sha256_hex;
 use crate::turn::{World, record};
 
-/// Tries of one entry: others write into the same accounts.
+/// Attempts at one post: other conversations write into the same accounts.
 const TRIES_MAX: u32 = 24;
-/// Tries in a row that a store may leave without an answer.
+/// Consecutive attempts for which the store may be unavailable.
 const SILENT_MAX: u32 = 3;
 const WAIT: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_millis(640);
-/// Alerts of one conversation that wait for a commit; older ones are dropped. One commit has room for all of them.
+/// Alerts of one conversation that wait for a commit; older ones are dropped. One commit has room
+/// for all of them.
 const ALERTS_MAX: usize = 32;
-/// Longer names stand in an id as their hash.
+/// Longer names are hashed in document ids.
 const NAME_MAX: usize = 200;
 
-/// What the books know of one conversation: by this nothing is entered twice.
+/// Posted state of one conversation. It prevents double posting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Line {
-    /// What of [`crate::agent::budget::Books::spent`] is entered.
+    /// Posted part of [`crate::agent::budget::Books::spent`].
     counted: Tally,
-    /// The number of the newest call whose hold has ended.
+    /// Number of the newest call whose reservation has ended.
     done: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<LineHold>,
@@ -53,13 +55,13 @@ struct Line {
 #[serde(rename_all = "camelCase")]
 struct LineHold {
     held: Held,
-    /// Ids of the accounts that hold it: a setting may change before it ends.
+    /// Ids of the accounts with this reservation: settings may change before it ends.
     accounts: Vec<String>,
 }
 
 impl Line {
-    /// Of several alerts of one limit the newest stays, which has the highest percentage. `issued`: the newest number of the
-    /// head.
+    /// Keeps the newest alert of each limit, which has the highest percentage. `issued`: the newest
+    /// number of the head.
     fn add_alerts(&mut self, alerts: Vec<BudgetAlert>, issued: u64) {
         for alert in alerts {
             let newest = self.alerts.last().map_or(0, |known| known.number);
@@ -71,7 +73,7 @@ impl Line {
     }
 }
 
-/// What a user's agents spent on one day.
+/// Usage of a user's agents on one day.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct UsageDay {
@@ -80,29 +82,29 @@ pub(super) struct UsageDay {
     pub(super) agents: BTreeMap<String, Tally>,
 }
 
-/// The outcome of an entry, and the alerts that the conversation has to issue with its next commit.
+/// The outcome of a post, and the alerts that the conversation's next commit must issue.
 #[derive(Debug)]
 pub(super) struct LedgerEntry {
     pub(super) entered: Entered,
     pub(super) alerts: Vec<AccountAlert>,
 }
 
-/// What became of an entry into the books.
+/// Outcome of a post to the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Entered {
-    /// They know all that the head knows.
+    /// The ledger has all usage of the head. No reservation was requested.
     Settled,
-    /// The same, and the call may be made.
+    /// As `Settled`, and the call may be made.
     Held,
-    /// The same, but the call may not be made: a person has to agree.
+    /// As `Settled`, but the call needs an approver's decision.
     UsedUp(Shortage),
-    /// The same, but calls that are under way may use up what is left: later.
+    /// As `Settled`, but running calls may use the remaining budget: retry later.
     Busy,
-    /// The books know of a later call: whoever asks has lost the conversation.
+    /// The ledger has a later call: the caller has lost the conversation.
     Overtaken,
 }
 
-/// A document of the books as it was read, and as it will be.
+/// A document of the ledger as read, with pending changes.
 struct Kept<T> {
     id: String,
     etag: Option<ETag>,
@@ -152,17 +154,19 @@ pub(super) fn usage_id(day: &str, user: &str) -> String {
     format!("usage-{day}-{}", safe(user))
 }
 
-/// Everything of the books that one conversation touches.
+/// The ledger documents that one conversation uses.
 struct Page {
     line: Kept<Line>,
     days: Vec<Kept<UsageDay>>,
     accounts: Vec<Kept<Account>>,
 }
 
-/// Tells the tenant's books all that the head knows and they do not, and enters the hold of the call that the head names.
+/// Posts the head's unposted usage to the tenant's ledger, and the reservation of the call that the
+/// head names.
 ///
 /// # Errors
-/// The store did not answer, or others were always quicker: nothing is lost, and the same call later does the same.
+/// The store is unavailable, or other writers always won: call again later. Nothing is lost, and
+/// the repeated call has the same effect.
 pub(super) async fn enter(world: &World, head: &Head) -> Result<LedgerEntry, StoreError> {
     let partition = Partition::Scope(head.tenant.clone());
     let (mut wait, mut silent) = (WAIT, 0);
@@ -179,14 +183,14 @@ pub(super) async fn enter(world: &World, head: &Head) -> Result<LedgerEntry, Sto
             Err(StoreError::Conflict) => StoreError::Conflict,
             Err(error) => return Err(error),
         };
-        tracing::debug!(conversation.id = %head.conversation_id, error = %failed, "the books of {} are read again", head.tenant);
+        tracing::debug!(conversation.id = %head.conversation_id, tenant = %head.tenant, error = %failed, "ledger write failed, retrying");
         tokio::time::sleep(wait.mul_f64(chance(world))).await;
         wait = (wait * 2).min(WAIT_MAX);
     }
     Err(StoreError::Conflict)
 }
 
-/// What others write into too.
+/// The documents that other writers share, as the key of a lock.
 fn shared(world: &World, head: &Head) -> writers::Books {
     let of_others =
         |(level, _, _): &(Level, &str, _)| matches!(level, Level::Agent | Level::Tenant);
@@ -194,7 +198,7 @@ fn shared(world: &World, head: &Head) -> writers::Books {
     (head.tenant.clone(), is_users.then(|| head.user.clone()))
 }
 
-/// From ½ to 1½: who lost together does not come back together.
+/// From ½ to 1½: writers that conflict once should not retry at the same time.
 fn chance(world: &World) -> f64 {
     let fresh = world.ids.fresh();
     let drawn = sha256_hex(fresh.as_bytes()).bytes().next().unwrap_or_default();
@@ -222,7 +226,7 @@ async fn try_to_enter(
     Ok(LedgerEntry { entered, alerts: page.line.value.alerts })
 }
 
-/// A document of the books, or what it is before anything is entered.
+/// A document of the ledger, or `blank` if it does not exist.
 async fn read<T: DeserializeOwned>(
     world: &World,
     partition: &Partition,
@@ -254,7 +258,7 @@ impl Page {
             try_join_all(days),
             try_join_all(accounts),
         )?;
-        // Held when other limits were set.
+        // Reserved under earlier limits.
         for id in line.value.hold.iter().flat_map(|hold| &hold.accounts) {
             if !accounts.iter().any(|account| &account.id == id) {
                 accounts.push(read(world, partition, id.clone(), Account::default()).await?);
@@ -278,7 +282,8 @@ impl Page {
             return Entered::Overtaken;
         }
         let mut is_busy = false;
-        // A call that belongs to no prompt has nobody to ask and nothing that could wait: it is counted, and not refused.
+        // A call without a prompt can neither wait nor request an increase: it is counted, but not
+        // refused.
         let bounding =
             if head.prompt.is_some() { world.money.accounts_of(head) } else { Vec::new() };
         for (level, name, limits) in bounding {
@@ -299,7 +304,7 @@ impl Page {
         Entered::Held
     }
 
-    /// Before anything is counted: alerts are of the increased limit.
+    /// Runs before counting, so that alerts refer to the increased limit.
     fn increase_limits(&mut self, head: &Head, today: &str) {
         for agreed in &head.books.agreed {
             let id = account::id(agreed.level, account::name_in(agreed.level, head));
@@ -311,9 +316,9 @@ impl Page {
         }
     }
 
-    /// What the conversation spent and the books do not know yet.
+    /// Posts the conversation's new usage.
     fn count(&mut self, world: &World, head: &Head) {
-        // Issued alerts are forgotten with the next write.
+        // Issued alerts are dropped with the next write.
         self.line.value.alerts.retain(|alert| alert.number > head.books.account_alerts);
         let owed = head.books.owed_by_day(self.line.value.counted);
         if owed.is_empty() {
@@ -341,7 +346,7 @@ impl Page {
         line.counted = line.counted.or_more(head.books.spent);
     }
 
-    /// The hold of a call that has ended, up to the number that the head has come to.
+    /// Ends the reservation of a finished call, up to the head's newest number.
     fn release(&mut self, number: u64) {
         let Some(hold) = self.line.value.hold.clone().filter(|it| it.held.number <= number) else {
             return;
@@ -375,10 +380,10 @@ impl Page {
     }
 }
 
-/// Whether every account that bounds the conversation has something left.
+/// True if every account that limits the conversation has budget left.
 ///
 /// # Errors
-/// As the store's.
+/// The store is unavailable: try again later.
 pub(super) async fn has_room(world: &World, head: &Head) -> Result<bool, StoreError> {
     let partition = Partition::Scope(head.tenant.clone());
     let today = world.clock.now().utc_day();
@@ -392,20 +397,20 @@ pub(super) async fn has_room(world: &World, head: &Head) -> Result<bool, StoreEr
     Ok(true)
 }
 
-/// A deleted conversation's line is of no use once everything of it is entered.
+/// Deletes the line of a deleted conversation, once all its usage is posted.
 ///
 /// # Errors
-/// As the store's.
+/// The store is unavailable: try again later.
 pub(super) async fn forget(world: &World, head: &Head) -> Result<(), StoreError> {
     let partition = Partition::Scope(head.tenant.clone());
     match world.store.write(&partition, vec![Write::Delete(line_id(head), None)]).await {
-        // It is gone already, or there never was one.
+        // The line does not exist.
         Ok(_) | Err(StoreError::Conflict) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// When the books are told at the latest, after a call at `now`.
+/// Latest time for the post after a call at `now`.
 pub(super) fn again_at(now: Timestamp) -> Timestamp {
     now.plus(Duration::from_mins(1))
 }

@@ -1,5 +1,5 @@
-//! Brakes: what is paused is kept and not started. Whoever looks first puts a mark into the head; after that a look writes
-//! nothing, until the brake is taken off.
+//! Operator pauses: paused work is kept and not started. The first worker marks the head; later
+//! deliveries write nothing until the pause is lifted.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::clock::Timestamp;
 use crate::turn::hold::Hold;
 use crate::turn::tried::Tried;
 
-/// When the first look comes; the sweep's follow, one each minute.
+/// Delay of the first check; the sweep repeats it once a minute.
 const LOOK_AFTER: Duration = Duration::from_mins(1);
 
 impl Hold<'_> {
-    /// Adds the brake that keeps back the model call which the inputs lead to.
+    /// Adds the pause that defers the model call which the inputs lead to.
     pub(super) fn brake_agent(&self, tried: &mut Tried) {
         if self.world.brakes.is_off() {
             return;
         }
         let head = &tried.draft().head;
-        // What waits for a person is not kept back by anything else.
+        // Work that waits for an approver is not paused as well.
         let is_model =
             matches!(head.phase, Phase::Model { .. } | Phase::Summary { .. }) && !head.is_paused();
         if let Some(on) = self.world.brakes.of_agent(&self.head.agent).filter(|_| is_model) {
@@ -28,13 +28,13 @@ impl Hold<'_> {
         }
     }
 
-    /// The brake that keeps back a call of that tool.
+    /// The pause that applies to a call of that tool.
     pub(super) fn brake_of_call(&self, tool: &str) -> Option<&str> {
         let brakes = &self.world.brakes;
         brakes.of_agent(&self.head.agent).or_else(|| brakes.of_tool(tool))
     }
 
-    /// The mark of a brake: one that was on before goes on.
+    /// The pause mark for the head. A pause that was active before keeps its start.
     pub(super) fn braked(&self, on: &str) -> Input {
         let now = self.world.clock.now();
         let before = self.head.brake.as_ref().filter(|before| before.on == on);
@@ -42,13 +42,14 @@ impl Hold<'_> {
         Input::Braked(Brake { on: on.to_owned(), since, look_at: now.plus(LOOK_AFTER) })
     }
 
-    /// Whether the brake that the head is marked with is still on, so that this look changes nothing.
+    /// True if the pause in the head is still active, so that this delivery changes nothing.
     pub(super) fn is_kept_back(&self, now: Timestamp) -> bool {
         let is_settling = self.head.books.settle_at.is_some_and(|at| at <= now);
         self.head.brake.is_some() && !self.is_let_go() && !is_settling
     }
 
-    /// Whether that brake was taken off: nobody waits for the time in its mark.
+    /// True if the pause in the head was lifted: work continues without waiting for the recheck
+    /// time.
     pub(super) fn is_let_go(&self) -> bool {
         self.head.brake.as_ref().is_some_and(|brake| !self.world.brakes.has(&brake.on))
     }

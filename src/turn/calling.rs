@@ -1,4 +1,5 @@
-//! One tool call: sent, turned into what the core is told, and kept when its result could not be committed.
+//! One tool call: sent, converted into an input of the state machine, and stored if its result
+//! could not be committed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::turn::running::Running;
 use crate::turn::spans::Calling;
 use crate::turn::{World, record};
 
-/// What makes a call's outcome an input of the core.
+/// Context for converting a call's outcome into an input.
 struct Ended<'w> {
     world: &'w World,
     index: usize,
@@ -64,7 +65,8 @@ impl Ended<'_> {
 }
 
 impl<'w> Hold<'w> {
-    /// Sends a started call: the work that is left, which holds nothing of the hold.
+    /// Sends a started call. Returns the remaining work, which borrows nothing from the
+    /// conversation.
     pub(super) async fn send(
         &mut self,
         index: usize,
@@ -106,7 +108,8 @@ impl<'w> Hold<'w> {
         let over = CancellationToken::new();
         let context = self.context(&call, index, (effect_id, attempt), over.clone()).await?;
         self.check_claim().await?;
-        // Counted from now: the commit of the intent may have taken its time, and the tool gets all of its own.
+        // Counts from now: the commit of the intent may have taken time, and the tool gets its
+        // whole time-out.
         let deadline = world.clock.now().plus(tool.definition().timeout);
         let traceparent = calling.span.traceparent().or(context.traceparent);
         let stop = stop.clone();
@@ -116,7 +119,7 @@ impl<'w> Hold<'w> {
         let effect = tool.definition().effect;
         let (told, ended) = (Arc::clone(&calling), self.ended(index));
         let work = async move {
-            // Progress that is told after the end, from another task of the tool, is not passed on.
+            // Progress that another task of the tool reports after the end is dropped.
             let _over = over.drop_guard();
             let outcome =
                 told.span.run(Box::pin(run::run(&*tool, arguments, context, read_on))).await;
@@ -183,7 +186,7 @@ impl<'w> Hold<'w> {
         })
     }
 
-    /// The files as earlier calls left them: also those whose results are kept until their turn comes.
+    /// The workspace files after the earlier calls, including buffered results.
     fn workspace_before(
         &self,
         path: &[Arc<Entry>],
@@ -206,7 +209,7 @@ impl<'w> Hold<'w> {
         files
     }
 
-    /// Whether the model can read on in what was cut.
+    /// Returns whether the model can read the rest of a truncated result.
     fn read_on(&self, settings: &Settings) -> ReadOn {
         let agent = self.world.agents.find(Some(&self.head.agent)).ok();
         match agent.and_then(|agent| active_tool(&agent, settings, "read")) {
@@ -215,7 +218,8 @@ impl<'w> Hold<'w> {
         }
     }
 
-    /// The result of a finished tool could not be committed: it is known all the same, and goes in by the inbox (invariant 3).
+    /// Stores the result of a finished tool that could not be committed. It becomes a `late-result`
+    /// inbox item (invariant 3).
     pub(super) async fn keep_late(&self, input: &Input, answer: &Entry) {
         let Input::Returned { index, result } = input else { return };
         let answer_seq = answer.base.seq;
@@ -264,14 +268,14 @@ impl<'w> Hold<'w> {
         match self.world.store.write(&self.partition, vec![write]).await {
             Ok(_) | Err(StoreError::Conflict) => {}
             Err(error) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "a late result of {} was not kept", self.key);
+                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "late tool result not stored");
             }
         }
         ring(self.world, queue::TURNS, &self.nudge(), std::time::Duration::ZERO).await;
     }
 }
 
-/// What stands before the text of every failure of a tool: nothing but in the prompt loop (VA-05).
+/// Prefix of each tool failure's text; empty except in the prompt loop (VA-05).
 fn failure_prefix(loop_kind: LoopKind, tool: &str) -> String {
     match loop_kind {
         LoopKind::Prompt => format!("Error in tool \"{tool}\": "),
@@ -279,7 +283,7 @@ fn failure_prefix(loop_kind: LoopKind, tool: &str) -> String {
     }
 }
 
-/// A tool's failure as the loop words it. Arguments that are no JSON have a text of their own.
+/// The text of a tool failure in that loop. Invalid JSON arguments have a text of their own.
 pub(super) fn failure_text(loop_kind: LoopKind, tool: &str, text: String) -> String {
     if text.starts_with(INVALID_JSON) {
         return text;

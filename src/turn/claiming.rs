@@ -1,4 +1,4 @@
-//! The claim while it is held: renewed in time, given up in time, and looked for after a lost commit.
+//! Lease of a conversation: renewal, expiry, and the check after a lost commit.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::record;
 
-/// How long a claim lasts without renewal.
+/// Time until a lease expires without renewal.
 pub(super) const CLAIM: Duration = Duration::from_mins(1);
-/// How often a claim is renewed.
+/// Interval between renewals.
 pub(super) const RENEWAL: Duration = Duration::from_secs(20);
-/// Of the time in which a claim may be used: what is left of it one [`RENEWAL`] after it began.
+/// Usable part of a lease one [`RENEWAL_INTERVAL`] after it began, before [`STOP_MARGIN`].
 const RENEWAL_LEFT: Duration = Duration::from_secs(30);
-/// A holder that has not renewed by this long before the end cancels what it does.
+/// A worker that has not renewed its lease by this long before the end cancels its effects.
 pub(super) const MARGIN: Duration = Duration::from_secs(10);
-/// What must remain of a claim before an effect begins.
+/// Required rest of a lease before an effect starts.
 pub(super) const SEND_MARGIN: Duration = Duration::from_secs(20);
-/// Between tries when the store did not take a renewal.
+/// Wait before retrying a failed renewal.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Hold<'_> {
-    /// Renews the claim for as long as it is awaited; answers when it can be held no longer and what runs has to stop.
-    /// May be dropped at any time: a renewal under way and the next commit need the same version of the head, so at most
-    /// one of them wins.
+    /// Renews the lease while it is polled. Returns an error once the lease is lost and effects
+    /// must stop. Cancel-safe: a pending renewal and the next commit need the same version of the
+    /// head, so at most one of them wins.
     pub(super) async fn keep(&mut self) -> TurnError {
-        // Counted from the last renewal, so that many short waits in a row still renew in time.
+        // Counts from the last renewal, so that many short waits in a row still renew in time.
         let mut wait = self.claim_left().saturating_sub(RENEWAL_LEFT);
         loop {
             tokio::time::sleep(wait.min(self.claim_left())).await;
@@ -36,13 +36,13 @@ impl Hold<'_> {
             if left.is_zero() {
                 return TurnError::ClaimLost { key: self.key.clone() };
             }
-            // Also a store that never answers must not keep an effect alive.
+            // An unresponsive store must not keep an effect running.
             match tokio::time::timeout(left, self.renew()).await {
                 Ok(Ok(())) => wait = RENEWAL,
                 Ok(Err(TurnError::Store {
                     source: source @ StoreError::Unavailable(_), ..
                 })) => {
-                    tracing::warn!(conversation.id = %self.key.conversation_id, error = %source, "the claim on {} was not renewed, trying again", self.key);
+                    tracing::warn!(conversation.id = %self.key.conversation_id, error = %source, "lease renewal failed, retrying");
                     wait = TRY_AGAIN;
                 }
                 Ok(Err(error)) => return error,
@@ -51,20 +51,22 @@ impl Hold<'_> {
         }
     }
 
-    /// The same for hooks, which run within commits, which renew: the type of that future would contain itself.
+    /// Like [`LeasedConversation::renew_until_lost`], for hooks. They run within commits, which
+    /// renew, so the unboxed future type would contain itself.
     pub(super) fn keep_boxed(&mut self) -> BoxFuture<'_, TurnError> {
         Box::pin(self.keep())
     }
 
-    /// Just before sending: 20 s of the claim must remain (invariant 6).
+    /// Ensures that 20 s of the lease remain. Call it just before sending (invariant 6).
     pub(super) async fn check_claim(&mut self) -> Result<(), TurnError> {
         let is_short = self.claim_left() + MARGIN < SEND_MARGIN;
-        // Longer than a claim can be: the wall clock was set back.
+        // Longer than any lease: the wall clock was set back.
         let is_impossible = self.world.clock.now().until(self.until) > CLAIM;
         if is_short || is_impossible { self.renew().await } else { Ok(()) }
     }
 
-    /// Until the holder has to stop: the earlier of what both clocks say.
+    /// Time until the worker has to stop: the earlier of the wall clock's and the monotonic clock's
+    /// end.
     pub(super) fn claim_left(&self) -> Duration {
         let wall = self.world.clock.now().until(self.until);
         let monotonic = self.until_monotonic.saturating_sub(self.world.clock.monotonic());
@@ -83,7 +85,7 @@ impl Hold<'_> {
         }
     }
 
-    /// The claim that the store keeps outside the head.
+    /// Renews the lease that the store keeps outside the head. Returns true if it is still ours.
     pub(super) async fn renew_settled(&mut self) -> bool {
         let (now, monotonic) = (self.world.clock.now(), self.world.clock.monotonic());
         let until = now.plus(CLAIM);
@@ -96,7 +98,10 @@ impl Hold<'_> {
         is_mine
     }
 
-    /// After a commit that was lost against this head: is the claim still mine?
+    /// Loads the head after a lost commit.
+    ///
+    /// # Errors
+    /// The lease is no longer ours: discard the work.
     pub(super) async fn reload(&mut self, stored: Option<Box<Stored>>) -> Result<(), TurnError> {
         let lost = TurnError::ClaimLost { key: self.key.clone() };
         let Some(stored) = stored else { return Err(lost) };
@@ -106,8 +111,8 @@ impl Hold<'_> {
         } else {
             match &head.claim {
                 Some(claim) if claim.worker == self.worker => true,
-                // Nothing of mine is committed yet. Whoever held it in between may have taken in what I looked at: only
-                // when nobody did is what I know still true.
+                // This worker has committed nothing yet. An intermediate holder may have applied
+                // inbox items read here, so the data read is valid only without one.
                 _ => head.epoch == self.head.epoch && head.claim == self.head.claim,
             }
         };

@@ -1,4 +1,5 @@
-//! The commit: one atomic conditional write, and the proof of who won when its answer was lost (design §5).
+//! The commit: one atomic conditional write, and the check of which commit won after a lost
+//! response (design §5).
 
 use std::time::Duration;
 
@@ -23,28 +24,28 @@ use crate::turn::reduce::reduced;
 use crate::turn::tried::Tried;
 use crate::turn::{Nudge, World};
 
-/// Nudges are sent for what is due sooner than this; the rest is the sweep's.
+/// Work due sooner than this gets a nudge; the sweep enqueues the rest.
 pub(super) const NUDGE_WITHIN: Duration = Duration::from_mins(2);
 /// First wait before an identical batch is sent again; doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
-/// What became of a batch.
+/// Outcome of a batch.
 enum Verdict {
     Won(ETag),
-    /// Another commit came first; the head as it is now, or none.
+    /// Another commit came first. Holds the current head, if one exists.
     Lost(Option<Box<Stored>>),
-    /// What waits was changed by its sender since it was looked at: this batch can never win.
+    /// The sender changed an inbox item after it was read: this batch can never win.
     Stale,
 }
 
 impl Hold<'_> {
-    /// Applies the inputs and commits what they come to. Lost against a change that left the claim alone (a PATCH): the
-    /// same inputs are applied to the new head and committed anew.
+    /// Applies the inputs and commits the result. If another writer won but left the lease alone (a
+    /// PATCH), applies the same inputs to the new head and commits again.
     ///
     /// # Errors
-    /// [`TurnError::ClaimLost`]: discard the work. Otherwise the delivery cannot go on; nothing is lost.
+    /// [`TurnError::LeaseLost`]: discard the work. Otherwise stop the delivery; nothing is lost.
     pub(super) async fn commit(
         &mut self,
         name: &'static str,
@@ -57,11 +58,11 @@ impl Hold<'_> {
         let mut looks = 0;
         loop {
             let inputs = less.as_deref().unwrap_or(&inputs);
-            // Who is not counted keeps what it is owed: a step that was made smaller looks at nobody.
+            // Uncounted items keep their `due`: a reduced step reads no inbox.
             let is_counted = inputs.iter().any(|input| matches!(input, Input::Looked(_)));
             let looked_at =
                 if is_counted { seen.as_deref().unwrap_or(looked_at) } else { Default::default() };
-            // The claim that this batch writes begins with its draft, however long the batch is on its way.
+            // The lease in this batch starts with its transition, however long the write takes.
             let (mut draft, began) = tried.take().unwrap_or_else(|| {
                 let began = self.world.clock.monotonic();
                 (self.draft(inputs), began)
@@ -109,15 +110,17 @@ impl Hold<'_> {
         }
     }
 
-    /// Claim, times and the marks of this commit.
+    /// Sets the lease, the times and the marks of this commit.
     fn finish(&self, name: &str, draft: &mut Draft) {
-        // A renewal is made in the middle of something: whatever the turn's time says, it goes on.
+        // A renewal happens in the middle of an effect, which continues whatever time is left in
+        // the turn.
         let is_last = name != "renew" && self.is_last(draft);
         let head = &mut draft.head;
         let has_news = !draft.entries.is_empty() || !draft.events.is_empty();
         head.commit_id = CommitId::new(self.world.ids.fresh());
         head.epoch = self.epoch;
-        // What has come to rest, waiting for a person or for nothing, is no step: nothing that died has tried it.
+        // A conversation that is idle or waits for an approver has no running step, so no death
+        // counts against it.
         let is_step = head.phase != Phase::Idle
             && head.step_owed_at(draft.now).is_some_and(|due| due <= draft.now);
         if !is_step {
@@ -162,7 +165,7 @@ impl Hold<'_> {
         Ok(writes)
     }
 
-    /// Sends the batch until it is certain what became of it.
+    /// Sends the batch until its outcome is certain.
     async fn write(&self, writes: Vec<Write>, draft: &Draft) -> Result<Verdict, StoreError> {
         let mut wait = BACK_OFF;
         loop {
@@ -181,7 +184,7 @@ impl Hold<'_> {
                     return Err(error);
                 }
             };
-            // Conclude nothing from the answer: the head says who won.
+            // Conclude nothing from the response: the head decides who won.
             match self.who_won(draft).await {
                 Ok(Some(verdict)) => return Ok(verdict),
                 Ok(None) => {
@@ -201,8 +204,9 @@ impl Hold<'_> {
         }
     }
 
-    /// What became of a batch that replaces items which are no longer as they were looked at; `None`: they still are, or the
-    /// store did not say. The head is asked once more after them, for this very batch may be what has replaced them.
+    /// Checks whether an inbox item in the batch has changed since it was read. Returns `Stale` if
+    /// so, `None` if not or if the store is unavailable. Reads the head once more afterwards,
+    /// because this batch itself may have replaced the items.
     async fn is_hopeless(
         &self,
         writes: &[Write],
@@ -238,7 +242,8 @@ impl Hold<'_> {
         }
     }
 
-    /// `None`: the head is as it was before, so the batch was not applied, or not yet: send it again, never another one.
+    /// Returns `None` if the head is unchanged: the batch is not applied, or not yet. Send the same
+    /// batch again, never another one.
     async fn who_won(&self, draft: &Draft) -> Result<Option<Verdict>, StoreError> {
         let Some(stored) =
             self.world.store.read(&self.partition, HEAD_ID, Freshness::Latest).await?
@@ -253,7 +258,8 @@ impl Hold<'_> {
             return Ok(Some(Verdict::Won(stored.etag)));
         }
         let lost = Verdict::Lost(Some(Box::new(stored)));
-        // A head that has not come as far as this batch's events never held them: no witness needs to be heard.
+        // A head whose `eventSeq` is below this batch's first event never held the batch: no events
+        // document needs to be read.
         let Some(first) = draft.events.first().filter(|first| first.n <= head.event_seq) else {
             return Ok(Some(lost));
         };
@@ -265,7 +271,8 @@ impl Hold<'_> {
             }
             None => false,
         };
-        // Won, and others have moved on since: the ETag is theirs, so the next commit of ours loses once and reloads.
+        // Won, and other commits have followed: the ETag is theirs, so our next commit loses once
+        // and reloads.
         Ok(Some(if is_mine { Verdict::Won(self.etag.clone()) } else { lost }))
     }
 
@@ -287,13 +294,14 @@ impl Hold<'_> {
         self.head_bytes = bytes.head;
         self.world.entries.append(&self.head, &draft.entries, bytes.entries);
         if !draft.events.is_empty() {
-            // A renewal is no news: readers would take the answer that goes on for one that has ended.
+            // A renewal publishes nothing: readers would take the running response for a finished
+            // one.
             let event_seq = self.head.event_seq;
             let busy_with = self.prompt_id().filter(|_| self.head.requests.is_empty());
             self.world.live.publish(&self.key, LiveEvent::Committed { event_seq, busy_with });
         }
         if self.is_settled && self.head.claim.is_some() {
-            // The right outside the head lives as long as the one in it.
+            // Renew the lease outside the head together with the one in it.
             let _ = self.renew_settled().await;
         }
         let notice_nudge = !draft.notices.is_empty();
@@ -303,7 +311,7 @@ impl Hold<'_> {
         self.nudge_at = self.head.due.filter(|_| self.head.claim.is_none());
     }
 
-    /// In the prompt's trace; when it has just ended, in the trace of the turn that ended it.
+    /// In the prompt's trace. If the prompt has just ended, in the trace of the turn that ended it.
     pub(super) fn nudge(&self) -> Nudge {
         let traceparent = match &self.head.prompt {
             Some(run) => run.traceparent.clone(),
@@ -313,7 +321,7 @@ impl Hold<'_> {
     }
 }
 
-/// Of a batch, as it is stored.
+/// Stored sizes of a batch.
 #[derive(Clone, Copy, Default)]
 struct Bytes {
     head: usize,
@@ -343,8 +351,8 @@ impl Bytes {
     }
 }
 
-/// Rings a doorbell. A lost one costs time, never work: the sweep finds what is owed.
-/// Whether it was taken.
+/// Sends a nudge. A lost nudge costs time, never work, because the sweep finds due work. Returns
+/// true if the queue accepted it.
 pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Duration) -> bool {
     let text = serde_json::to_string(nudge).unwrap_or_default();
     let sent = world.queue.send(queue, text, delay).await;
@@ -352,7 +360,7 @@ pub(super) async fn ring(world: &World, queue: &str, nudge: &Nudge, delay: Durat
         metrics.message(queue, "send", sent.is_ok());
     }
     if let Err(error) = &sent {
-        tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "a nudge for {} was not sent; the sweep will find the work", nudge.key.conversation_id);
+        tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "nudge not sent; the sweep will enqueue the work");
     }
     sent.is_ok()
 }
@@ -367,7 +375,7 @@ fn boundary(name: &'static str, side: &'static str) -> &'static str {
         ("summary", _) => "summary.after",
         ("result", "before") => "result.before",
         ("result", _) => "result.after",
-        // Whatever else changes the head alone.
+        // Other commits that change only the head.
         (_, "before") => "renew.before",
         _ => "renew.after",
     }

@@ -1,4 +1,5 @@
-//! One delivery of a nudge: claim, take in what waits, take one turn, commit, let go, look once more.
+//! One delivery of a nudge: leases the conversation, drains the inbox, takes one turn, commits,
+//! releases the lease and rereads the inbox.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -26,24 +27,25 @@ use crate::turn::spans::{self, Visit};
 use crate::turn::tried::Tried;
 use crate::turn::{Nudge, World, expiry, faults, paying, recount, schedules, spending};
 
-/// Deliveries of one nudge, one for each time that something came in meanwhile: a flood must not hold a worker for ever.
+/// Rounds of one delivery; each handles items that arrived during the one before. A flood of items
+/// must not occupy a worker for ever.
 const ROUNDS_MAX: u32 = 16;
 
-/// Why a delivery stopped before its work was done. None of these loses anything: what is owed stands in the store.
+/// Why a delivery stopped early. Nothing is lost: pending work is in the store.
 #[derive(Debug, thiserror::Error)]
 pub enum TurnError {
-    /// Somebody else holds the conversation now: acknowledge.
-    #[error("the claim on {key} was lost")]
+    /// Another worker has the lease: acknowledge the message.
+    #[error("the lease on {key} was lost")]
     ClaimLost { key: ConversationKey },
     /// Deliver again later.
     #[error("could not {what} {key}")]
     Store { key: ConversationKey, what: &'static str, source: StoreError },
 }
 
-/// What a delivery came to.
+/// Outcome of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handled {
-    /// Nothing was owed, or somebody else is at it.
+    /// No work was pending, or another worker has the lease.
     Nothing,
     Worked,
 }
@@ -65,7 +67,7 @@ pub async fn handle(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> 
 
 async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
     let began = world.clock.monotonic();
-    // Of all rounds together: the host counts the whole invocation.
+    // For all rounds together: the host's time-out covers the whole invocation.
     let ends = began + world.limits.turn;
     let mut handled = Handled::Nothing;
     for _ in 0..ROUNDS_MAX {
@@ -80,7 +82,7 @@ async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
             Round::Done => return Ok(Handled::Worked),
             Round::Again => handled = Handled::Worked,
         }
-        // Another round may need a whole turn: it gets a delivery of its own.
+        // Another round may need a whole turn, so it gets a delivery of its own.
         if world.clock.monotonic() > began + world.limits.turn / 10 {
             break;
         }
@@ -93,13 +95,13 @@ async fn rounds(world: &World, nudge: &Nudge) -> Result<Handled, TurnError> {
 enum Round {
     Nothing,
     Done,
-    /// Something came in while the claim was held.
+    /// Items arrived during the lease.
     Again,
-    /// The step is suspect and runs in isolation; the lease is given back.
+    /// The step is suspect and must run in isolation; the lease is released.
     Suspect,
 }
 
-/// Beside other turns of this process.
+/// Runs one round beside other turns of this process.
 async fn deliver_shared(
     world: &World,
     ends: Duration,
@@ -114,7 +116,7 @@ async fn deliver_shared(
     round
 }
 
-/// While no other turn runs in this process, which the caller sees to.
+/// Runs one round while no other turn runs in this process. The caller ensures that.
 ///
 /// # Errors
 /// As of [`handle`].
@@ -153,11 +155,11 @@ async fn deliver(
     let outcome = match work.await {
         Ok(outcome) => outcome,
         Err(panic) => {
-            // The panic is the step's: as with a process that died, it counts.
+            // The step caused the panic, so it counts like the death of a process.
             let worker = hold.worker.clone();
             drop(hold);
             if let Err(error) = Box::pin(recount::bury_panicked(world, key, &worker)).await {
-                tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted conversation={}", key.conversation_id);
+                tracing::error!(conversation.id = %key.conversation_id, error = %error, "panic of a turn not counted");
             }
             std::panic::resume_unwind(panic)
         }
@@ -168,9 +170,9 @@ async fn deliver(
     let is_settled = hold.is_settled;
     let is_rung = hold.let_go().await;
     let may_have_missed = match &outcome {
-        // The delivery that was just rung for will look, and it comes before anything else could.
+        // The delivery of the nudge just sent reads the inbox before any other.
         Ok(Round::Done) => !is_rung,
-        // Nobody was kept away where the head carries the claim: it was never written.
+        // A lease in the head was never written, so it blocked no delivery.
         Ok(Round::Nothing) => is_settled,
         Ok(Round::Again | Round::Suspect) | Err(_) => false,
     };
@@ -180,12 +182,13 @@ async fn deliver(
     outcome
 }
 
-/// Release, then look: what came in while the claim was held found nobody to take it.
+/// Reads the inbox after the release: deliveries of items that arrived during the lease were turned
+/// away.
 async fn has_news(world: &World, key: &ConversationKey) -> Result<bool, TurnError> {
     let looked = inbox::look(world, key).await;
-    let waiting = looked.map_err(|source| store_error(key, "look at", source))?;
+    let waiting = looked.map_err(|source| store_error(key, "read the inbox of", source))?;
     world.probe.reached("look.after").await;
-    // What was looked at and left waiting owes nothing by itself.
+    // Items that were read and stay in the inbox have no `due` of their own.
     Ok(waiting.iter().any(|waiting| waiting.is_due))
 }
 
@@ -197,10 +200,10 @@ async fn work(
     let now = hold.world.clock.now();
     let has_expired = expiry::decide_expired(hold.world, &hold.head, now)
         .await
-        .map_err(|source| hold.error("expire", source))?;
+        .map_err(|source| hold.error("decide the expired requests of", source))?;
     let has_room = paying::decide_freed(hold.world, hold, now)
         .await
-        .map_err(|source| hold.error("free", source))?;
+        .map_err(|source| hold.error("check the budget request of", source))?;
     let inbox = if has_expired || has_room {
         inbox::look(hold.world, &hold.key).await
     } else {
@@ -209,7 +212,7 @@ async fn work(
     hold.world.probe.reached("inbox.after").await;
     let inbox = inbox.map_err(|source| hold.error("read the inbox of", source))?;
     let inbox = hold.with_decisions(inbox).await;
-    let inbox = inbox.map_err(|source| hold.error("decide what was asked in", source))?;
+    let inbox = inbox.map_err(|source| hold.error("decide the open requests of", source))?;
     let tried = hold.try_out(vec![inbox::looked(&inbox), Input::TakeIn]);
     let draft = tried.draft();
     let landed = |item: &InboxItem| draft.receipts.iter().any(|it| it.input_id == item.input_id);
@@ -240,11 +243,11 @@ async fn work(
     outcome.map(|()| Round::Done)
 }
 
-/// What a look at a conversation has found.
+/// Pending work of a conversation.
 struct Found {
     inbox: Vec<Waiting>,
     is_news: bool,
-    /// What taking it in comes to.
+    /// The transition that drains the inbox.
     tried: Tried,
 }
 
@@ -255,7 +258,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     let mut inputs = Vec::new();
     let is_stopped = hold.is_stopped_by(&inbox);
     if hold.head.is_hopeless() && hold.death.is_none() && !is_stopped {
-        // The end of the prompt is a commit of its own: what would land now lands in the next round.
+        // The end of the prompt is a commit of its own; the next round drains the inbox.
         let reason = hold.verdict();
         let tried = hold.try_out(vec![inbox::looked(&inbox), Input::Poisoned { reason }]);
         hold.commit("take-in", tried, &[]).await?;
@@ -267,8 +270,8 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
             span.set("turnwheel.recovered", true);
             count(hold, Metrics::recovered);
         }
-        // A write that was under way when its worker stopped: nobody knows whether it happened. Where the prompt is stopped,
-        // nobody is asked.
+        // A write was running when its worker stopped, so its outcome is unknown. No request is
+        // made if the prompt is aborted.
         if !is_stopped {
             inputs.extend(lost_writes(&hold.head, now));
         }
@@ -285,7 +288,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
             hold.brake_agent(&mut tried);
             hold.reserve(&mut tried).await?;
         }
-        // The mark of a brake that was taken off goes with a commit.
+        // Clearing the mark of a lifted pause needs a commit.
         let is_marked = hold.head.brake.is_some() || hold.is_alone;
         let is_plain = tried.inputs().len() == 2 && !is_news && hold.is_settled && !is_marked;
         if !is_plain || !tried.draft().is_empty() {
@@ -308,7 +311,7 @@ async fn take_turn(hold: &mut Hold<'_>, found: Found, span: &Span) -> Result<(),
     outcome
 }
 
-/// Whether the turn has anything to perform.
+/// True if the turn has effects to perform.
 fn is_performing(head: &Head) -> bool {
     match &head.phase {
         Phase::Idle | Phase::Deleted => false,
@@ -323,7 +326,7 @@ fn count(hold: &Hold<'_>, told: impl FnOnce(&Metrics, &str)) {
     }
 }
 
-/// Performs what is owed until the turn is over.
+/// Performs pending effects until the turn is over.
 async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
     loop {
         let now = hold.world.clock.now();
@@ -331,9 +334,10 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
             Phase::Idle | Phase::Deleted => return Ok(()),
             Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
                 let is_early = not_before.is_some_and(|time| time > now);
-                // A commit that kept the claim has promised to go on: time that passed since changes nothing.
+                // A commit that kept the lease has decided to continue, whatever time has passed
+                // since.
                 let goes_on = hold.head.claim.is_some() || hold.may_answer(&hold.head);
-                // Whatever was committed: what is paused is not begun.
+                // Whatever was committed, paused work is not started.
                 let is_braked = hold.world.brakes.of_agent(&hold.head.agent).is_some();
                 if is_early || is_braked || !goes_on || !Box::pin(hold.pay()).await? {
                     return Ok(());
@@ -354,12 +358,12 @@ async fn turn(hold: &mut Hold<'_>) -> Result<(), TurnError> {
     }
 }
 
-/// Whether the last holder stopped without letting go.
+/// True if the last worker stopped without releasing its lease.
 fn was_interrupted(head: &Head) -> bool {
     head.claim.is_some() || head.phase.batch().is_running()
 }
 
-/// A suspect step waits for its time, however often it is nudged.
+/// True if a suspect step waits for its retry time, however often it is nudged.
 fn is_backing_off(head: &Head, now: Timestamp) -> bool {
     head.suspicion.retry_at.is_some_and(|time| time > now)
 }
@@ -379,7 +383,7 @@ pub(super) fn lost_writes(head: &Head, now: Timestamp) -> Vec<Input> {
     .collect()
 }
 
-/// How long a person has to say what became of a write.
+/// Time for an approver to decide the outcome of a write.
 pub(super) const OUTCOME_EXPIRES: Duration = Duration::from_hours(7 * 24);
 
 pub(super) fn store_error(

@@ -1,4 +1,5 @@
-//! One log line for each event that an operator looks for. Facts are fields; prompts, responses and tool data never are.
+//! One log line for each event that an operator looks for. Facts are fields; prompts, responses and
+//! tool data are never logged.
 
 use crate::agent::budget::{BudgetAlert, Period};
 use crate::agent::draft::Draft;
@@ -12,10 +13,10 @@ use crate::ids::{ConversationKey, PromptId};
 use crate::model::{Answer, Failure};
 use crate::turn::World;
 
-/// Characters of a provider's text that a line shows.
+/// Characters of a provider's error text that a line shows.
 const ERROR_MAX: usize = 300;
 
-/// `head`: of the conversation that begins with this input.
+/// `head`: the head of the conversation that this input creates.
 #[expect(clippy::wildcard_enum_match_arm, reason = "only prompts are logged")]
 pub(super) fn log_accepted(key: &ConversationKey, item: &InboxItem, head: Option<&Head>) {
     let (mode, prompt) = match &item.body {
@@ -35,10 +36,10 @@ pub(super) fn log_accepted(key: &ConversationKey, item: &InboxItem, head: Option
     );
 }
 
-/// What a commit has made true.
+/// Logs the events of a commit.
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "most kinds of entry are no news to an operator"
+    reason = "most kinds of entry are not logged"
 )]
 pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
     let id = &key.conversation_id;
@@ -71,7 +72,7 @@ pub(super) fn log_commit(key: &ConversationKey, draft: &Draft) {
     }
 }
 
-/// Logs and counts alerts once the commit that owes their notifications is made.
+/// Logs and counts alerts, after the commit that writes their notifications.
 pub(super) fn report_alerts(world: &World, key: &ConversationKey, alerts: &[BudgetAlert]) {
     for alert in alerts {
         let (level, period) = (alert.level.name(), alert.period.map(Period::name));
@@ -120,7 +121,7 @@ fn log_end(key: &ConversationKey, draft: &Draft, (entry, end): (&Entry, &PromptE
     }
 }
 
-/// A model call that has ended, before its commit.
+/// A finished model call, before its commit.
 #[derive(Debug)]
 pub(super) struct ModelCall {
     agent: String,
@@ -138,7 +139,7 @@ pub(super) struct ModelCall {
 }
 
 impl ModelCall {
-    /// `attempt` and `attempts_max`: of the same response.
+    /// `attempt` and `attempts_max` count attempts at the same response.
     pub(super) fn new(agent: &str, answer: &Answer, (attempt, attempts_max): (u32, u32)) -> Self {
         let message = &answer.message;
         let error = message.error_message.as_deref().unwrap_or("no reason was given");
@@ -157,7 +158,7 @@ impl ModelCall {
         }
     }
 
-    /// `head`: as the commit leaves it; absent when that failed too.
+    /// `head`: the head after the commit; absent if the commit failed.
     pub(super) fn log(&self, key: &ConversationKey, head: Option<&Head>, now: Timestamp) {
         if self.stop_reason == StopReason::Error {
             return self.log_failure(key, head, now);

@@ -1,5 +1,5 @@
-//! A request that nobody decided in time is decided by the clock, and that of a stopped prompt by the stop, in the same way
-//! as by a person: the create is the arbiter.
+//! Automatic decisions. Expired requests, and requests of an aborted prompt, are decided by
+//! creating the same `decision-{id}` item as an approver; create-if-absent picks the winner.
 
 use crate::agent::head::Head;
 use crate::agent::inbox::{Admission, InboxBody, InboxItem};
@@ -9,16 +9,16 @@ use crate::ids::{ConversationKey, InputId, RequestId};
 use crate::store::{Partition, StoreError, Write};
 use crate::turn::{World, record};
 
-/// The inbox item and receipt of a request's decision: there can be only one.
+/// Id of the inbox item and the receipt of a request's decision: at most one exists.
 pub fn decision_id(request: &RequestId) -> InputId {
     InputId::new(format!("decision-{request}"))
 }
 
-/// Decides what has expired; whether anything had: then the inbox, read after this, holds the decisions. Costs nothing as
-/// long as nothing has.
+/// Decides all expired requests. Returns true if there were any: read the inbox afterwards to get
+/// the decisions. Without expired requests it reads and writes nothing.
 ///
 /// # Errors
-/// As the store's.
+/// The store is unavailable: deliver again later.
 pub(super) async fn decide_expired(
     world: &World,
     head: &Head,
@@ -34,7 +34,7 @@ pub(super) async fn decide_expired(
     Ok(is_any)
 }
 
-/// A decision in nobody's name.
+/// A decision by the system, not by an approver.
 pub(super) fn decision(
     request: &Request,
     (verdict, decided_by): (Verdict, &str),
@@ -50,7 +50,7 @@ pub(super) fn decision(
     }
 }
 
-/// Accepts it, unless somebody was quicker.
+/// Accepts the decision, unless another one exists.
 pub(super) async fn decide(
     world: &World,
     key: &ConversationKey,
@@ -67,7 +67,7 @@ pub(super) async fn decide(
     let write = Write::Create(record::inbox_document(&item, Some(now)));
     world.probe.reached("expiry.before").await;
     match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-        // Somebody was quicker, or this was said before.
+        // Another decision exists.
         Ok(_) | Err(StoreError::Conflict) => {}
         Err(error) => return Err(error),
     }

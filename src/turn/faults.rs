@@ -1,4 +1,5 @@
-//! Whose fault a failure was: the one place that decides it, for spans and metrics.
+//! Attribution of errors: the only place that assigns a failure to a fault domain, for spans and
+//! metrics.
 
 use crate::agent::message::StopReason;
 use crate::model::Answer;
@@ -9,7 +10,7 @@ use crate::turn::admission::Refusal;
 use crate::turn::delivery::TurnError;
 use crate::turn::notify::Told;
 
-/// The model that an answer names when no model could be asked.
+/// Model name of a response that no model gave.
 pub(super) const NO_MODEL: &str = "none";
 
 pub fn of_turn(error: &TurnError) -> Fault {
@@ -29,7 +30,7 @@ pub fn of_store(error: &StoreError) -> Fault {
     }
 }
 
-/// `None`: the caller asked for what cannot be had; nothing of ours failed.
+/// Returns `None` for errors of the caller: no component of ours failed.
 pub fn of_refusal(refusal: &Refusal) -> Option<Fault> {
     match refusal {
         Refusal::Unavailable { .. } => Some(Fault::new(FaultDomain::Platform, "unavailable")),
@@ -50,7 +51,7 @@ pub fn of_refusal(refusal: &Refusal) -> Option<Fault> {
     }
 }
 
-/// A step that five workers tried in vain.
+/// A step that five workers attempted without progress.
 pub(super) fn poisoned() -> Fault {
     Fault::new(FaultDomain::Runtime, "poisoned")
 }
@@ -76,7 +77,7 @@ pub(super) fn of_outcome(outcome: &ToolOutcome) -> Option<Fault> {
     }
 }
 
-/// The receiver is somebody whom the app's settings name.
+/// The app's settings name the receiver, so its failures belong to the app.
 pub(super) fn of_told(told: &Told) -> Option<Fault> {
     match told {
         Told::Taken | Told::Unwanted => None,

@@ -1,4 +1,5 @@
-//! The hook `finish_turn`: it runs on the draft of the commit that closes a turn, and its decision becomes an input of this commit.
+//! The hook `finish_turn`. It runs on the transition that closes a turn, and its decision becomes
+//! an input of the same commit.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ struct TurnEntries {
 }
 
 impl Hold<'_> {
-    /// Runs the hook where the inputs close a turn, and gives its decision before them.
+    /// Runs the hook if the inputs close a turn, and puts its decision before them.
     ///
     /// # Errors
-    /// The lease was lost, or an earlier result could not be read.
+    /// The lease was lost, or an earlier result could not be read: stop the delivery.
     pub(super) async fn finish_turn(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
         if self.world.extensions.is_empty() || tried.draft().closed_turn.is_none() {
             return Ok(());
@@ -40,7 +41,8 @@ impl Hold<'_> {
         Ok(())
     }
 
-    /// The same inputs without lost writes whose results would close the turn: no hook runs here, so the next delivery closes it.
+    /// Removes lost writes whose results would close the turn. No hook runs here, so the next
+    /// delivery closes it.
     pub(super) fn leave_turn_open(&self, tried: &mut Tried) {
         if self.world.extensions.is_empty() || tried.draft().closed_turn.is_none() {
             return;
@@ -50,7 +52,7 @@ impl Hold<'_> {
         *tried = self.try_out(inputs);
     }
 
-    /// The decision of the first extension that has one.
+    /// The first decision that an extension returns.
     async fn decision_on(&mut self, turn: &TurnEntries) -> Result<Option<FinishTurn>, TurnError> {
         let (world, conversation) = (self.world, self.key.clone());
         let response = turn.response.body.message().and_then(Message::as_assistant);
@@ -72,8 +74,8 @@ impl Hold<'_> {
         Ok(None)
     }
 
-    /// Earlier results are read from the record; a response without calls is in the draft itself, so that no read stands
-    /// between a paid response and its commit.
+    /// Earlier results are read from the store. A response without calls is in the transition
+    /// itself, so no read delays the commit of a paid response.
     async fn turn_entries(&self, tried: &Tried) -> Result<Option<TurnEntries>, TurnError> {
         let draft = tried.draft();
         let Some(closed) = draft.closed_turn else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! What stands between a call and its start: the tool, its arguments, extensions, a person, and time.
+//! Preflight of tool calls: checks the tool, its arguments, extensions, approval and the remaining
+//! time before a call starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,33 +20,35 @@ use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::tried::Tried;
 
-/// Operations above which no further call is looked at in the same commit: the end of turn and prompt still fit.
+/// Above this number of operations no further call is checked in the same commit, so that the end
+/// of turn and prompt still fit.
 const PREPARED_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 10;
 
-/// Of a call that an extension blocks without a reason (EX-04), and before the reason of a failed hook.
+/// Result text of a call that an extension blocks without a reason (EX-04). Also the prefix of a
+/// failed hook's reason.
 const BLOCKED: &str = "Tool execution was blocked";
 
-/// A call whose tool exists and whose arguments fit it.
+/// A call whose tool exists and whose arguments are valid.
 struct Runnable {
     tool: Arc<dyn RunTool>,
     arguments: Arguments,
 }
 
-/// What a look at a ready call has found.
+/// Outcome of the check of a ready call.
 enum Found {
     Gate(Gate),
-    /// It stays ready for the next turn.
+    /// The call stays ready for the next turn.
     Left,
-    /// It stays ready as long as that is paused.
+    /// The call stays ready until this pause is lifted.
     Braked(String),
 }
 
 impl Hold<'_> {
-    /// Looks at every ready call that the inputs lead to, in source order, until as many run as may, none is left, or the
-    /// commit is full.
+    /// Checks the ready calls in source order, until the concurrency limit is reached, none is
+    /// left, or the commit is full.
     ///
     /// # Errors
-    /// The lease was lost while a hook ran.
+    /// The lease was lost while a hook ran: discard the work.
     pub(super) async fn prepare(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
         let (mut passed_over, mut braked, mut is_left) = (None, None, false);
         while tried.draft().operations() < PREPARED_OPERATIONS {
@@ -55,7 +58,8 @@ impl Hold<'_> {
                 if gives_way(draft, index) { Found::Left } else { self.gate(draft, index).await? };
             let gate = match found {
                 Found::Gate(gate) => gate,
-                // Without a gate it stays ready: the next turn, which has its whole time, starts it.
+                // Without a decision the call stays ready: the next turn, which has its whole time,
+                // starts it.
                 Found::Left => {
                     (passed_over, is_left) = (Some(index), true);
                     continue;
@@ -102,7 +106,7 @@ impl Hold<'_> {
         self.turn_ends.saturating_sub(self.world.clock.monotonic())
     }
 
-    /// The tool and the checked arguments of a call that no earlier call holds up.
+    /// The tool and the checked arguments of a call that no earlier call blocks.
     fn runnable(&self, draft: &Draft, index: usize, call: &ToolCall) -> Result<Runnable, Gate> {
         let settings = self.settings();
         let agent = self.world.agents.find(Some(&self.head.agent));
@@ -121,7 +125,7 @@ impl Hold<'_> {
         }
     }
 
-    /// The refusal of the first extension that blocks the call, or that fails.
+    /// The rejection by the first extension that blocks the call or fails.
     async fn blocked(
         &mut self,
         call: &ToolCall,
@@ -135,7 +139,8 @@ impl Hold<'_> {
             arguments,
         };
         for extension in &world.extensions {
-            // The call is made inside the future, so that a panic before its first await is caught as well.
+            // The hook is called inside the future, so that a panic before its first await is
+            // caught too.
             let work = async { extension.before_tool_call(&ahead).await };
             match self.run_hook(&**extension, Hook::BeforeToolCall, work).await? {
                 Ok(None) => {}
@@ -149,12 +154,12 @@ impl Hold<'_> {
         Ok(None)
     }
 
-    /// `None`: its time-out no longer fits this turn.
+    /// Returns `None` if the tool's time-out no longer fits this turn.
     fn open(&self, draft: &Draft, index: usize, call: &ToolCall, ready: &Runnable) -> Option<Gate> {
         let Runnable { tool, arguments } = ready;
         let timeout = tool.definition().timeout;
         if timeout + SEND_MARGIN > self.world.limits.turn {
-            // Put off, it would be put off for ever.
+            // Deferring it would defer it for ever.
             return Some(refused(format!(
                 "The time-out of tool \"{}\", {} s, is longer than a turn here can be ({} s), so it was not started.",
                 call.name,
@@ -164,7 +169,8 @@ impl Hold<'_> {
         }
         let binding = binding(tool.as_ref(), call);
         let ask = tool.ask(arguments).filter(|_| approved(draft, index) != Some(&binding));
-        // A call that waits for an approval starts in another turn, so its time-out does not matter here.
+        // A call that waits for an approval starts in another turn, so its time-out does not matter
+        // here.
         if ask.is_none() && timeout + SEND_MARGIN > self.turn_left() {
             return None;
         }
@@ -183,9 +189,10 @@ impl Hold<'_> {
         })))
     }
 
-    /// The last earlier call that has to be done before this one starts, though calls run at once: one that changes files
-    /// as this one does, which works on what the other left; or the same write, which might be asked for twice by mistake
-    /// and is refused when the outcome of the first stays unknown.
+    /// Index of the latest earlier call that must finish first, even in parallel mode. Either both
+    /// calls modify workspace files, or both are the same `write` with equal arguments. The model
+    /// may have requested the second write by mistake; it is rejected if the first one's outcome
+    /// stays unknown.
     fn before(&self, draft: &Draft, index: usize, tool: &dyn RunTool) -> Option<usize> {
         let calls: Vec<&ToolCall> = draft.open_answer()?.tool_calls().take(index + 1).collect();
         let (call, earlier) = calls.split_last()?;
@@ -209,7 +216,7 @@ impl Hold<'_> {
     }
 }
 
-/// What the call was approved for.
+/// The binding that the call was approved for.
 fn approved(draft: &Draft, index: usize) -> Option<&String> {
     draft.calls().get(index).and_then(|call| call.approved.as_ref())
 }
@@ -228,7 +235,7 @@ pub(super) fn active_tool(
     agent.tool(name).filter(|_| is_active).cloned()
 }
 
-/// The sources' loops word it differently; a tool that a person had approved is told apart.
+/// The texts of the sources' loops. A tool that an approver had allowed has its own text.
 fn no_tool(name: &str, agent: Option<&Agent>, settings: &Settings, was_approved: bool) -> String {
     if was_approved {
         return format!("Tool \"{name}\" no longer available");
@@ -247,7 +254,7 @@ fn no_tool(name: &str, agent: Option<&Agent>, settings: &Settings, was_approved:
     }
 }
 
-/// What an approval is good for: this tool as it is now, with these arguments.
+/// Identifies what an approval covers: this tool in its current revision, with these arguments.
 fn binding(tool: &dyn RunTool, call: &ToolCall) -> String {
     sha256_hex(
         format!("{}\n{}\n{}", call.name, tool.definition().revision, canonical(&call.arguments))
@@ -259,7 +266,7 @@ fn fingerprint(call: &ToolCall) -> String {
     sha256_hex(format!("{}\n{}", call.name, canonical(&call.arguments)).as_bytes())
 }
 
-/// Members sorted, so that equal arguments have equal texts.
+/// JSON with sorted members, so that equal arguments have equal texts.
 fn canonical(arguments: &RawJson) -> String {
     let mut value = arguments.value();
     value.sort_all_objects();

@@ -1,4 +1,4 @@
-//! A worker's hold on one conversation: the right to act, and what is known of it while the right lasts.
+//! A leased conversation: the right of a worker to process it, and its state while the lease lasts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,90 +25,95 @@ use crate::turn::event_log::ModelCall;
 use crate::turn::inbox::{LANDING_BYTES, LANDING_OPERATIONS};
 use crate::turn::{Isolation, World, record};
 
-/// The right to act on one conversation, and what is known of it.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+/// One conversation under this worker's lease, with its loaded state.
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(super) struct Hold<'w> {
     pub(super) world: &'w World,
     pub(super) key: ConversationKey,
     pub(super) partition: Partition,
-    /// This delivery's own: two deliveries of one process are two workers to each other.
+    /// Unique to this delivery: two deliveries in one process are two workers to each other.
     pub(super) worker: WorkerId,
     pub(super) head: Head,
     pub(super) etag: ETag,
-    /// Of the head as it is stored, about.
+    /// Approximate size of the stored head.
     pub(super) head_bytes: usize,
-    /// The answer whose calls are open.
+    /// The model response whose calls are open.
     pub(super) answer: Option<Arc<Entry>>,
-    /// Of its calls: the entries that keep results until their turn comes.
+    /// Results of its calls, buffered until source order allows them.
     pub(super) kept: Vec<Arc<Entry>>,
     pub(super) epoch: u64,
-    /// Whether the right is kept outside the head and is already ours.
+    /// True if the lease is kept outside the head and already ours.
     pub(super) is_settled: bool,
-    /// Wall and monotonic ends of the claim that others see: the earlier one holds.
+    /// Ends of the lease on the wall and monotonic clocks, as other workers see it. The earlier one
+    /// counts.
     pub(super) until: Timestamp,
     pub(super) until_monotonic: Duration,
-    /// When this turn must be over.
+    /// End of this turn, on the monotonic clock.
     pub(super) turn_ends: Duration,
-    /// Answers taken in this delivery.
+    /// Number of model responses received in this delivery.
     pub(super) answers_taken: u32,
-    /// Whether tools or a summary have run in this delivery: they may have taken most of the turn.
+    /// True if tools or a compaction ran in this delivery. They may have used most of the turn.
     pub(super) has_run_tools: bool,
-    /// Whether nothing is performed: what was found is committed, and the lease given back.
+    /// True if this delivery performs nothing: it commits the outcome of the lost step and releases
+    /// the lease.
     pub(super) is_counting: bool,
-    /// Of the worker that had the step before; counted by the first commit.
+    /// Death of the worker that ran the step before. The first commit counts it.
     pub(super) death: Option<Death>,
-    /// Whether no other turn runs in this process, so that its death is the step's.
+    /// True if no other turn runs in this process, so that its death is caused by the step.
     pub(super) is_alone: bool,
-    /// Of this turn's span, if there is one.
+    /// Trace context of this turn's span, if it has one.
     pub(super) traceparent: Option<String>,
-    /// Whether the next model call has been let through.
+    /// True if the rate limit has admitted the next model call.
     pub(super) is_admitted: bool,
-    /// What the tenant's books have been told since the last commit that says so.
+    /// The ledger update since the last commit. The next commit records it.
     pub(super) told: Option<Paying>,
-    /// Why the prompt cannot go on, once that is known.
+    /// The error that ended the prompt.
     pub(super) fault: Option<Fault>,
-    /// Has ended; logged with the commit that follows.
+    /// The finished model call. The next commit logs it.
     pub(super) model_call: Option<Box<ModelCall>>,
-    /// When what the newest commit left owed falls due; absent: nothing is owed, or this delivery goes on with it.
+    /// `due` of the work left pending by the last commit. `None`: no work is pending, or this
+    /// delivery continues with it.
     pub(super) nudge_at: Option<Timestamp>,
-    /// What model calls cost that are made and not committed.
+    /// Usage and number of model calls that are made but not yet committed.
     pub(super) unbooked: Option<(Usage, u32)>,
 }
 
-/// The right to act on a conversation, and what waits in its inbox; `None`: it is somebody else's, or there is nothing to
-/// act on.
+/// Leases a conversation. Returns it with its stored inbox items, or `None` if another worker has
+/// the lease or nothing can be processed.
 pub(super) async fn take<'w>(
     world: &'w World,
     key: &ConversationKey,
     turn_ends: Duration,
 ) -> Result<Option<(Hold<'w>, Vec<Stored>)>, TurnError> {
     let worker = match world.isolation {
-        // The process that started this one knows the worker by its id.
+        // The parent process identifies the worker by this id.
         Isolation::Inside => world.worker.clone(),
         Isolation::By(_) => WorkerId::new(format!("{}.{}", world.worker, world.ids.fresh())),
     };
     take_as(world, worker, key, turn_ends).await
 }
 
-/// The same for a worker that may have it already: a dead one is followed at once.
+/// Like [`acquire_lease`], for a given worker id. A lease of the same worker does not block it: a
+/// dead worker is followed at once.
 pub(super) async fn take_as<'w>(
     world: &'w World,
     worker: WorkerId,
     key: &ConversationKey,
     turn_ends: Duration,
 ) -> Result<Option<(Hold<'w>, Vec<Stored>)>, TurnError> {
-    // Before the store is asked: a slow answer must not make the claim look longer than others see it.
+    // Read the clocks before the request: a slow response must not make the lease look longer than
+    // other workers see it.
     let (now, monotonic) = (world.clock.now(), world.clock.monotonic());
     let until = now.plus(CLAIM);
     let request = ClaimRequest { key, worker: &worker, now, until };
     let claimed =
-        world.store.claim(request).await.map_err(|source| store_error(key, "claim", source))?;
+        world.store.claim(request).await.map_err(|source| store_error(key, "lease", source))?;
     let Claimed::Free { head: stored, inbox, is_settled } = claimed else { return Ok(None) };
     let head = match world.entries.head(key, &stored) {
         Ok(head) if head.min_reader <= world.limits.reader && head.phase != Phase::Deleted => head,
         unusable => {
             world.store.release(key, &worker).await;
-            // Also where nothing but that can be read of it.
+            // Also true if only this member can be read.
             if record::needs_newer(&stored, world.limits.reader) {
                 return Ok(None);
             }
@@ -119,7 +124,7 @@ pub(super) async fn take_as<'w>(
             return Ok(None);
         }
     };
-    // Where leases end with their process, only a start can know of a death.
+    // If leases end with their process, only the start-up can detect a death.
     let death =
         (head.claim.is_some() && !is_settled).then_some(Death::Presumed { is_delayed: true });
     let hold = Hold {
@@ -153,17 +158,17 @@ pub(super) async fn take_as<'w>(
     Ok(Some((hold, inbox)))
 }
 
-/// A tombstone that is visited owes the rest of its purge, or its own end.
+/// Completes the purge of a deleted conversation, or removes its tombstone.
 async fn purge(world: &World, key: &ConversationKey) {
     world.entries.forget(key);
     if let Err(error) = delete::purge(world, key).await {
-        tracing::warn!(conversation.id = %key.conversation_id, error = %error, "the purge of {} did not come to its end: the sweep goes on", key.conversation_id);
+        tracing::warn!(conversation.id = %key.conversation_id, error = %error, "purge incomplete; the sweep continues it");
     }
 }
 
 impl Hold<'_> {
-    /// Gives the right back, and only then rings for what is still owed: a bell that is heard before finds the conversation
-    /// held. Whether it rang for now.
+    /// Releases the lease, then enqueues a nudge for pending work: a nudge delivered earlier would
+    /// find the conversation leased. Returns true if it enqueued a nudge without delay.
     pub(super) async fn let_go(self) -> bool {
         let world = self.world;
         world.probe.reached("release.before").await;
@@ -181,14 +186,15 @@ impl Hold<'_> {
         is_rung && wait.is_zero()
     }
 
-    /// The work was lost. If it was because the conversation is deleted, its cost still counts.
+    /// Records the usage of lost work if the conversation was deleted, because its cost still
+    /// counts.
     pub(super) async fn report_lost_call(&mut self) {
         let Some((usage, calls)) = self.unbooked.take() else { return };
         let call =
             LostCall { incarnation: &self.head.incarnation, epoch: self.epoch, usage, calls };
         if let Err(error) = delete::report_call(self.world, &self.key, &call).await {
             tracing::warn!(conversation.id = %self.key.conversation_id, error = %error,
-                "usage of a deleted conversation not recorded; its estimate will be");
+                "usage of a deleted conversation not recorded; its estimate is recorded instead");
         }
     }
 
@@ -196,7 +202,7 @@ impl Hold<'_> {
         store_error(&self.key, what, source)
     }
 
-    /// The answer that the phase names, whose calls are what is owed, and what is kept of their results.
+    /// Loads the model response whose calls are pending, and its buffered results.
     pub(super) async fn load_answer(&mut self) -> Result<(), TurnError> {
         let (answer, kept) = match &self.head.phase {
             Phase::Calls { answer, calls, .. } => {
@@ -218,7 +224,8 @@ impl Hold<'_> {
                 (None, Vec::new())
             }
         };
-        // Only now: whoever stops waiting for a renewal must not leave a hold that has forgotten its answer.
+        // Assign both only now: a cancelled renewal must not leave the conversation without its
+        // response.
         (self.answer, self.kept) = (answer, kept);
         Ok(())
     }
@@ -228,7 +235,7 @@ impl Hold<'_> {
         entries.map_err(|source| self.error("read the entries of", source))
     }
 
-    /// A call of the answer whose calls are open.
+    /// A call of the response whose calls are open.
     pub(super) fn open_call(&self, index: usize) -> Option<&ToolCall> {
         self.answer.as_ref()?.body.message()?.as_assistant()?.tool_calls().nth(index)
     }
@@ -237,7 +244,7 @@ impl Hold<'_> {
         self.head.prompt.as_ref().map(|run| run.id.clone())
     }
 
-    /// Settings in force: the conversation's over the agent's.
+    /// Effective settings: the conversation's settings override the agent's.
     pub(super) fn settings(&self) -> Settings {
         match self.world.agents.find(Some(&self.head.agent)) {
             Ok(agent) => self.head.settings.over(&agent.settings),
@@ -265,8 +272,9 @@ impl Hold<'_> {
         }
     }
 
-    /// Whether this delivery answers (once more): the first answer always, unless tools have used up the time that the
-    /// model may need; later ones where turns continue inline.
+    /// True if this delivery may make another model call. The first is allowed unless tools used
+    /// the model's time. Further ones need `continuation: inline`, an empty inbox and half of the
+    /// turn left.
     pub(super) fn may_answer(&self, head: &Head) -> bool {
         let is_first = self.answers_taken == 0;
         if is_first && !self.has_run_tools {
@@ -277,7 +285,8 @@ impl Hold<'_> {
         has_time && (is_first || (head.waiting == 0 && is_inline()))
     }
 
-    /// Whether nothing more will be performed in this delivery after this commit, so that it clears the claim.
+    /// True if this delivery performs nothing after this commit, so that the commit clears the
+    /// lease.
     pub(super) fn is_last(&self, draft: &Draft) -> bool {
         if self.is_counting {
             return true;
@@ -296,7 +305,7 @@ impl Hold<'_> {
         }
     }
 
-    /// The claim as the head shows it while this delivery goes on.
+    /// The lease to write into the head while this delivery continues.
     pub(super) fn claim(&self, until: Timestamp) -> Claim {
         Claim { worker: self.worker.clone(), epoch: self.epoch, until }
     }

@@ -1,4 +1,5 @@
-//! Runs the hooks of extensions: each within a deadline and guarded against panics, with the lease renewed meanwhile.
+//! Extension hooks: each runs within a time-out and guarded against panics, while the lease is
+//! renewed.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +35,7 @@ pub(super) struct HookFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Error(String),
-    /// The payload is not kept: it may hold data of the conversation.
+    /// The panic's payload is dropped: it may hold data of the conversation.
     Panic,
     Timeout(Duration),
 }
@@ -61,9 +62,10 @@ impl fmt::Display for HookFailure {
 }
 
 impl HookRunner<'_> {
-    /// Runs one hook to its end, its deadline or its panic, and reports a failure. The caller decides what a failure means.
+    /// Runs one hook until it returns, panics or times out, and reports a failure. The caller
+    /// decides the consequence of a failure.
     ///
-    /// A hook that blocks its thread without awaiting is beyond any deadline.
+    /// No time-out stops a hook that blocks its thread without awaiting.
     pub(super) async fn run<T>(
         &self,
         extension: &dyn Extension,
@@ -98,7 +100,7 @@ impl HookRunner<'_> {
     }
 }
 
-/// `on_payload` of all extensions, within a model call, whose lease is renewed anyway.
+/// `on_payload` of all extensions. It runs within a model call, which renews the lease.
 #[derive(Debug)]
 pub(super) struct Payloads<'w>(HookRunner<'w>);
 
@@ -137,7 +139,7 @@ impl<'w> Hold<'w> {
         let runner = self.hooks();
         let is_mine = |claim: &Claim| claim.worker == self.worker;
         if !self.is_settled && !self.head.claim.as_ref().is_some_and(is_mine) {
-            // Nothing to renew: the first commit takes the lease, the last one gives it back.
+            // Nothing to renew: the first commit takes the lease, the last one releases it.
             return Ok(runner.run(extension, hook, work).await);
         }
         tokio::select! {

@@ -1,4 +1,4 @@
-//! What waits in the inbox: looking at it, and handing it to the core, which knows what lands.
+//! Inbox of a leased conversation: reads it, converts it into inputs, and commits with it.
 
 use std::sync::Arc;
 
@@ -15,33 +15,33 @@ use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::{World, record};
 
-/// Operations that taking in may fill, so that a prepared call still fits.
+/// Operations that draining the inbox may use, so that a checked call still fits.
 pub(super) const LANDING_OPERATIONS: usize = BATCH_OPERATIONS_MAX - 20;
-/// Bytes of the same: an item is written as entry and as receipt.
+/// Bytes that draining may use: an item is written as entry and as receipt.
 pub(super) const LANDING_BYTES: usize = BATCH_BYTES_MAX / 3;
 
-/// Looks of one commit at an inbox that is changed again and again.
+/// Times that one commit reads an inbox that keeps changing.
 const LOOKS_MAX: u32 = 5;
 
 /// An accepted request in the inbox.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) item: Arc<InboxItem>,
-    /// The version that was looked at.
+    /// The version that was read.
     pub(super) etag: ETag,
-    /// Whether it still owes a look by itself.
+    /// True if the item has a `due` of its own.
     pub(super) is_due: bool,
     bytes: usize,
 }
 
-/// What waits and this version takes in, oldest first.
+/// The items that this version supports, oldest first.
 pub(super) async fn look(world: &World, key: &ConversationKey) -> Result<Vec<Waiting>, StoreError> {
     let partition = Partition::Conversation(key.clone());
     let selection = Selection::all(Kind::Inbox);
     in_order(&world.store.select(&partition, &selection, Freshness::Latest).await?)
 }
 
-/// The same of what was read already.
+/// As [`read_inbox`], from items that were already read.
 pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
     let mut items = Vec::with_capacity(stored.len());
     for stored in stored {
@@ -61,15 +61,16 @@ pub(super) fn in_order(stored: &[Stored]) -> Result<Vec<Waiting>, StoreError> {
     Ok(items)
 }
 
-/// The same as the core is told of it.
+/// The input that reports these items to the state machine.
 pub(super) fn looked(waiting: &[Waiting]) -> Input {
     let pending = |waits: &Waiting| Pending { item: Arc::clone(&waits.item), bytes: waits.bytes };
     Input::Looked(waiting.iter().map(pending).collect())
 }
 
 impl Hold<'_> {
-    /// Looks once more, just before a commit is built. `None`: the store did not say. What is known already is committed all
-    /// the same, but nothing new may begin, since a stop could be waiting.
+    /// Reads the inbox again just before a commit. Returns `None` if the store is unavailable:
+    /// known results are still committed, but nothing new may start, because an abort could be
+    /// waiting.
     pub(super) async fn look(&self) -> Option<Vec<Waiting>> {
         let looked = match look(self.world, &self.key).await {
             Ok(waiting) => self.with_decisions(waiting).await,
@@ -78,14 +79,14 @@ impl Hold<'_> {
         match looked {
             Ok(waiting) => Some(waiting),
             Err(error) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the inbox of {} was not read; what waits there is looked at in the next turn", self.key);
+                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "inbox read failed; the next turn reads it");
                 None
             }
         }
     }
 
-    /// The same inputs on the inbox as it is now, after its senders have changed what they were made on. What was looked at
-    /// ahead is left out, and decided again.
+    /// Rebuilds the inputs on the current inbox, after senders changed items. Speculative inputs
+    /// are dropped and computed again.
     pub(super) async fn look_again(
         &mut self,
         inputs: &[Input],
@@ -100,7 +101,7 @@ impl Hold<'_> {
         };
         let waiting = if looks < LOOKS_MAX { self.look().await } else { None };
         let Some(waiting) = waiting else {
-            // What was done is kept; who waits is looked at in the next turn.
+            // Keep the results; the next turn reads the inbox.
             let done: Vec<Input> = inputs.iter().filter(done).cloned().collect();
             return if done.iter().all(is_decision) {
                 Err(self.error("commit", StoreError::Conflict))
@@ -125,13 +126,13 @@ impl Hold<'_> {
         Ok((again, waiting))
     }
 
-    /// Commits what was done, with what has come in meanwhile and the intent of what comes next.
+    /// Commits results together with new inbox items and the intents of the next effects.
     pub(super) async fn commit_done(
         &mut self,
         name: &'static str,
         done: Vec<Input>,
     ) -> Result<(), TurnError> {
-        // The books were told before it was done: what it makes owed to them, they do not know.
+        // The ledger was updated before this result: it does not include the result's cost.
         let told = self.told.take().map(|told| Input::Paying(Box::new(told)));
         let done = told.into_iter().chain(done);
         let waiting = self.look().await;
@@ -155,8 +156,8 @@ impl Hold<'_> {
     }
 }
 
-/// Takes the `due` from what was looked at and left waiting: the phase that will take it in owes it. What the batch has no
-/// room for stays due, and is looked at again.
+/// Clears the `due` of items that were read and stay in the inbox, because the `due` of the head's
+/// phase covers them. Items beyond the batch's limits stay due and are read again.
 pub(super) fn hand_over<'a>(
     writes: &mut Vec<Write>,
     left_waiting: impl Iterator<Item = &'a Waiting>,

@@ -1,5 +1,5 @@
-//! What must be true of every conversation that has come to rest, whatever happened on the way; and its record without what
-//! differs from run to run.
+//! Invariants of an idle conversation, checked after fault injection. Also its entries without the
+//! parts that differ between runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,24 +15,24 @@ use crate::agent::path::path;
 use crate::agent::phase::Phase;
 use crate::agent::projection;
 
-/// A conversation at rest, and what its tools did.
-#[expect(missing_debug_implementations, reason = "it holds a question")]
+/// An idle conversation and the effects of its tools.
+#[expect(missing_debug_implementations, reason = "`is_write` is a closure")]
 pub struct Rest<'a> {
     pub head: &'a Head,
-    /// All of them, by `seq`.
+    /// All entries, by `seq`.
     pub entries: &'a [Entry],
     pub events: &'a [Event],
-    /// Items that wait, and how many of them are to be held.
+    /// Number of inbox items, and the number of them that should be held.
     pub inbox: (usize, usize),
-    /// Prompts that were accepted, follow-ups included.
+    /// Number of accepted prompts, follow-ups included.
     pub accepted: usize,
-    /// How often each effect was sent, by effect id; those of other conversations are passed over.
+    /// Times that each effect was sent, by effect id. Effects of other conversations are ignored.
     pub done: &'a BTreeMap<String, u32>,
-    /// Whether a tool of that name writes.
+    /// True if a tool of that name declares the effect `write`.
     pub is_write: &'a (dyn Fn(&str) -> bool + Sync),
 }
 
-/// An invariant of `docs/architecture.md` that does not hold.
+/// A violated invariant of `docs/architecture.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     pub invariant: u8,
@@ -45,16 +45,16 @@ impl fmt::Display for Broken {
     }
 }
 
-/// The name of an invariant, as `docs/architecture.md` has it.
+/// The name of an invariant, as in `docs/architecture.md`.
 pub fn name(invariant: u8) -> &'static str {
     match invariant {
         1 => "accepted means kept",
         2 => "queues are disposable",
         3 => "one winner",
-        4 => "the answer is committed before its tools start",
+        4 => "the model response is committed before its tools start",
         5 => "each call has one result",
         6 => "intent before effect",
-        8 => "what the model is sent is well-formed",
+        8 => "the model input is well-formed",
         10 => "events have consecutive numbers",
         _ => "bounded everything",
     }
@@ -71,19 +71,19 @@ impl Found {
     }
 }
 
-/// What is wrong with it; empty: nothing.
+/// The violations of all invariants; empty if there are none.
 pub fn broken(rest: &Rest<'_>) -> Vec<Broken> {
     let Rest { head, entries, events, inbox: (waiting, held), accepted, .. } = *rest;
     let mut found = Found::default();
-    found.expect(2, head.phase == Phase::Idle && head.prompt.is_none(), "the phase is not at rest");
+    found.expect(2, head.phase == Phase::Idle && head.prompt.is_none(), "the phase is not idle");
     let is_at_rest = head.due == head.books.settle_at;
-    found.expect(2, head.claim.is_none() && is_at_rest, "a claim or something due is left");
-    found.expect(1, head.waiting == 0 && head.requests.is_empty(), "somebody waits or is asked");
+    found.expect(2, head.claim.is_none() && is_at_rest, "a lease or pending work is left");
+    found.expect(1, head.waiting == 0 && head.requests.is_empty(), "an inbox item or a request is pending");
     found.expect(1, waiting == held, "the inbox is not empty");
     let begun = prompts(entries, |body| matches!(body, EntryBody::Prompt(_)));
     let ended = prompts(entries, |body| matches!(body, EntryBody::PromptEnd(_)));
     found.expect(1, begun.len() == accepted, "a prompt was lost or begun twice");
-    found.expect(3, begun == ended, "prompts did not end in the order in which they began");
+    found.expect(3, begun == ended, "prompts ended in another order than they began");
     let is_once = begun.iter().collect::<BTreeSet<_>>().len() == begun.len();
     found.expect(1, is_once, "a prompt began twice");
     let has_no_gaps = entries.iter().map(|entry| entry.base.seq).eq(1..=head.seq);
@@ -92,7 +92,7 @@ pub fn broken(rest: &Rest<'_>) -> Vec<Broken> {
         .iter()
         .zip(entries.iter().skip(1))
         .all(|(before, after)| after.base.parent_id.as_ref() == Some(&before.base.entry_id));
-    found.expect(3, is_chain, "the entries are no chain");
+    found.expect(3, is_chain, "the entries do not form a chain");
     let is_counted = events.iter().map(|event| event.n).eq(1..=head.event_seq);
     found.expect(10, is_counted, "event numbers have gaps");
     calls(entries, &mut found);
@@ -109,14 +109,14 @@ fn prompts(entries: &[Entry], is_meant: impl Fn(&EntryBody) -> bool) -> Vec<Stri
         .collect()
 }
 
-/// Each call has one result, in source order, and no answer comes between.
+/// Checks that each call has one result, in source order, before the next model response.
 fn calls(entries: &[Entry], found: &mut Found) {
     let mut open: Vec<(u64, usize)> = Vec::new();
     for entry in entries {
         let EntryBody::Message(message) = &entry.body else { continue };
         if let Message::Assistant(answer) = &message.message {
             let is_done = open.is_empty();
-            found.expect(5, is_done, "an answer came before all results of the one before it");
+            found.expect(5, is_done, "a model response came before all results of the previous one");
             let calls = (0..answer.tool_calls().count()).rev();
             open = calls.map(|index| (entry.base.seq, index)).collect();
         } else if let (Message::ToolResult(_), Some(call)) = (&message.message, message.call) {
@@ -127,7 +127,7 @@ fn calls(entries: &[Entry], found: &mut Found) {
     found.expect(5, open.is_empty(), "a call has no result");
 }
 
-/// What was done was intended before, and no write was done twice.
+/// Checks that each effect was intended before it was sent, and that no write was sent twice.
 fn effects(rest: &Rest<'_>, found: &mut Found) {
     let mut intended: BTreeMap<&str, (&str, u32)> = BTreeMap::new();
     for entry in rest.entries {
@@ -139,17 +139,17 @@ fn effects(rest: &Rest<'_>, found: &mut Found) {
     let mine = rest.done.iter().filter(|(effect, _)| effect.contains(&rest.head.incarnation));
     for (effect, times) in mine {
         let Some((tool, attempts)) = intended.get(effect.as_str()) else {
-            found.expect(6, false, "something was done that was never intended");
+            found.expect(6, false, "an effect was sent without an intent");
             continue;
         };
-        found.expect(6, times <= attempts, "a call was sent more often than it was intended");
+        found.expect(6, times <= attempts, "a call was sent more often than intended");
         found.expect(6, !(rest.is_write)(tool) || *times == 1, "a write was done twice");
     }
 }
 
-/// Each call has one output before the next message that is none.
+/// Checks that each call has one output before the next message that is not an output.
 fn well_formed(path: &[Arc<Entry>], found: &mut Found) {
-    const NO_OUTPUT: &str = "the model is sent a call without its output";
+    const NO_OUTPUT: &str = "the model input has a call without its output";
     let mut open: Vec<String> = Vec::new();
     for message in projection::convert(projection::messages(path)) {
         if let Message::Assistant(answer) = message.as_ref() {
@@ -157,7 +157,7 @@ fn well_formed(path: &[Arc<Entry>], found: &mut Found) {
             open = answer.tool_calls().map(|call| call.id.clone()).collect();
         } else if let Message::ToolResult(result) = message.as_ref() {
             let position = open.iter().position(|id| *id == result.tool_call_id);
-            found.expect(8, position.is_some(), "the model is sent an output without its call");
+            found.expect(8, position.is_some(), "the model input has an output without its call");
             if let Some(position) = position {
                 open.remove(position);
             }
@@ -168,8 +168,8 @@ fn well_formed(path: &[Arc<Entry>], found: &mut Found) {
     found.expect(8, open.is_empty(), NO_OUTPUT);
 }
 
-/// The record without what differs from run to run; tries after the first, and calls of the model that nobody heard the end
-/// of, are marks of a fault.
+/// The entries without the parts that differ between runs. It omits the traces of faults: attempts
+/// after the first, and model calls whose end is unknown.
 pub fn normal(entries: &[Entry]) -> Vec<Value> {
     entries.iter().filter_map(|entry| normal_entry(&entry.body)).collect()
 }
@@ -198,8 +198,8 @@ fn is_mark_of_a_fault(body: &EntryBody) -> bool {
         || matches!(body, EntryBody::ToolStarted(started) if started.attempt > 1)
 }
 
-/// What was said in which order, without the words: what is left where a person had to say what became of a call, or where
-/// tools answer what they like.
+/// The sequence of prompts and messages without their text. Compare it if an approver had to settle
+/// an unknown outcome, or if tool results vary.
 pub fn shape(entries: &[Entry]) -> Vec<String> {
     let spoken = entries.iter().filter(|entry| {
         matches!(entry.body, EntryBody::Prompt(_) | EntryBody::PromptEnd(_) | EntryBody::Message(_))

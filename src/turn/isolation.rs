@@ -1,6 +1,8 @@
-//! Suspect steps: a step during which worker processes died runs where its next death takes no other turn along.
+//! Isolation of suspect steps: a step during which worker processes died runs where another death
+//! ends no other turn.
 //!
-//! Blame is exact: only a process that ran nothing but the step, and died while the one that started it lived on, counts.
+//! Blame is exact: a death counts only if the process ran nothing but the step, and its parent
+//! process lived on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,15 +21,16 @@ use crate::turn::delivery::{self, Handled, TurnError};
 use crate::turn::hold::Hold;
 use crate::turn::{Nudge, World, recount};
 
-/// How long a suspect step waits for the other turns of its process, where no process of its own can be started.
+/// Longest wait of a suspect step for the other turns of its process, if no separate process can be
+/// started.
 const ALONE_WITHIN: Duration = Duration::from_secs(20);
-/// Until it is tried again when they did not end in time.
+/// Delay of the next attempt if the other turns did not end in time.
 const ALONE_AGAIN: Duration = Duration::from_secs(30);
 
 /// Where suspect steps run.
 #[derive(Clone, Debug)]
 pub enum Isolation {
-    /// Here: this process was started for one of them.
+    /// In this process, which was started for one suspect step.
     Inside,
     By(Arc<dyn Isolator>),
 }
@@ -38,35 +41,37 @@ impl Default for Isolation {
     }
 }
 
-/// The permit of a turn that others run beside.
+/// The permit of an ordinary turn, which may run beside others.
 pub type Shared = OwnedRwLockReadGuard<()>;
 
-/// Runs a delivery where the death of its process harms no other.
+/// Runs a delivery so that the death of its process ends no other.
 #[async_trait]
 pub trait Isolator: Send + Sync + fmt::Debug {
     /// `worker` is the id under which the isolated process takes its lease.
     async fn run(&self, world: &World, nudge: &Nudge, worker: &WorkerId) -> Isolated;
 
-    /// What an ordinary turn holds while it runs, where suspect steps share its process.
+    /// The permit that an ordinary turn keeps while it runs, if suspect steps share its process.
     async fn enter(&self) -> Option<Shared> {
         None
     }
 }
 
-/// What became of an isolated delivery.
+/// Outcome of an isolated delivery.
 #[derive(Debug)]
 pub enum Isolated {
-    /// It ended by itself.
+    /// The delivery ended normally or with an error.
     Ended(Result<Handled, TurnError>),
-    /// Its process died; says how.
+    /// The process died. Holds a description.
     Died(String),
-    /// There is no room for it now: come again.
+    /// No capacity at the moment: try again after `wait`.
     NotNow { wait: Duration },
-    /// No process can be started for it. It may run here: no other turn runs in this process while the guard lives.
+    /// No process can be started for it, so it may run here. No other turn runs in this process
+    /// while the guard lives.
     Here(OwnedRwLockWriteGuard<()>),
 }
 
-/// For programs that cannot start themselves once more: a suspect step runs in this process, after its other turns.
+/// For programs that cannot start themselves again: a suspect step runs in this process, after its
+/// other turns.
 #[derive(Debug, Default)]
 pub struct InProcess {
     turns: Arc<RwLock<()>>,
@@ -87,10 +92,11 @@ impl Isolator for InProcess {
     }
 }
 
-/// Runs the nudged conversation's suspect step in isolation, and counts its death.
+/// Runs the suspect step of the nudged conversation in isolation, and counts the death of its
+/// process.
 ///
 /// # Errors
-/// As a delivery's.
+/// The store is unavailable or the lease was lost: deliver the nudge again.
 pub(super) async fn isolate(
     world: &World,
     nudge: &Nudge,
@@ -102,7 +108,7 @@ pub(super) async fn isolate(
         Isolated::Ended(outcome) => outcome,
         Isolated::Died(how) => {
             let id = &nudge.key.conversation_id;
-            tracing::warn!(conversation.id = %id, %how, "isolated process died conversation={id} how={how}");
+            tracing::warn!(conversation.id = %id, %how, "isolated process died");
             Box::pin(recount::bury(world, nudge, &worker)).await?;
             Ok(Handled::Worked)
         }
@@ -118,18 +124,18 @@ pub(super) async fn isolate(
     }
 }
 
-/// What happens to a suspect step now.
+/// The next action for a suspect step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Suspect {
-    /// The death of its last worker is counted first.
+    /// Count the death of the last worker first.
     CountDeath,
-    /// Its time has not come.
+    /// Wait until the retry time.
     Wait,
     Isolate,
 }
 
 impl Hold<'_> {
-    /// `None`: the step of that head runs here, as any other, or fails its prompt.
+    /// Returns `None` if the step runs here like any other, or fails its prompt.
     pub(super) fn suspect(&self, head: &Head, now: Timestamp) -> Option<Suspect> {
         let is_clean = head.claims == 0 && head.suspicion.is_blank();
         let is_step = !matches!(head.phase, Phase::Idle | Phase::Deleted)
@@ -153,7 +159,7 @@ impl Hold<'_> {
         Some(if is_early { Suspect::Wait } else { Suspect::Isolate })
     }
 
-    /// Why a step is given up, in one sentence; the answer whose calls are open is loaded.
+    /// Why the step is given up, in one sentence. Load the response with open calls first.
     pub(super) fn verdict(&self) -> String {
         let step = match &self.head.phase {
             Phase::Model { .. } => "the model call".to_owned(),

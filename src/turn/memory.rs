@@ -1,4 +1,5 @@
-//! What a warm worker remembers between deliveries: entries, which never change, and the heads that it wrote last.
+//! Cache of a warm worker between deliveries: entries, which never change, and the heads that it
+//! last wrote.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,18 +11,18 @@ use crate::ids::ConversationKey;
 use crate::store::{ConversationStore, ETag, Freshness, Partition, Selection, StoreError, Stored};
 use crate::turn::record;
 
-/// Bytes of entries kept over all conversations, as they are stored; in memory they take about twice that. For a store
-/// whose reads are paid for.
+/// Bytes of cached entries over all conversations, as stored; in memory they take about twice that.
+/// For a store with billed reads.
 const BYTES_KEPT: u64 = 128 * 1024 * 1024;
-/// The same where only what is worked on is kept.
+/// As [`CACHE_BYTES_MAX`], if only active conversations are cached.
 const WORK_BYTES_KEPT: u64 = 32 * 1024 * 1024;
-/// Conversations that came to rest last: who waits for their answers reads them now.
+/// Recently idle conversations that stay cached: their clients read the responses about now.
 const RESTED_KEPT: usize = 64;
-/// Bytes of heads kept over all conversations, as they are stored.
+/// Bytes of cached heads over all conversations, as stored.
 const HEAD_BYTES_KEPT: u64 = 4 * 1024 * 1024;
-/// What a head takes besides its text.
+/// Memory of a head beside its text.
 const HEAD_BYTES: u64 = 1024;
-/// What an entry takes besides its text.
+/// Memory of an entry beside its text.
 const ENTRY_BYTES: u64 = 256;
 
 type Entries = Arc<Vec<Arc<Entry>>>;
@@ -43,7 +44,7 @@ impl quick_cache::Weighter<ConversationKey, Remembered> for Weight {
     }
 }
 
-/// A head as the version of its document says it is.
+/// A head in the version of its ETag.
 #[derive(Clone)]
 struct KnownHead {
     etag: ETag,
@@ -60,17 +61,18 @@ impl quick_cache::Weighter<ConversationKey, KnownHead> for HeadWeight {
     }
 }
 
-/// Bounded; forgetting costs a read.
+/// Bounded cache of entries and heads; a miss costs a read.
 pub struct EntryMemory {
     cache: quick_cache::sync::Cache<ConversationKey, Remembered, Weight>,
     heads: quick_cache::sync::Cache<ConversationKey, KnownHead, HeadWeight>,
-    /// Where entries are forgotten at rest: whose are still there, the one that has rested longest first.
+    /// Idle conversations that are still cached, the longest idle first. `None`: idle conversations
+    /// stay cached.
     rested: Option<Mutex<VecDeque<ConversationKey>>>,
 }
 
 impl std::fmt::Debug for EntryMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "EntryMemory({} conversations)", self.cache.len())
+        write!(f, "EntryCache({} conversations)", self.cache.len())
     }
 }
 
@@ -81,8 +83,8 @@ impl Default for EntryMemory {
 }
 
 impl EntryMemory {
-    /// For a store whose reads cost little: keeps what is worked on, and forgets a conversation some time after it has come
-    /// to rest.
+    /// For a store with cheap reads: caches active conversations, and drops a conversation some
+    /// time after it became idle.
     pub fn of_work() -> Self {
         Self { rested: Some(Mutex::default()), ..Self::of_bytes(WORK_BYTES_KEPT) }
     }
@@ -95,10 +97,10 @@ impl EntryMemory {
         }
     }
 
-    /// What a stored head says, without reading it again where it is the one that was kept.
+    /// Takes the cached head if it has the stored version, else parses the stored head.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`]: a person has to look.
+    /// [`StoreError::Corrupt`]: an operator has to inspect the document.
     pub(super) fn head(&self, key: &ConversationKey, stored: &Stored) -> Result<Head, StoreError> {
         if let Some(mut rested) = self.rested() {
             rested.retain(|earlier| earlier != key);
@@ -113,7 +115,7 @@ impl EntryMemory {
         }
     }
 
-    /// For the next delivery: the head in the version that this etag names, `bytes` long as it is stored.
+    /// Caches the head for the next delivery. `bytes`: its stored size.
     pub(super) fn keep_head(&self, key: &ConversationKey, etag: ETag, head: Head, bytes: usize) {
         if head.phase == Phase::Idle
             && let Some(mut rested) = self.rested()
@@ -124,7 +126,7 @@ impl EntryMemory {
         self.heads.insert(key.clone(), known);
     }
 
-    /// Its head is forgotten now, and its entries when so many others have come to rest after it.
+    /// Drops the head now, and the entries after [`IDLE_CONVERSATIONS_MAX`] others became idle.
     fn rest(&self, key: &ConversationKey, rested: &mut VecDeque<ConversationKey>) {
         self.heads.remove(key);
         rested.retain(|earlier| earlier != key);
@@ -141,11 +143,12 @@ impl EntryMemory {
         Some(rested.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All entries up to the head's `seq`, in order. What is remembered is not read again; a gap below the head's `seq`
-    /// is read [`Freshness::Latest`].
+    /// All entries up to the head's `seq`, in order. Reads only entries that are not cached; a gap
+    /// below the head's `seq` is read again with [`Freshness::Latest`].
     ///
     /// # Errors
-    /// As the store's; [`StoreError::Corrupt`] when an entry below the head's `seq` is not there at all.
+    /// The store is unavailable: try again later. [`StoreError::Corrupt`] if an entry below the
+    /// head's `seq` does not exist.
     pub async fn entries(
         &self,
         store: &dyn ConversationStore,
@@ -158,7 +161,7 @@ impl EntryMemory {
             return Ok(known);
         }
         if have > head.seq {
-            // Remembered from a commit that the caller's head does not have yet.
+            // Cached from a commit that is newer than the caller's head.
             return Ok(Arc::new(
                 known.iter().take(usize::try_from(head.seq).unwrap_or(0)).cloned().collect(),
             ));
@@ -185,7 +188,7 @@ impl EntryMemory {
         }
         if entries.len() as u64 != head.seq {
             return Err(StoreError::Corrupt(format!(
-                "there are {} entries, the head says {}",
+                "found {} entries, the head expects {}",
                 entries.len(),
                 head.seq
             )));
@@ -195,7 +198,7 @@ impl EntryMemory {
         Ok(entries)
     }
 
-    /// Entries with `from <= seq <= to`, when all of them are remembered.
+    /// Entries with `from <= seq <= to`, if all of them are cached.
     pub fn remembered(&self, head: &Head, from: u64, to: u64) -> Option<Vec<Arc<Entry>>> {
         let (entries, _) = self.known(&head.key(), &head.incarnation)?;
         let place = |seq: u64| usize::try_from(seq).ok();
@@ -203,7 +206,7 @@ impl EntryMemory {
         entries.get(from..to).map(<[_]>::to_vec)
     }
 
-    /// Appends what a won commit wrote, `bytes` long, when everything before it is remembered.
+    /// Appends the entries of a won commit, `bytes` long, if everything before them is cached.
     pub fn append(&self, head: &Head, new: &[Arc<Entry>], bytes: usize) {
         let key = head.key();
         let before = head.seq - new.len() as u64;
@@ -215,13 +218,13 @@ impl EntryMemory {
         if new.is_empty() || entries.len() as u64 != before {
             return;
         }
-        // Free of a copy when nobody reads the list at the moment.
+        // No copy is made unless a reader uses the list at the moment.
         self.cache.remove(&key);
         Arc::make_mut(&mut entries).extend(new.iter().cloned());
         self.keep(key, &head.incarnation, entries, known_bytes + bytes as u64);
     }
 
-    /// A deleted conversation is not kept in memory either.
+    /// Removes a deleted conversation.
     pub fn forget(&self, key: &ConversationKey) {
         self.cache.remove(key);
         self.heads.remove(key);
@@ -254,7 +257,7 @@ mod tests {
         serde_json::from_str(&head.to_string()).unwrap()
     }
 
-    /// A conversation whose entries are remembered comes to rest.
+    /// Makes a conversation with cached entries idle.
     fn rest(memory: &EntryMemory, number: usize) {
         let head = idle(number);
         memory.keep(head.key(), &head.incarnation, Entries::default(), 0);
@@ -270,12 +273,12 @@ mod tests {
         let memory = EntryMemory::of_work();
         (0..RESTED_KEPT).for_each(|number| rest(&memory, number));
         assert!((0..RESTED_KEPT).all(|number| is_kept(&memory, number)));
-        // Somebody works on the first one again.
+        // A worker processes the first one again.
         let document = record::head_document(&idle(0)).unwrap();
         memory.head(&idle(0).key(), &Stored { document, etag: ETag("1".to_owned()) }).unwrap();
         (RESTED_KEPT..RESTED_KEPT + 2).for_each(|number| rest(&memory, number));
-        assert!(is_kept(&memory, 0), "it is at work");
-        assert!(!is_kept(&memory, 1), "it has rested longest");
+        assert!(is_kept(&memory, 0), "it is active");
+        assert!(!is_kept(&memory, 1), "it has been idle longest");
         assert!((2..RESTED_KEPT + 2).all(|number| is_kept(&memory, number)));
     }
 }

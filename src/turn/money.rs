@@ -1,4 +1,5 @@
-//! What the settings say of money: limits of tenants, users and agents, who may raise them, and how fast an owner may go.
+//! Spending limits from the settings: limits of tenants, users and agents, the approvers of
+//! increases, and the request rates of owners.
 
 use crate::agent::budget::{Level, Limit, Period};
 use crate::agent::head::Head;
@@ -7,19 +8,19 @@ use crate::settings::rates::RateLimits;
 use crate::turn::books::account;
 use crate::turn::rates::Rates;
 
-/// Budgets of accounts, and rates.
+/// Limits of accounts, and request rates.
 #[derive(Debug, Default)]
 pub struct Money {
     tenant: Limits,
     user: Limits,
     /// By name; each agent has its own.
     agents: Vec<(String, Limits)>,
-    /// Who may raise the limit of an account.
+    /// Approvers of increases of an account's limit.
     pub(super) approvers: Vec<String>,
     pub rates: Rates,
 }
 
-/// What an account may spend in a day, in a month, and ever.
+/// Limits of an account in a day, in a month, and in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Limits {
     pub(super) day: Option<Limit>,
@@ -61,7 +62,7 @@ impl Money {
         }
     }
 
-    /// The accounts that bound a conversation, the narrowest first, each with whose it is.
+    /// The accounts that limit a conversation with their owners' names, the narrowest first.
     pub(super) fn accounts_of<'a>(&'a self, head: &'a Head) -> Vec<(Level, &'a str, &'a Limits)> {
         let agent = self.agents.iter().find(|(name, _)| name == &head.agent);
         let bounded = [

@@ -1,4 +1,5 @@
-//! Notices: outgoing webhooks that are owed, sent until they are taken or three days are over.
+//! Notifications: outgoing webhooks, sent until the receiver accepts them or three days have
+//! passed.
 
 pub mod webhook;
 
@@ -16,10 +17,10 @@ use crate::telemetry::trace::{self, Role};
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::{Nudge, World, faults, record};
 
-/// After this a notice is given up, visibly.
+/// Age at which a notification is given up, with an error in the log.
 pub const GIVE_UP_AFTER: Duration = Duration::from_hours(3 * 24);
 
-/// Waits between tries; the last one repeats.
+/// Waits between attempts; the last one repeats.
 const WAITS: [Duration; 7] = [
     Duration::from_secs(5),
     Duration::from_mins(1),
@@ -30,29 +31,30 @@ const WAITS: [Duration; 7] = [
     Duration::from_hours(10),
 ];
 
-/// A repeated try belongs to the delivery that reserves it: the request has 15 s, and a commit comes after it.
+/// A delivery reserves a retry for this long: the request has 15 s, and a commit follows it.
 const RESERVED: Duration = Duration::from_secs(30);
 
-/// What became of a try.
+/// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     Taken,
-    /// Nobody wants it any more.
+    /// The receiver wants no further attempt (HTTP 410).
     Unwanted,
-    /// Try again later; says why.
+    /// Try again later. Holds the reason.
     NotNow(String),
 }
 
-/// Who carries notices to people.
+/// Sends notifications to their receiver.
 #[async_trait]
 pub trait Herald: Send + Sync + fmt::Debug {
     async fn tell(&self, key: &ConversationKey, notice: &Notice) -> Told;
 }
 
-/// Sends what is due of one conversation. Doubles are possible, their id tells them.
+/// Sends the due notifications of one conversation. Receivers may get duplicates, which have the
+/// same id.
 ///
 /// # Errors
-/// The store did not answer; what is owed stays owed.
+/// The store is unavailable: deliver the message again. Notifications stay pending.
 pub async fn notify(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
     let id = nudge.key.conversation_id.to_string();
     let span = world
@@ -82,7 +84,8 @@ async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
     for stored in all {
         let now = world.clock.now();
         if stored.document.due.is_some_and(|due| due <= now) {
-            // A receiver that is down takes its whole time for each: the rest gets a delivery of its own.
+            // Each attempt to an unavailable receiver takes its whole time-out, so the rest gets a
+            // delivery of its own.
             if world.clock.monotonic() > began + world.limits.turn / 2 {
                 ring(world, queue::NOTIFY, nudge, Duration::ZERO).await;
                 return Ok(());
@@ -92,8 +95,8 @@ async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
             world.probe.reached("notice.before").await;
             let told = match &world.herald {
                 Some(herald) => tell(world, &**herald, (key, &notice)).await,
-                // It was written when there was somebody to tell, and there may be again.
-                None => Told::NotNow("no webhook is set".to_owned()),
+                // A webhook was configured when the notification was written, and may be again.
+                None => Told::NotNow("no webhook is configured".to_owned()),
             };
             world.probe.reached("notice.after").await;
             settle(world, nudge, &stored, (notice, told)).await?;
@@ -102,8 +105,9 @@ async fn tell_all(world: &World, nudge: &Nudge) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A wake-up message and the sweep may find the same retry due in the same moment: the first to write has it. A first try
-/// is not reserved, because nothing but its own message looks at it that soon. `None`: another delivery has it.
+/// Reserves a retry: a wake-up message and the sweep may find it due at the same moment, and the
+/// first write wins. A first attempt needs no reservation, because only its own message finds it
+/// that early. Returns `None` if another delivery has it.
 async fn reserve(
     world: &World,
     key: &ConversationKey,
@@ -123,7 +127,7 @@ async fn reserve(
     }
 }
 
-/// The address is a secret: nothing of it is told.
+/// The span omits the address, which is a secret.
 async fn tell(
     world: &World,
     herald: &dyn Herald,
@@ -160,7 +164,7 @@ async fn settle(
         Told::Unwanted => give_up(&mut notice, now),
         Told::NotNow(reason) => {
             let wait = wait_after(notice.attempts);
-            tracing::warn!(conversation.id = %key.conversation_id, attempt = notice.attempts, "notice {} was not taken: {reason}", notice.id);
+            tracing::warn!(conversation.id = %key.conversation_id, notification.id = %notice.id, attempt = notice.attempts, error = %reason, "notification failed");
             if now.plus(wait) > notice.at.plus(GIVE_UP_AFTER) {
                 give_up(&mut notice, now)
             } else {
@@ -170,7 +174,7 @@ async fn settle(
     };
     let write = Write::Replace(record::notice_document(&notice, due), Some(stored.etag.clone()));
     match world.store.write(&Partition::Conversation(key.clone()), vec![write]).await {
-        // Another delivery told it too, and has said so.
+        // Another delivery sent it too and recorded the outcome.
         Ok(_) | Err(StoreError::Conflict) => {}
         Err(error) => return Err(error),
     }
@@ -183,7 +187,7 @@ async fn settle(
 fn give_up(notice: &mut Notice, now: Timestamp) -> Option<Timestamp> {
     notice.settled_at = Some(now);
     notice.gave_up = true;
-    tracing::error!("notice {} was given up after {} tries", notice.id, notice.attempts);
+    tracing::error!(notification.id = %notice.id, attempts = notice.attempts, "notification given up");
     None
 }
 

@@ -1,4 +1,5 @@
-//! Money in a turn: the next model call is held before it is made, a used-up budget asks, and the tenant's books are told.
+//! Budget checks of a turn: reserves the next model call, requests a limit increase, and posts
+//! usage to the tenant's ledger.
 
 mod estimate;
 
@@ -19,18 +20,19 @@ use crate::turn::expiry;
 use crate::turn::hold::Hold;
 use crate::turn::tried::Tried;
 
-/// How long a person has to say whether it may cost more.
+/// Time for an approver to decide a budget request.
 const BUDGET_EXPIRES: Duration = Duration::from_hours(7 * 24);
-/// Calls under way may use up what is left: so long until somebody looks again.
+/// Delay of a retry while running calls may use the remaining budget.
 const BUSY: Duration = Duration::from_secs(5);
-/// The books did not answer.
+/// Delay of a retry while the ledger is unavailable.
 const SILENT: Duration = Duration::from_secs(10);
-/// How often a prompt that asks looks whether there is room by now: seldom, once it has asked for long.
+/// Bounds of the interval at which a waiting prompt rechecks its budget. The interval grows with
+/// the age of the request.
 const LOOK_MIN: Duration = Duration::from_mins(1);
 const LOOK_MAX: Duration = Duration::from_mins(15);
 
 impl Hold<'_> {
-    /// Tells the tenant's books what they should know by now; the inputs of the next commit say whether they do.
+    /// Posts overdue usage to the tenant's ledger. The added inputs record the outcome.
     pub(super) async fn settle_due(&self, inputs: &mut Vec<Input>) {
         let now = self.world.clock.now();
         if self.head.books.settle_at.is_some_and(|at| at <= now) {
@@ -49,7 +51,7 @@ impl Hold<'_> {
             }
             Ok(LedgerEntry { alerts, .. }) => self.settled(alerts),
             Err(error) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the books of {} were not told what {} cost: later", self.key.tenant, self.key.conversation_id);
+                tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "usage not posted to the ledger; retrying later");
                 Paying::SettleAt(books::again_at(self.world.clock.now()))
             }
         };
@@ -61,8 +63,8 @@ impl Hold<'_> {
         Paying::Settled { spent: books.spent, agreed: books.agreed.clone(), alerts }
     }
 
-    /// After a delivery that leaves nothing running: what is held for nothing keeps others waiting. Where nothing is bounded
-    /// nobody waits for it, and it is told later.
+    /// Posts usage after a delivery that leaves nothing running: an unused reservation blocks other
+    /// calls. Without limits it blocks nothing, and the usage is posted later.
     pub(super) async fn settle_at_rest(&mut self) {
         let now = self.world.clock.now();
         let goes_on = self.nudge_at.is_some_and(|at| at <= now) || self.head.held.is_some();
@@ -73,17 +75,18 @@ impl Hold<'_> {
         let settled = self.settle().await;
         let tried = self.try_out(vec![settled]);
         if let Err(error) = self.commit("settled", tried, &[]).await {
-            tracing::debug!(conversation.id = %self.key.conversation_id, error = %error, "{} goes on elsewhere", self.key);
+            tracing::debug!(conversation.id = %self.key.conversation_id, error = %error, "ledger update not recorded; another worker has the conversation");
         }
     }
 
-    /// The same for a call that this delivery makes after another one.
+    /// Like [`LeasedConversation::plan_reservation`], for a further call of this delivery.
     pub(super) async fn reserve_next(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
         let goes_on = self.may_answer(&tried.draft().head);
         if goes_on { self.reserve(tried).await } else { Ok(()) }
     }
 
-    /// Adds the reservation of the model call that the inputs lead to, when it is made in this delivery.
+    /// Adds the reservation of the model call that the inputs lead to, if this delivery makes the
+    /// call.
     pub(super) async fn reserve(&mut self, tried: &mut Tried) -> Result<(), TurnError> {
         let draft = tried.draft();
         if !is_call_due(&draft.head, draft.now) {
@@ -115,7 +118,8 @@ impl Hold<'_> {
         Asks { approvers, expires_at: now.plus(BUDGET_EXPIRES), look_at: now.plus(LOOK_MIN) }
     }
 
-    /// Whether the model may be called now. If not, why it waits is committed, and nothing is held for it.
+    /// Returns true if the model may be called now. Otherwise commits the reason for waiting,
+    /// without a reservation.
     pub(super) async fn pay(&mut self) -> Result<bool, TurnError> {
         let mut tried = self.try_out(Vec::new());
         self.reserve(&mut tried).await?;
@@ -156,7 +160,7 @@ impl Hold<'_> {
                 return Err(TurnError::ClaimLost { key: self.key.clone() });
             }
             Err(error @ (StoreError::Unavailable(_) | StoreError::Conflict)) => {
-                tracing::warn!(conversation.id = %self.key.conversation_id, error = %error, "the books of {} did not answer: the model is not called for {} yet", self.key.tenant, self.key.conversation_id);
+                tracing::warn!(conversation.id = %self.key.conversation_id, tenant = %self.key.tenant, error = %error, "tenant ledger unavailable; model call deferred");
                 let until = now.plus(SILENT);
                 let put_off = Paying::PutOff { behind: Behind::Books, until, keeps_hold: true };
                 let tried = self.try_out(vec![Input::Paying(Box::new(put_off))]);
@@ -164,7 +168,7 @@ impl Hold<'_> {
                 self.commit("reserve", tried, &[]).await?;
                 return Ok(false);
             }
-            Err(error) => return Err(self.error("keep the books of", error)),
+            Err(error) => return Err(self.error("update the ledger for", error)),
         };
         self.is_admitted = false;
         let inputs = [self.settled(alerts), paying].map(|paying| Input::Paying(Box::new(paying)));
@@ -174,7 +178,7 @@ impl Hold<'_> {
     }
 }
 
-/// Whether a model call is what this visit has to make.
+/// True if this delivery has to make a model call.
 pub(super) fn is_call_due(head: &Head, now: Timestamp) -> bool {
     let is_call = match head.phase {
         Phase::Model { not_before, .. } | Phase::Summary { not_before, .. } => {
@@ -191,11 +195,12 @@ fn look_again_at(head: &Head, now: Timestamp) -> Timestamp {
     now.plus((since / 4).clamp(LOOK_MIN, LOOK_MAX))
 }
 
-/// A prompt that waits for a budget goes on by itself once there is room: another one's limit was raised, a setting
-/// changed, a new day began. Decided in the same way as by a person. Whether it was.
+/// Approves the budget request of a waiting prompt if budget is available again: a limit was
+/// raised, a setting changed or a new day began. It creates the same decision as an approver.
+/// Returns true if it did.
 ///
 /// # Errors
-/// As the store's.
+/// The store is unavailable: deliver again later.
 pub(super) async fn decide_freed(
     world: &World,
     hold: &Hold<'_>,
@@ -218,10 +223,10 @@ pub(super) async fn decide_freed(
     if !is_free {
         return Ok(false);
     }
-    let reason = Some("There is room in the budget by now.".to_owned());
+    let reason = Some("The budget is available again.".to_owned());
     let decision =
         Decision { reason, ..expiry::decision(request, (Verdict::Approve, "budget"), now) };
-    // A person may be quicker, or another visit: that counts, then.
+    // An approver or another delivery may be quicker; the first decision counts.
     expiry::decide(world, &hold.key, decision).await?;
     Ok(true)
 }

@@ -1,5 +1,5 @@
-//! How fast one owner may go: a bucket of tokens for each, in the memory of this instance. Several instances together let
-//! through as many times more; nothing is stored and nothing asked of the store for it.
+//! Rate limiter: one token bucket for each owner, in the memory of this instance. Several instances
+//! together admit a multiple of the rate; the store is not involved.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::ids::{TenantId, UserId};
 use crate::settings::rates::{Rate, RateLimits};
 
-/// Owners whose buckets are remembered.
+/// Number of owners with a bucket.
 const OWNERS_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ struct Buckets {
     by_owner: Mutex<HashMap<(TenantId, UserId), Bucket>>,
 }
 
-/// What is left, and when it was looked at.
+/// Remaining tokens, and the time they were computed.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,
@@ -37,18 +37,18 @@ impl Rates {
         Self { requests: buckets(limits.requests), model_calls: buckets(limits.model_calls) }
     }
 
-    /// Takes one request; otherwise how long to wait. `now` is monotonic.
+    /// Takes one request. `now` is monotonic.
     ///
     /// # Errors
-    /// The owner goes too fast: the wait until the next is let through.
+    /// The owner exceeds the rate: retry after the returned wait.
     pub fn request(&self, owner: (&TenantId, &UserId), now: Duration) -> Result<(), Duration> {
         self.requests.as_ref().map_or(Ok(()), |buckets| buckets.take(owner, now))
     }
 
-    /// Takes one model call; otherwise how long to wait. `now` is monotonic.
+    /// Takes one model call. `now` is monotonic.
     ///
     /// # Errors
-    /// As [`Rates::request`].
+    /// As [`RateLimiter::take_request`].
     pub(super) fn model_call(
         &self,
         owner: (&TenantId, &UserId),
@@ -72,10 +72,10 @@ impl Buckets {
         let owner = (tenant.clone(), user.clone());
         let full = Bucket { left: f64::from(self.rate.count), at: now };
         if !by_owner.contains_key(&owner) && by_owner.len() >= OWNERS_MAX {
-            // A full bucket says as much as none.
+            // A full bucket is the same as none.
             by_owner.retain(|_, bucket| self.rate.filled(*bucket, now) < full.left);
             if by_owner.len() >= OWNERS_MAX {
-                // More owners at once than are remembered: all begin anew.
+                // Too many active owners: reset all buckets.
                 by_owner.clear();
             }
         }
@@ -109,7 +109,7 @@ mod tests {
             |user: &UserId, seconds| rates.request((&tenant, user), Duration::from_secs(seconds));
         assert_eq!([ask(&ada, 0), ask(&ada, 0)], [Ok(()), Ok(())]);
         assert_eq!(ask(&ada, 0), Err(Duration::from_secs(30)));
-        assert_eq!(ask(&bob, 0), Ok(()), "others are not kept waiting");
+        assert_eq!(ask(&bob, 0), Ok(()), "other owners are not delayed");
         assert_eq!(ask(&ada, 20), Err(Duration::from_secs(10)));
         assert_eq!(ask(&ada, 31), Ok(()));
         assert_eq!(rates.model_call((&tenant, &ada), Duration::ZERO), Ok(()), "no rate, no limit");

@@ -1,4 +1,4 @@
-//! The record's stored shape: drafts become documents, documents become types again.
+//! Codec of stored documents: a transition to a batch of writes, and documents back to types.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::ids::{CommitId, InputId};
 use crate::store::{Document, ETag, HEAD_ID, Kind, StoreError, Stored, Write, entry_id, events_id};
 
-/// One events document per commit that tells anything; also the witness of who won.
+/// The events document of a commit with events. It also proves which commit won.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventsBody {
@@ -25,7 +25,7 @@ pub struct EventsBody {
     pub events: Vec<Event>,
 }
 
-/// The same where it is written, without a copy.
+/// Borrowed form of [`EventsBody`] for writing.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EventsWritten<'a> {
@@ -34,13 +34,13 @@ struct EventsWritten<'a> {
     events: &'a [Event],
 }
 
-/// The content alone: what the store finds a document by stands beside it.
+/// The body only: the store keeps its index members beside it.
 fn document(id: String, kind: Kind, body: &impl Serialize, due: Option<Timestamp>) -> Document {
     Document { id, kind, body: RawJson::of(body), due, created_at: None, state: None, ttl: None }
 }
 
 /// # Errors
-/// [`StoreError::TooLarge`]: the head outgrew its bound; what it was to hold must go elsewhere.
+/// [`StoreError::TooLarge`]: the head exceeds its bound. Store the additional data elsewhere.
 pub fn head_document(head: &Head) -> Result<Document, StoreError> {
     let body = RawJson::of(head);
     if body.text().len() > HEAD_BYTES_MAX {
@@ -60,7 +60,7 @@ pub fn head_document(head: &Head) -> Result<Document, StoreError> {
     })
 }
 
-/// What lists and queries know of a head.
+/// State of a head in lists and queries.
 pub fn state_name(head: &Head) -> &'static str {
     if head.phase == Phase::Deleted {
         return "deleted";
@@ -88,8 +88,8 @@ pub fn notice_document(notice: &Notice, due: Option<Timestamp>) -> Document {
     document(notice.id.clone(), Kind::Notice, notice, due)
 }
 
-/// The batch of a finished draft: head first. A receipt takes the place of its item only in the version that was looked at,
-/// which `version` knows: a change by its sender in between is not lost.
+/// The batch of a finished transition, head first. A receipt replaces its item only in the version
+/// that was read, which `version` returns: a change by the sender in between is not lost.
 ///
 /// # Errors
 /// [`StoreError::TooLarge`] as [`head_document`].
@@ -122,17 +122,18 @@ pub fn writes(
 }
 
 /// # Errors
-/// [`StoreError::Corrupt`]: a person has to look.
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
 pub fn read_head(stored: &Stored) -> Result<Head, StoreError> {
     let mut head: Head = read(&stored.document)?;
-    // The document's own members are no unknown ones: kept, they would be written twice, the second time out of date.
+    // The document's own members are not unknown members: kept as such, they would be written
+    // twice, the second time stale.
     for member in ["id", "kind", "state"] {
         head.extra.shift_remove(member);
     }
     Ok(head)
 }
 
-/// Whether only a worker that is newer than that may act on the head, whatever else stands in it.
+/// True if the head needs a reader newer than `reader`. Other members are not read.
 pub fn needs_newer(stored: &Stored, reader: u32) -> bool {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -143,13 +144,13 @@ pub fn needs_newer(stored: &Stored, reader: u32) -> bool {
 }
 
 /// # Errors
-/// [`StoreError::Corrupt`]: a person has to look.
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
 pub fn read_entries(stored: &[Stored]) -> Result<Vec<Arc<Entry>>, StoreError> {
     stored.iter().map(|stored| read(&stored.document).map(Arc::new)).collect()
 }
 
 /// # Errors
-/// [`StoreError::Corrupt`]: a person has to look.
+/// [`StoreError::Corrupt`]: an operator has to inspect the document.
 pub fn read<T: for<'a> Deserialize<'a>>(document: &Document) -> Result<T, StoreError> {
     document.body.read().map_err(|error| {
         StoreError::Corrupt(format!(

@@ -1,5 +1,5 @@
-//! Deaths of workers where no commit of theirs could count them (invariant 13): a process that died in the middle of turns,
-//! or the one that ran a suspect step alone.
+//! Counts worker deaths that no commit of the dead worker could count (invariant 13): a process
+//! that died during turns, or one that ran a suspect step alone.
 
 use std::time::Duration;
 
@@ -16,30 +16,33 @@ use crate::turn::hold::Hold;
 use crate::turn::{Nudge, World, claiming, hold, sweep};
 
 const PAGE: usize = 200;
-/// Until a conversation is read again whose nudge came to nothing.
+/// Delay of the next nudge of a conversation whose nudge was given up.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// The queue gave a nudge up, which says nothing about any step: the conversation gets another one, later.
+/// Enqueues a delayed nudge for a conversation whose message the queue gave up. That says nothing
+/// about any step.
 pub async fn nudge_again(world: &World, nudge: &Nudge) {
     ring(world, queue::TURNS, nudge, AGAIN).await;
 }
 
-/// Takes over from a worker whose process has died, and counts its death against the step that it ran alone.
+/// Takes over from a worker whose process has died, and counts the death against the step that it
+/// ran alone.
 ///
 /// # Errors
-/// As a delivery's.
+/// The store is unavailable or the lease was lost: deliver the nudge again.
 pub(super) async fn bury(world: &World, nudge: &Nudge, worker: &WorkerId) -> Result<(), TurnError> {
     if !Box::pin(follow(world, &nudge.key, worker, Death::Isolated)).await? {
-        // It died before its lease or after it: that says nothing about a step. Something may still be due.
+        // The worker died before or after its lease, which says nothing about a step. Work may
+        // still be due.
         nudge_again(world, nudge).await;
     }
     Ok(())
 }
 
-/// The same for a worker whose turn panicked in this process, which lives on.
+/// Like [`count_process_death`], for a worker whose turn panicked in this process, which lives on.
 ///
 /// # Errors
-/// As a delivery's.
+/// The store is unavailable or the lease was lost: the death is not counted.
 pub(super) async fn bury_panicked(
     world: &World,
     key: &ConversationKey,
@@ -48,7 +51,7 @@ pub(super) async fn bury_panicked(
     Box::pin(follow(world, key, worker, Death::Presumed { is_delayed: true })).await.map(|_| ())
 }
 
-/// Whether the lease was still that worker's.
+/// Returns true if that worker still had the lease.
 async fn follow(
     world: &World,
     key: &ConversationKey,
@@ -69,7 +72,8 @@ async fn follow(
     Ok(is_its)
 }
 
-/// Commits what became of the step (invariant 6), with the death if there was one, and leaves its next try to a delivery.
+/// Commits the outcome of the interrupted step (invariant 6), and the death if there was one.
+/// Leaves the next attempt to a delivery.
 async fn take_over(mut hold: Hold<'_>) -> Result<(), TurnError> {
     let now = hold.world.clock.now();
     let is_open = !matches!(hold.head.phase, Phase::Idle | Phase::Deleted)
@@ -89,11 +93,11 @@ async fn commit_take_over(hold: &mut Hold<'_>, now: Timestamp) -> Result<(), Tur
     hold.commit("take-in", tried, &[]).await
 }
 
-/// Start-up of a store that forgets leases with its process: every turn that was under way is taken over; then the sweep
-/// without grace enqueues all pending work.
+/// Start-up with a store whose leases end with its process: takes over every interrupted turn. Then
+/// the sweep without a grace period enqueues all pending work.
 ///
 /// # Errors
-/// The store did not answer: do not start.
+/// The store is unavailable: do not start.
 pub async fn start_up(world: &World) -> Result<usize, StoreError> {
     let now = world.clock.now();
     for key in open_conversations(world, now).await? {
@@ -102,25 +106,26 @@ pub async fn start_up(world: &World) -> Result<usize, StoreError> {
             Err(TurnError::Store { source: source @ StoreError::Unavailable(_), .. }) => {
                 return Err(source);
             }
-            // One conversation that cannot be read is no reason to keep all others waiting.
+            // One unreadable conversation must not delay all others.
             Err(error @ TurnError::Store { .. }) => {
-                tracing::error!(conversation.id = %key.conversation_id, error = %error, "{key} cannot be taken over at start-up: an operator has to look");
+                tracing::error!(conversation.id = %key.conversation_id, error = %error, "conversation not recovered at start-up; an operator has to inspect it");
             }
             Err(error @ TurnError::ClaimLost { .. }) => {
-                tracing::warn!(conversation.id = %key.conversation_id, error = %error, "{key} has a live lease at start-up");
+                tracing::warn!(conversation.id = %key.conversation_id, error = %error, "conversation has a live lease at start-up");
             }
         }
     }
     sweep::sweep(world, Duration::ZERO).await
 }
 
-/// A conversation that the process before this one left. A step that only waited was not tried.
+/// Takes over a conversation that the previous process left. A step that only waited was not
+/// attempted.
 async fn take_up(world: &World, key: &ConversationKey) -> Result<(), TurnError> {
     let has_died = world.store.has_died_with(key);
     let ends = world.clock.monotonic() + world.limits.turn;
     let Some((mut hold, _)) = hold::take(world, key, ends).await? else { return Ok(()) };
     if let Some(brake) = &hold.head.brake {
-        // Where the pause was lifted, it goes on now.
+        // The pause was lifted: continue now.
         let is_off = !world.brakes.has(&brake.on);
         hold.let_go().await;
         if is_off {
@@ -133,7 +138,7 @@ async fn take_up(world: &World, key: &ConversationKey) -> Result<(), TurnError> 
         hold.let_go().await;
         return Ok(());
     }
-    // A suspect step cannot hurt this process, in which it runs no more: it is retried at once.
+    // A suspect step runs isolated and cannot harm this process, so it is retried at once.
     hold.death = has_died.then_some(Death::Presumed { is_delayed: false });
     Box::pin(take_over(hold)).await
 }

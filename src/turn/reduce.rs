@@ -1,16 +1,18 @@
-//! A step that outgrows one commit: what is left out of it, so that as little as possible is lost (invariant 11).
+//! Fallback for a step that exceeds one commit: the inputs to leave out, with the least loss
+//! (invariant 11).
 
 use crate::agent::content::Block;
 use crate::agent::message::StopReason;
 use crate::agent::step::{Answered, CallResult, Input, Setback};
 
-/// The same step with less in it, told in words; `None`: there is nothing left to leave out.
+/// The same step with fewer inputs or a smaller result. `None`: nothing is left to remove. `excess`
+/// is the exceeded bound, in words.
 pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
     let is_poisoned = inputs.iter().any(|input| matches!(input, Input::Poisoned { .. }));
     if is_poisoned {
         return None;
     }
-    // What was looked at ahead is looked at again by the next commit.
+    // The next commit computes these inputs again.
     let is_ahead = |input: &Input| {
         matches!(
             input,
@@ -27,13 +29,13 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
     if !done.iter().all(is_decision) && done.len() < inputs.len() {
         return Some(done);
     }
-    // An extension's decision on the turn goes with what closes the turn.
+    // An extension's decision on the turn stays with the input that closes the turn.
     let (decision, inputs) = match inputs {
         [decision @ Input::FinishTurn(_), rest @ ..] => (Some(decision), rest),
         _ => (None, inputs),
     };
     match inputs {
-        // Of results that came together each can have a commit of its own.
+        // Each of several results can have a commit of its own.
         [
             first @ (Input::Returned { .. } | Input::OutcomeUnknown { .. }),
             Input::Returned { .. } | Input::OutcomeUnknown { .. },
@@ -47,9 +49,9 @@ pub(super) fn reduced(inputs: &[Input], what: &str) -> Option<Vec<Input>> {
             Some(vec![Input::Answered(Box::new(failed(answered, what)))])
         }
         _ => {
-            let reason = format!("The step outgrew what one commit can hold: {what}.");
+            let reason = format!("The step is larger than one commit can hold: {what}.");
             let looked = inputs.iter().filter(|input| matches!(input, Input::Looked(_)));
-            // Who waits is counted all the same, or nobody would look for them.
+            // Keep the inbox read: uncounted items would have no pending work that names them.
             Some(looked.cloned().chain([Input::Poisoned { reason }]).collect())
         }
     }
@@ -62,7 +64,7 @@ fn is_plain(result: &CallResult) -> bool {
         && result.content.iter().all(|block| matches!(block, Block::Text(_)))
 }
 
-/// The call was made, so its text stays.
+/// Keeps the text, because the call was made.
 fn plain(result: &CallResult) -> CallResult {
     let note = "[Files, widgets, pictures and data of this result were left out: together they are more than one result may hold.]";
     let texts = result.content.iter().filter(|block| matches!(block, Block::Text(_)));
@@ -79,13 +81,13 @@ fn plain(result: &CallResult) -> CallResult {
     }
 }
 
-/// The answer cannot be kept; what it cost is.
+/// Drops the response but keeps its cost.
 fn failed(answered: &Answered, what: &str) -> Answered {
     let mut failed = answered.clone();
     failed.message.content = Vec::new();
     failed.message.stop_reason = StopReason::Error;
     failed.message.error_message =
-        Some(format!("The answer is larger than one commit can hold: {what}."));
+        Some(format!("The model response is larger than one commit can hold: {what}."));
     failed.setback = Setback::Final;
     failed.misfit = None;
     failed
@@ -141,7 +143,7 @@ mod tests {
         let second = reduced(&first, "3 MB").unwrap();
         let [Input::Answered(answered)] = second.as_slice() else { panic!("{second:?}") };
         assert_eq!(answered.message.stop_reason, StopReason::Error);
-        assert_eq!(answered.message.usage.total_tokens, 7, "what it cost is kept");
+        assert_eq!(answered.message.usage.total_tokens, 7, "the cost is kept");
     }
 
     #[test]

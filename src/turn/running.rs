@@ -1,4 +1,5 @@
-//! The calls that run: together under one claim, their results committed as they come.
+//! The tool calls of one response, run concurrently under one lease. Each result is committed when
+//! it arrives.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,21 +20,22 @@ use crate::turn::stopping::{self, GRACE};
 /// A call that was sent.
 pub(super) struct Running<'w> {
     pub(super) index: usize,
-    /// Absent when it ended before it was sent.
+    /// Absent if the call ended before it was sent.
     pub(super) calling: Option<Arc<Calling<'w>>>,
     pub(super) effect: Effect,
-    /// Ends in what the core is told of it.
+    /// Resolves to the input that reports the outcome.
     pub(super) work: BoxFuture<'w, Input>,
 }
 
-/// What runs, and what has ended and is not committed. Dropping it stops what runs.
+/// Running calls, and finished calls that are not yet committed. Dropping it cancels the running
+/// calls.
 #[derive(Default)]
 struct Calls<'w> {
-    /// Without an input where a stop has cut it.
+    /// Resolves to `None` if an abort cancelled the call.
     work: FuturesUnordered<BoxFuture<'w, (usize, Option<Input>)>>,
     running: Vec<(usize, Option<Arc<Calling<'w>>>)>,
     ended: Vec<(usize, Input)>,
-    /// Cancelled when the prompt is stopped: what may run again ends at once, and a write is told.
+    /// Cancelled when the prompt is aborted: repeatable calls end at once, and writes are notified.
     stop: CancellationToken,
 }
 
@@ -64,13 +66,13 @@ impl<'w> Calls<'w> {
     }
 
     fn end(&mut self, (index, ended): (usize, Option<Input>)) {
-        // What was cut stays among what runs: it has not come to its end.
+        // A cancelled call stays in `running`: it did not finish.
         let Some(ended) = ended else { return };
         self.running.retain(|(running, _)| *running != index);
         self.ended.push((index, ended));
     }
 
-    /// Tells them that the prompt is stopped, and waits for those that come to an end by themselves.
+    /// Signals the abort to all calls, and waits for those that finish by themselves.
     async fn run_out(&mut self) {
         self.stop.cancel();
         while let Some(ended) = self.work.next().await {
@@ -78,7 +80,7 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Cuts what still runs.
+    /// Drops the remaining calls.
     fn cut(&mut self) {
         self.work = FuturesUnordered::new();
         for calling in self.running.drain(..).filter_map(|(_, calling)| calling) {
@@ -86,7 +88,8 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Until one has ended, with all that have ended by then; at once when none runs.
+    /// Waits until one call finishes, and collects all that have finished by then. Returns at once
+    /// if none runs.
     async fn wait(&mut self) {
         if self.ended.is_empty()
             && let Some(ended) = self.work.next().await
@@ -98,7 +101,7 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Does something else while they run: a commit must not make them late.
+    /// Awaits another future while the calls run, so that a commit does not delay them.
     async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = Box::pin(other);
         loop {
@@ -110,14 +113,14 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// All that have ended, in source order: what ends at the same time has no other.
+    /// All finished calls, in source order: calls that finish together have no other order.
     fn take_ended(&mut self) -> Vec<(usize, Input)> {
         let mut ended = std::mem::take(&mut self.ended);
         ended.sort_by_key(|(index, _)| *index);
         ended
     }
 
-    /// Stops what runs.
+    /// Cancels all running calls and records the error on their spans.
     fn stop(&mut self, why: &TurnError) {
         self.work = FuturesUnordered::new();
         for calling in self.running.drain(..).filter_map(|(_, calling)| calling) {
@@ -127,11 +130,12 @@ impl<'w> Calls<'w> {
 }
 
 impl<'w> Hold<'w> {
-    /// Runs the started calls, and those that start when one ends; each result is committed as it comes, with the intents
-    /// that it makes room for.
+    /// Runs the started calls, and starts further ones as calls finish. Each commit holds a result
+    /// and the intents of the calls it makes room for.
     ///
     /// # Errors
-    /// What ran is stopped; results that could not be committed are kept for the next worker.
+    /// Running calls are cancelled. Uncommitted results are stored for the next worker: stop the
+    /// delivery.
     pub(super) async fn run_calls(&mut self) -> Result<(), TurnError> {
         let Some(answer) = self.answer.clone() else { return Ok(()) };
         let mut calls = Calls::default();
@@ -160,7 +164,7 @@ impl<'w> Hold<'w> {
             if calls.is_empty() && !self.head.phase.batch().is_placing() {
                 return Ok(());
             }
-            // While the claim is kept; a lost one stops them all.
+            // Renews the lease meanwhile; a lost lease cancels all calls.
             tokio::select! {
                 biased;
                 () = calls.wait() => {}
@@ -174,7 +178,8 @@ impl<'w> Hold<'w> {
         Ok(())
     }
 
-    /// The prompt is stopped. What may run again is cut; a write has a moment to come to an end that it knows of.
+    /// Handles an abort of the prompt: cancels repeatable calls and gives writes [`WRITE_GRACE`] to
+    /// finish.
     async fn stop_calls(&mut self, calls: &mut Calls<'w>) -> Result<(), TurnError> {
         tokio::select! {
             biased;
@@ -191,7 +196,7 @@ impl<'w> Hold<'w> {
         Ok(())
     }
 
-    /// `seq` of the answer whose calls are open.
+    /// `seq` of the response whose calls are open.
     fn open_seq(&self) -> Option<u64> {
         if let Phase::Calls { answer, .. } = self.head.phase { Some(answer) } else { None }
     }

@@ -1,5 +1,5 @@
-//! Schedules in the store: each is a document of its tenant's scope whose `due` is its next firing. It is cancelled, read and
-//! listed here; made in [`create`], fired in [`fire`].
+//! Schedules in the store. Each is a document in its tenant's scope whose `due` is its next firing.
+//! This module reads, lists and cancels schedules; [`create`] creates and [`fire`] fires them.
 
 pub mod create;
 mod desk;
@@ -21,29 +21,30 @@ use crate::turn::admission::{Owner, Refusal};
 use crate::turn::commit::{NUDGE_WITHIN, ring};
 use crate::turn::{Nudge, World, record};
 
-/// Schedules of one user. Requests at the same moment may come one or two above it.
+/// Maximum number of schedules of a user. Concurrent requests may exceed it by one or two.
 pub const SCHEDULES_MAX: usize = 100;
-/// Characters of a schedule's id.
+/// Maximum length of a schedule's id, in characters.
 pub const ID_MAX: usize = 64;
-/// Bytes of a schedule's input as JSON.
+/// Maximum bytes of a schedule's input as JSON.
 pub const INPUT_BYTES_MAX: usize = 32 * 1024;
 const TRIES_MAX: u32 = 10;
 
-/// Before the owner's tag in the id of a schedule's document.
+/// First part of the id of a schedule's document, before the owner's tag.
 const SCHEDULE: &str = "schedule-of";
-/// The same for what remembers an idempotency key.
+/// First part of the id of an idempotency receipt, before the owner's tag.
 const RECEIPT: &str = "schedule-key";
 
 pub(crate) fn partition(tenant: &TenantId) -> Partition {
     Partition::Scope(tenant.clone())
 }
 
-/// Whether a document of a scope is a schedule.
+/// True if the id of a scope document belongs to a schedule.
 pub(crate) fn is_schedule(document_id: &str) -> bool {
     document_id.strip_prefix(SCHEDULE).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Users' ids may be long and hold hyphens; sixteen digits keep one's documents together and apart from the others'.
+/// Prefix of the ids of a user's documents. User ids may be long and contain hyphens. A tag of 16
+/// hex digits keeps one user's documents together, and apart from those of others.
 fn of_owner(kind: &str, user: &UserId) -> String {
     let mut tag = sha256_hex(user.as_str().as_bytes());
     tag.truncate(16);
@@ -54,7 +55,8 @@ pub(crate) fn id_of(user: &UserId, id: &ScheduleId) -> String {
     format!("{}-{id}", of_owner(SCHEDULE, user))
 }
 
-/// Documents of kind [`Kind::Scope`] whose id goes on with a hyphen after that text: in the order of ids the dot is next.
+/// Selects documents of kind [`Kind::Scope`] whose id continues with a hyphen after the prefix. A
+/// dot sorts directly after the hyphen.
 fn range(prefix: &str) -> Selection {
     Selection {
         from_id: Some(format!("{prefix}-")),
@@ -84,10 +86,11 @@ async fn find(
     found.map(|stored| Ok((record::read(&stored.document)?, stored.etag))).transpose()
 }
 
-/// One's own schedule of that id.
+/// Reads a schedule of the owner.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn read(world: &World, owner: &Owner, id: &str) -> Result<Schedule, Refusal> {
     own(world, owner, id).await.map(|(schedule, _)| schedule)
 }
@@ -102,10 +105,10 @@ async fn own(world: &World, owner: &Owner, id: &str) -> Result<(Schedule, ETag),
     found.filter(|(schedule, _)| schedule.user == owner.user).ok_or(NONE)
 }
 
-/// All schedules of a user, the newest first; there are never many.
+/// All schedules of a user, the newest first; about [`SCHEDULES_MAX`] at most.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn of_user(world: &World, owner: &Owner) -> Result<Vec<Schedule>, Refusal> {
     let selection = range(&of_owner(SCHEDULE, &owner.user));
     let found =
@@ -115,10 +118,10 @@ pub async fn of_user(world: &World, owner: &Owner) -> Result<Vec<Schedule>, Refu
     Ok(schedules)
 }
 
-/// Schedules of a tenant, user by user; `from`: where the page before ended.
+/// One page of a tenant's schedules, grouped by user. `from` is the end of the previous page.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn of_tenant(
     world: &World,
     tenant: &TenantId,
@@ -127,7 +130,8 @@ pub async fn of_tenant(
 ) -> Result<Page<Schedule>, Refusal> {
     let all = range(SCHEDULE);
     let from_id = from.clone().or(all.from_id);
-    // One more on either side: the last of the page before, and whether there is another.
+    // Two more than a page: the last schedule of the previous page, and one that shows whether
+    // another page follows.
     let selection = Selection { from_id, limit: limit + 2, ..all };
     let mut found = world.store.select(&partition(tenant), &selection, Freshness::Latest).await?;
     found.retain(|stored| Some(&stored.document.id) != from.as_ref());
@@ -141,10 +145,11 @@ fn read_all(found: &[Stored]) -> Result<Vec<Schedule>, StoreError> {
     found.iter().map(|stored| record::read(&stored.document)).collect()
 }
 
-/// Cancels a schedule: a firing that has not been made is never made.
+/// Cancels a schedule. A firing that has not been made is never made.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn cancel(world: &World, owner: &Owner, id: &str) -> Result<(), Refusal> {
     for _ in 0..TRIES_MAX {
         let (schedule, etag) = own(world, owner, id).await?;
@@ -155,7 +160,7 @@ pub async fn cancel(world: &World, owner: &Owner, id: &str) -> Result<(), Refusa
             Written::Lost => {}
         }
         match own(world, owner, id).await {
-            // It may be this very request that won unheard.
+            // This request itself may have won with a lost response.
             Err(Refusal::NotFound(_)) => return Ok(()),
             Err(refusal) => return Err(refusal),
             Ok(_) => {}
@@ -164,14 +169,14 @@ pub async fn cancel(world: &World, owner: &Owner, id: &str) -> Result<(), Refusa
     Err(Refusal::contended())
 }
 
-/// The schedule and what remembers its key.
+/// Writes that remove a schedule and its idempotency receipt.
 fn removal(schedule: &Schedule, etag: Option<ETag>) -> Vec<Write> {
     let mut writes = vec![Write::Delete(id_of(&schedule.user, &schedule.id), etag)];
     writes.extend(schedule.receipt.clone().map(|receipt| Write::Delete(receipt, None)));
     writes
 }
 
-/// Rings for a firing that is near; the rest is the sweep's.
+/// Enqueues a nudge if the firing is near. The recovery sweep enqueues the others.
 async fn ring_if_soon(world: &World, tenant: &TenantId, schedule: &Schedule) {
     let Some(due) = schedule.due() else { return };
     let delay = delay_until(world.clock.now(), due);
@@ -181,7 +186,7 @@ async fn ring_if_soon(world: &World, tenant: &TenantId, schedule: &Schedule) {
     }
 }
 
-/// Queues count whole seconds: rather a moment late than early.
+/// Delay in whole seconds, the unit of queues, rounded up so that no nudge is early.
 fn delay_until(now: Timestamp, due: Timestamp) -> Duration {
     let left = now.until(due);
     Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0))

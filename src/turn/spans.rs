@@ -1,5 +1,5 @@
-//! What the driver tells of its work: a span per visit that finds something owed, with spans for model and tool calls in
-//! it, all in the trace of the prompt they work for.
+//! Spans of the driver. A delivery with pending work has one span, with spans for model and tool
+//! calls in it, all in the trace of their prompt.
 
 mod content;
 
@@ -21,13 +21,13 @@ use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::{Nudge, World, faults};
 
-/// One look at a conversation, from the claim on.
+/// One processing round of a conversation, from the lease on.
 pub(super) struct Visit<'w> {
     world: &'w World,
     nudge: &'w Nudge,
     began: SystemTime,
     began_monotonic: Duration,
-    /// Request units before it.
+    /// Request units spent before this round.
     units: f64,
     is_told: bool,
 }
@@ -48,8 +48,9 @@ impl<'w> Visit<'w> {
         &self.nudge.key
     }
 
-    /// The turn that begins. Its parent is the request that began the prompt: in the head when the prompt runs, else in
-    /// what is taken in, else in the nudge. Linked: whoever rang, the turn before it, and the requests that let it go on.
+    /// Starts the span of the turn. Its parent is the request that started the prompt: from the
+    /// head if the prompt runs, else from the applied items, else from the nudge. It links the
+    /// current span, the previous turn, and the requests of the applied items.
     pub(super) fn turn(&mut self, head: &Head, landing: &[std::sync::Arc<InboxItem>]) -> Span {
         self.is_told = true;
         let run = head.prompt.as_ref();
@@ -74,7 +75,7 @@ impl<'w> Visit<'w> {
         span
     }
 
-    /// Whoever rang is linked to: the host's own span of the invocation.
+    /// Links the current span, which is the host's span of the invocation.
     fn span(&self) -> trace::Beginning {
         let id = self.nudge.key.conversation_id.to_string();
         self.world
@@ -90,7 +91,6 @@ impl<'w> Visit<'w> {
             .with("conversation.id", id)
     }
 
-    /// The turn is over, in one way or the other.
     pub(super) fn end(&self, span: &Span, agent: &str, error: Option<&TurnError>) {
         let fault = error.map(faults::of_turn);
         if let Some(fault) = &fault {
@@ -107,7 +107,7 @@ impl<'w> Visit<'w> {
         }
     }
 
-    /// What failed before anybody knew what is owed.
+    /// Records an error. If the turn has no span yet, this starts and ends one.
     pub(super) fn failed(&self, error: &TurnError) {
         if let (TurnError::ClaimLost { .. }, Some(metrics)) =
             (error, self.world.telemetry.metrics())
@@ -129,7 +129,7 @@ fn units() -> f64 {
     meter::running().map_or(0.0, |meter| meter.total("").request_units)
 }
 
-/// Counts what the work costs, when somebody wants to know.
+/// Counts the cost of the work, if metrics are enabled.
 pub(super) async fn priced<T>(world: &World, work: impl Future<Output = T>) -> T {
     let Some(metrics) = world.telemetry.metrics() else { return work.await };
     let meter = meter::running().unwrap_or_default();
@@ -145,7 +145,7 @@ pub(super) async fn priced<T>(world: &World, work: impl Future<Output = T>) -> T
     outcome
 }
 
-/// The agent at work: its model calls and tool calls are in it.
+/// Starts the span of the agent, which contains its model calls and tool calls.
 pub(super) fn agent(hold: &Hold<'_>) -> Span {
     let name = format!("invoke_agent {}", hold.head.agent);
     let telemetry = &hold.world.telemetry;
@@ -158,7 +158,7 @@ pub(super) fn agent(hold: &Hold<'_>) -> Span {
         .start()
 }
 
-/// A call of the model.
+/// Span and metrics of one model call.
 pub(super) struct Asking<'w> {
     world: &'w World,
     pub(super) span: Span,
@@ -257,7 +257,7 @@ impl<'w> Asking<'w> {
     }
 }
 
-/// A call of a tool.
+/// Span and metrics of one tool call.
 pub(super) struct Calling<'w> {
     world: &'w World,
     pub(super) span: Span,
@@ -315,7 +315,7 @@ impl<'w> Calling<'w> {
         self.count(fault.as_ref());
     }
 
-    /// The prompt was stopped in its middle, which is nobody's fault.
+    /// Counts a call that an abort cancelled, without an error.
     pub(super) fn cut(&self) {
         self.count(None);
     }
@@ -328,7 +328,7 @@ impl<'w> Calling<'w> {
     }
 }
 
-/// As the conventions name who answers.
+/// Provider name of OpenTelemetry's semantic conventions.
 fn provider(record: &ModelRecord) -> &'static str {
     if record.api == "scripted" { "turnwheel.scripted" } else { "azure.ai.openai" }
 }

@@ -1,4 +1,4 @@
-//! What a delivery cost at the services: told in one line at its end.
+//! Cost of a delivery at the services, logged in one line at its end.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ impl Spent {
     }
 }
 
-/// Does the work of one delivery on a meter, and logs its cost. A delivery without pending work is logged at DEBUG.
+/// Runs one delivery on a meter and logs its cost. A delivery without pending work is logged at
+/// DEBUG.
 pub(super) async fn told(
     world: &World,
     key: &ConversationKey,
@@ -46,7 +47,8 @@ pub(super) async fn told(
     if matches!(outcome, Ok(Handled::Nothing)) {
         tracing::debug!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "delivery found no pending work");
     } else if requests == 0 {
-        // The embedded store costs nothing, and its queue neither: the conversation's events have lines of their own.
+        // The embedded store and its queue cost nothing, and the conversation's events have lines
+        // of their own.
         tracing::debug!(conversation.id = %id, queue_operations, duration_ms, "delivery completed");
     } else {
         tracing::info!(conversation.id = %id, requests, request_units, queue_operations, duration_ms, "delivery completed");

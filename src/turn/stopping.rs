@@ -1,4 +1,4 @@
-//! A stop on its way to whoever works: told at once in this process, seen within a second from any other.
+//! Abort signals: immediate within this process, polled once a second across processes.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::turn::hold::Hold;
 use crate::turn::inbox::Waiting;
 use crate::turn::{World, expiry, inbox, record};
 
-/// How often who performs something looks whether it is to be stopped: one read of one document.
+/// Interval at which a running effect polls for an abort. One poll reads one document.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Each so many looks it also reads the head: a deletion leaves nothing else behind.
+/// Every so many polls also read the head, because a deletion leaves no abort item.
 const HEAD_EVERY: u32 = 5;
-/// What a write that is under way gets to come to an end, once it has been told.
+/// Time for a running write to finish after an abort.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
-/// Stops that a listener may be behind; who is further behind looks at the store.
+/// Signals that a receiver may lag behind. Beyond that it reads the store.
 const BEHIND_MAX: usize = 64;
 
-/// The inbox item and receipt of a prompt's stop: there can be only one.
+/// Id of the inbox item and the receipt that abort a prompt: at most one exists.
 pub fn stop_id(prompt: &PromptId) -> InputId {
     InputId::new(format!("stop-{prompt}"))
 }
 
-/// Stops that were accepted in this process. Nobody relies on hearing of one: it stands in the store.
+/// Aborts accepted by this process. Missing a signal is harmless: the abort is in the store.
 #[derive(Clone, Debug)]
 pub struct Stops(broadcast::Sender<ConversationKey>);
 
@@ -42,13 +42,13 @@ impl Default for Stops {
 
 impl Stops {
     pub(super) fn tell(&self, key: &ConversationKey) {
-        // An error only says that nobody works here.
+        // An error only means that this process has no receivers.
         let _ = self.0.send(key.clone());
     }
 }
 
-/// Completes when the prompt is to be stopped, or the conversation is deleted. Its listening begins with the call, not with
-/// the first poll.
+/// Completes when the prompt is aborted or the conversation is deleted. It listens from the call
+/// on, not from the first poll.
 pub(super) fn comes(
     world: &World,
     key: &ConversationKey,
@@ -72,14 +72,14 @@ pub(super) fn comes(
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::debug!(conversation.id = %key.conversation_id, error = %error, "whether {key} is to be stopped could not be read, trying again");
+                    tracing::debug!(conversation.id = %key.conversation_id, error = %error, "abort check failed, retrying");
                 }
             }
         }
     }
 }
 
-/// Whether the conversation is gone for everyone.
+/// True if the conversation is deleted or has no head.
 pub(super) async fn is_deleted(world: &World, key: &ConversationKey) -> Result<bool, StoreError> {
     let partition = Partition::Conversation(key.clone());
     let stored = world.store.read(&partition, HEAD_ID, Freshness::Latest).await?;
@@ -107,20 +107,21 @@ async fn waits(
     Ok(found.is_some_and(|stored| stored.document.kind == Kind::Inbox))
 }
 
-/// Whether an item stops that prompt.
+/// True if the item aborts that prompt.
 fn stops(item: &InboxItem, prompt: Option<&PromptId>) -> bool {
     matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == prompt && prompt.is_some())
 }
 
 impl Hold<'_> {
-    /// Whether the prompt that runs is to be stopped.
+    /// True if the inbox aborts the running prompt.
     pub(super) fn is_stopped_by(&self, inbox: &[Waiting]) -> bool {
         let prompt = self.head.prompt.as_ref().map(|run| &run.id);
         inbox.iter().any(|waiting| stops(&waiting.item, prompt))
     }
 
-    /// What a stopped prompt still asks is decided by the stop, in the same way as by a person: the create is the arbiter. With
-    /// what was decided, the inbox that is taken in.
+    /// Decides all open requests of an aborted prompt, by creating the same inbox item as an
+    /// approver's decision. Create-if-absent picks the winner. Returns the inbox, including the
+    /// decisions.
     pub(super) async fn with_decisions(
         &self,
         inbox: Vec<Waiting>,
@@ -136,17 +137,18 @@ impl Hold<'_> {
         inbox::look(self.world, &self.key).await
     }
 
-    /// Commits the end of a prompt whose calls were cut off, after what had come to its end: by its effect the core knows what
-    /// became of each.
+    /// Commits the end of a prompt whose calls were cancelled, after the inputs of the finished
+    /// calls. The state machine derives the outcome of the others from their declared effects.
     ///
     /// # Errors
-    /// Also where the stop did not land: what was cut would seem to run, and be sent again; whoever takes over judges it.
+    /// The abort was not applied, or the commit failed: stop, and leave the calls to the worker
+    /// that takes over. Otherwise the cancelled calls would seem to run and be sent again.
     pub(super) async fn commit_stop(&mut self, done: Vec<Input>) -> Result<(), TurnError> {
         let prompt = self.prompt_id();
         let looked = inbox::look(self.world, &self.key).await;
-        let inbox = looked.map_err(|source| self.error("look at", source))?;
+        let inbox = looked.map_err(|source| self.error("read the inbox of", source))?;
         let inbox = self.with_decisions(inbox).await;
-        let inbox = inbox.map_err(|source| self.error("decide what was asked in", source))?;
+        let inbox = inbox.map_err(|source| self.error("decide the open requests of", source))?;
         let inputs: Vec<Input> =
             [inbox::looked(&inbox)].into_iter().chain(done).chain([Input::TakeIn]).collect();
         let tried = self.try_out(inputs);

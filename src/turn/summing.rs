@@ -1,4 +1,4 @@
-//! Performing a summary: how full the window is, what the model is asked, and the commit of what came of it.
+//! Compaction: checks the context window, requests the summary, and commits the outcome.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ mod asking;
 
 pub(super) use asking::output_max;
 
-/// Nobody reads a summary while it is written.
+/// Summaries are not streamed.
 struct Unheard;
 
 impl Listener for Unheard {
     fn hear(&self, _event: AnswerEvent) {}
 }
 
-/// What is known when a summary is to be made.
+/// Input of one compaction.
 struct Site<'a> {
     plan: Plan<'a>,
     path: &'a [Arc<Entry>],
@@ -39,7 +39,7 @@ struct Site<'a> {
 }
 
 impl Hold<'_> {
-    /// The model that is asked next.
+    /// The model of the next call.
     pub(super) fn model(&self, settings: &Settings) -> Result<ModelRecord, String> {
         let of_prompt = self.head.prompt.as_ref().and_then(|run| run.model.as_deref());
         let model = of_prompt.or(settings.model.as_deref()).unwrap_or(MODEL);
@@ -47,13 +47,13 @@ impl Hold<'_> {
     }
 
     pub(super) fn room(&self, settings: &Settings) -> Room {
-        // Without a model the call fails, and says so.
+        // Without a model the call fails with the reason.
         let window = self.model(settings).map_or(0, |record| record.context_window);
         Room::new(window, &settings.compaction.clone().unwrap_or_default())
     }
 
-    /// Adds to the inputs what the core is told when the model's window is too full for what they lead to. Tokens are
-    /// counted only where bytes say that it could be.
+    /// Adds the input that reports a full context window, if the inputs lead to one. Counts tokens
+    /// only if the number of bytes allows a full window.
     pub(super) async fn measure(&self, tried: &mut Tried) -> Result<(), TurnError> {
         let draft = tried.draft();
         if !wants_measuring(draft) {
@@ -76,7 +76,7 @@ impl Hold<'_> {
         Ok(())
     }
 
-    /// Of what the model is sent beside the messages.
+    /// Tokens of the request beside the messages.
     pub(super) fn frame_tokens(&self, count: Count<'_>) -> u64 {
         let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
         let offers = offers(&agent, &self.settings());
@@ -86,7 +86,7 @@ impl Hold<'_> {
         count(&agent.instructions) + tools.sum::<u64>()
     }
 
-    /// Makes the summary that is owed and commits it.
+    /// Performs the pending compaction and commits its outcome.
     pub(super) async fn sum_up(&mut self) -> Result<(), TurnError> {
         self.world.probe.reached("summing.before").await;
         let summarised = self.summarised().await?;
@@ -113,7 +113,7 @@ impl Hold<'_> {
         for entry in new.filter(|entry| entry.body.compaction().is_some()) {
             for extension in &world.extensions {
                 let work = async { extension.after_compaction(&conversation, entry).await };
-                // A failure was reported: the compaction is in the record all the same.
+                // The failure is already reported, and the compaction stays in the record.
                 let _reported = self.run_hook(&**extension, Hook::AfterCompaction, work).await?;
             }
         }
@@ -155,7 +155,7 @@ impl Hold<'_> {
         }
     }
 
-    /// What the first extension with an opinion wants; those that fail have none.
+    /// The first replacement that an extension returns. Failed hooks are skipped.
     async fn asked_extensions(&mut self, site: &Site<'_>) -> Result<Option<Instead>, TurnError> {
         if self.world.extensions.is_empty() {
             return Ok(None);
@@ -184,19 +184,19 @@ impl Hold<'_> {
         Ok(None)
     }
 
-    /// What a summary has to show: that the model is sent less with it than without.
+    /// Accepts a summary only if the model input gets shorter with it.
     fn proven(&self, site: &Site<'_>, entry: Compaction) -> Summarised {
         let (usage, calls) = (entry.usage.unwrap_or_default(), entry.calls.unwrap_or_default());
         let after = self.tokens_after(site, &entry.summary);
         let is_overflow =
             matches!(self.head.phase, Phase::Summary { reason: Reason::Overflow, .. });
-        // The model refused it: that was more than its window, whatever the estimate says.
+        // The model refused the input: it exceeded the window, whatever the estimate is.
         let before = site.tokens_before.max(if is_overflow { site.room.window } else { 0 });
         let outcome = if after < before {
             SummaryOutcome::Done(Box::new(entry))
         } else {
             let text = format!(
-                "the summary would leave {after} tokens where there were {before}: the conversation did not become shorter"
+                "the summary would not shorten the conversation: {after} tokens after it, {before} before"
             );
             SummaryOutcome::Failed { text, setback: Setback::Final }
         };
@@ -214,7 +214,7 @@ fn failed(text: String) -> Summarised {
     uncalled(SummaryOutcome::Failed { text, setback: Setback::Final })
 }
 
-/// What came of it without asking a model.
+/// The outcome of a compaction without a model call.
 fn uncalled(outcome: SummaryOutcome) -> Summarised {
     Summarised { usage: Usage::default(), calls: 0, outcome }
 }

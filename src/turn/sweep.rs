@@ -1,4 +1,5 @@
-//! The sweep: finds what is owed in the store and rings for it. The queue is disposable because of it (invariant 2).
+//! Recovery sweep: finds overdue work in the store and enqueues nudges for it. It makes the queue
+//! disposable (invariant 2).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,26 +13,27 @@ use crate::store::{Kind, Owed, Partition, StoreError};
 use crate::turn::commit::ring;
 use crate::turn::{Nudge, World, faults, schedules};
 
-/// What fell due less than this ago is left alone: its own nudge is probably under way.
+/// Work that fell due more recently than this is skipped: its own nudge is probably on its way.
 pub const GRACE: Duration = Duration::from_secs(20);
-/// What falls due within this is rung for with that delay.
+/// Work due within this time is enqueued with the remaining delay.
 pub const AHEAD: Duration = Duration::from_secs(90);
-/// One a minute may take so long: what is asked first by one and last by the next is rung for by then.
+/// Longest normal sweep. With one sweep a minute, work read first by one sweep and last by the next
+/// is still enqueued in time.
 const LONG: Duration = Duration::from_secs(30);
-/// A store that asks many partitions takes a share of it from each.
+/// A store with several partitions reads a share of the page from each.
 const PAGE: usize = 800;
-/// Nudges that are sent at the same time.
+/// Number of nudges sent concurrently.
 const RING_AT_ONCE: usize = 16;
 
-/// Rings for everything that is owed; answers how often it rang.
+/// Enqueues nudges for all due work. Returns the number of nudges.
 ///
 /// # Errors
-/// The store did not answer: the next sweep does it again.
+/// The store is unavailable: run the next sweep.
 pub async fn sweep(world: &World, grace: Duration) -> Result<usize, StoreError> {
     let span = world.telemetry.span("sweep").start();
     let swept = span.run(Box::pin(all(world, grace))).await;
     match &swept {
-        Ok(rung) => span.set("turnwheel.rung", i64::try_from(*rung).unwrap_or(i64::MAX)),
+        Ok(rung) => span.set("turnwheel.enqueued", i64::try_from(*rung).unwrap_or(i64::MAX)),
         Err(error) => span.fail(&faults::of_store(error)),
     }
     swept
@@ -69,7 +71,7 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
         if world.clock.monotonic() > began + world.limits.turn {
             tracing::warn!(
                 count = rung.len(),
-                "the sweep ran out of time; the next one looks again"
+                "sweep stopped at its time limit; the next sweep continues"
             );
             break;
         }
@@ -85,10 +87,10 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
         tracing::warn!(
             count = rung.len(),
             duration_ms,
-            "the sweep took long: what fell due meanwhile may be rung for late"
+            "sweep was slow; work that fell due meanwhile may be enqueued late"
         );
     } else if !rung.is_empty() {
-        tracing::info!(count = rung.len(), duration_ms, "the sweep rang for what is owed");
+        tracing::info!(count = rung.len(), duration_ms, "sweep enqueued overdue work");
     }
     failure.map_or(Ok(rung.len()), Err)
 }
@@ -96,7 +98,8 @@ async fn all(world: &World, grace: Duration) -> Result<usize, StoreError> {
 /// Queue, nudge and delay.
 type Bell = (&'static str, Nudge, Duration);
 
-/// One bell for each conversation is enough, the earliest of what it is owed: a store may tell it in any order.
+/// Keeps one nudge for each conversation and queue, the earliest: the store may return due work in
+/// any order.
 fn add(
     bells: &mut Vec<Bell>,
     rung: &mut HashMap<(String, &'static str), Duration>,
@@ -118,7 +121,8 @@ fn add(
 fn bell_for(owed: &Owed, now: Timestamp, grace: Duration) -> Option<Bell> {
     let nudge = match &owed.partition {
         Partition::Conversation(key) => Nudge::of(key.clone(), None),
-        // Twice is as good as once, and a minute is all that a firing may be late.
+        // No grace period: a duplicate nudge is harmless, and a schedule may fire at most a minute
+        // late.
         Partition::Scope(tenant) if schedules::is_schedule(&owed.id) => {
             let nudge = Nudge::of_schedule(tenant, &owed.id);
             return Some((queue::TURNS, nudge, now.until(owed.due)));
@@ -164,7 +168,6 @@ mod tests {
         ]);
         let told = |id: &str, queue, delay| (id.to_owned(), queue, delay);
         assert_eq!(first, [told("d", turns, 5), told("c", turns, 0), told("c", notify, 9)]);
-        // The next page.
         let next = add_all(&[("c", turns, 0), ("d", turns, 2)]);
         assert_eq!(next, [told("d", turns, 2)]);
     }

@@ -1,4 +1,5 @@
-//! Telling readers of this instance what an answer is made of, and keeping it meanwhile: a stopped answer is what was told.
+//! Publishes the deltas of a model response to live readers of this instance. It also collects
+//! them: an aborted response keeps the published content.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,18 +20,18 @@ pub(super) struct Telling<'a> {
 
 struct Told {
     answer: UnderWay,
-    /// Blocks that have begun and not ended.
+    /// Indexes of content blocks that have started and not ended.
     open: BTreeSet<usize>,
 }
 
 impl fmt::Debug for Telling<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telling").field("message_id", &self.message_id).finish_non_exhaustive()
+        f.debug_struct("DeltaPublisher").field("message_id", &self.message_id).finish_non_exhaustive()
     }
 }
 
 impl<'a> Telling<'a> {
-    /// Tells that the answer begins.
+    /// Publishes the start of the response.
     pub(super) fn begin(live: &'a dyn Live, key: &'a ConversationKey, answer: LiveAnswer) -> Self {
         let message_id = answer.message_id.clone();
         live.publish(key, LiveEvent::AnswerStarted(answer.clone()));
@@ -38,13 +39,13 @@ impl<'a> Telling<'a> {
         Self { live, key, message_id, told }
     }
 
-    /// What was told is void.
+    /// Makes readers discard everything published.
     pub(super) fn reset(&self) {
         self.live.publish(self.key, LiveEvent::Reset { message_id: self.message_id.clone() });
     }
 
-    /// Nothing more will be heard: texts and thoughts that are open end here, and the content is what was told. A call that
-    /// is not whole has no end.
+    /// Ends open text and thinking blocks, and returns the published content. An incomplete tool
+    /// call gets no end event. No further event may follow.
     pub(super) fn cut(&self) -> Vec<Block> {
         let (content, open) = {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

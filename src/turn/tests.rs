@@ -1,9 +1,9 @@
-//! The real driver over memory ports: one seed decides what goes wrong.
+//! Tests of the delivery loop over in-memory ports; one seed decides all injected faults.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
     clippy::clone_on_ref_ptr,
-    reason = "a test names what it looks for"
+    reason = "tests match one variant and clone shared handles"
 )]
 
 mod bench;

@@ -1,4 +1,5 @@
-//! What inputs come to before they are committed: worked out once, and carried on with each that is added.
+//! A speculative transition: the result of a list of inputs, extended input by input and reused for
+//! the commit if the head has not changed.
 
 use std::time::Duration;
 
@@ -7,21 +8,21 @@ use crate::agent::step::{Input, step};
 use crate::store::ETag;
 use crate::turn::hold::Hold;
 
-/// The claim that a commit writes begins when its draft was begun; one that took longer to prepare is made anew.
+/// The lease written by a commit starts with its transition. An older transition is computed again.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Inputs, and the draft that they come to.
+/// Inputs, and the transition they produce.
 pub(super) struct Tried {
     inputs: Vec<Input>,
     draft: Draft,
-    /// When it was begun, on the monotonic clock.
+    /// Start of the transition, on the monotonic clock.
     began: Duration,
-    /// Of the head that it goes out from.
+    /// Version of the head that the transition starts from.
     etag: ETag,
 }
 
 impl Tried {
-    /// One more input, after the others.
+    /// Applies and appends one input.
     pub(super) fn add(&mut self, input: Input) {
         step(&mut self.draft, &input);
         self.inputs.push(input);
@@ -35,7 +36,7 @@ impl Tried {
         &self.inputs
     }
 
-    /// To try them out anew: the draft is void.
+    /// Takes the inputs to compute the plan again: the transition is void.
     pub(super) fn take_inputs(&mut self) -> Vec<Input> {
         std::mem::take(&mut self.inputs)
     }
@@ -44,7 +45,7 @@ impl Tried {
         self.inputs
     }
 
-    /// The inputs, and the draft with its beginning where it can be committed as it is.
+    /// The inputs. Also the transition and its start, if it can be committed unchanged.
     pub(super) fn into_parts(self, hold: &Hold<'_>) -> (Vec<Input>, Option<(Draft, Duration)>) {
         let now = hold.world.clock.monotonic();
         let is_current = self.etag == hold.etag && now.saturating_sub(self.began) <= AGE_MAX;
@@ -53,7 +54,7 @@ impl Tried {
 }
 
 impl Hold<'_> {
-    /// A draft of the head as it is, with the inputs applied: to see what they come to.
+    /// Applies the inputs to a copy of the current head.
     pub(super) fn try_out(&self, inputs: Vec<Input>) -> Tried {
         let began = self.world.clock.monotonic();
         let draft = self.draft(&inputs);

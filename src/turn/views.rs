@@ -1,4 +1,4 @@
-//! Views: what clients are shown of a conversation. They read, decide nothing, and see what waits in the inbox too.
+//! Queries: the read side of the API. Queries decide nothing, and include the queued inbox items.
 
 pub mod approvals;
 pub mod conversation;
@@ -18,7 +18,7 @@ use crate::artifacts::ArtifactFacts;
 use crate::clock::{Timestamp, iso};
 use crate::ids::ArtifactId;
 
-/// As JSON has it.
+/// Name of a state in JSON.
 pub fn state_name(state: State) -> &'static str {
     match state {
         State::Idle => "idle",
@@ -27,7 +27,8 @@ pub fn state_name(state: State) -> &'static str {
     }
 }
 
-/// The conversation's `ETag`: changes with what clients may change, not with the store's versions.
+/// `ETag` of a conversation. It changes with the members that clients may change, not with every
+/// stored version.
 pub fn etag_of(head: &Head) -> String {
     format!("\"{}-{}\"", head.incarnation, head.revision)
 }

@@ -1,4 +1,4 @@
-//! The API as a client meets it: over HTTP, with the whole service behind it.
+//! Tests of the API over HTTP, with the complete service.
 
 mod deciding;
 mod owning;

@@ -1,4 +1,4 @@
-//! Whole calls against a model on the loopback: what is sent, what is heard, and what each kind of accident comes to.
+//! Whole model calls over loopback: the request, the stream events, and the class of each failure.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -240,9 +240,9 @@ async fn a_cut_or_silent_stream_keeps_what_came_and_is_tried_again() {
     let mut silent = Script::text("half an answer");
     silent.hangs = true;
     let cases = [
-        (Play::CutAfter(3, events), "the connection to the model broke"),
+        (Play::CutAfter(3, events), "the connection to the model failed"),
         (Play::SseEvents(unfinished), "stream closed before response.completed"),
-        (Play::Answer(silent), "nothing came from the model for"),
+        (Play::Answer(silent), "no data received from the model for"),
     ];
     for (play, text) in cases {
         let fake = FakeModel::start([play]).await;
@@ -280,7 +280,7 @@ async fn an_answer_without_end_is_given_up_for_good() {
     let fake = FakeModel::start([Play::Http { status: 200, headers, body }]).await;
     let (answer, _) = ask(&fake).await;
     let (said, failure) = failed(&answer);
-    assert_eq!(said, "the model sent more than 8388608 bytes without end");
+    assert_eq!(said, "the model response or one of its events exceeds 8388608 bytes");
     assert_eq!(failure, &Failure::Final);
 }
 
@@ -299,11 +299,11 @@ async fn deltas_are_heard_while_the_answer_is_under_way() {
             heard.any.notified().await;
         }
     };
-    // The first to end is the listener: the call is dropped, which is how a stop ends it.
+    // The listener finishes first and drops the call, as an abort does.
     tokio::select! {
         biased;
         () = delta => {}
-        _ = answer => panic!("the answer never ends"),
+        _ = answer => panic!("the response never ends"),
     }
 }
 
@@ -331,8 +331,8 @@ async fn an_answer_that_is_no_stream_is_read_whole() {
     let (answer, _) = ask(&fake).await;
     assert_eq!(failed(&answer).1, &Failure::Final);
     assert!(failed(&answer).0.contains("AZURE_OPENAI_BASE_URL"));
-    // And when nothing is left to play, the fake says so.
-    assert!(failed(&ask(&fake).await.0).0.contains("no play left"));
+    // The fake returns an error after its last scripted response.
+    assert!(failed(&ask(&fake).await.0).0.contains("script is exhausted"));
 }
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! The benchmark itself: it runs, counts what it says, and compares; what it measures is nobody's promise here.
+//! The `bench` command: it runs, counts exactly, and compares reports. No time is asserted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use turnwheel::bench::requests::Requests;
 
 use crate::support::azure::Azure;
 
-/// Few, since each is asked by the sweep, and the conversations are few.
+/// Small: the recovery sweep queries each partition, and there are few conversations.
 const PARTITIONS: u32 = 4;
 
 fn command(folder: &Path, arguments: &[&str], settings: &[(&str, String)]) -> Command {
@@ -51,7 +51,7 @@ fn every_turn_is_driven_by_http_counted_and_compared() {
     for Measured { case, figures } in &report.cases {
         assert_eq!(figures.turns, 2 * 2 * 4, "{case:?}");
         assert!(figures.turns_per_second > 0.0 && figures.turn_ms_p50 > 0.0, "{case:?}");
-        // Two for each round, and what four prompts cost for themselves; conversations may share them.
+        // Two per round, and the cost of the four prompts; conversations may share fsyncs.
         let fsyncs = figures.fsyncs_per_round.unwrap();
         assert!(fsyncs > 0.9 && fsyncs < 8.0, "{case:?}");
         assert!(
@@ -62,13 +62,13 @@ fn every_turn_is_driven_by_http_counted_and_compared() {
         assert!(figures.peak_bytes.is_some() && figures.cpu_ms_per_turn.is_some(), "{case:?}");
     }
     let shown = bench(folder.path(), &[&cases[..], &["--compare", "a.json"]].concat());
-    assert!(shown.contains("before → now"), "{shown}");
+    assert!(shown.contains("before → after"), "{shown}");
     assert!(!shown.contains("not measured before"), "{shown}");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
-    assert_eq!(left.len(), 1, "data folders are taken away again: {left:?}");
+    assert_eq!(left.len(), 1, "data folders are removed: {left:?}");
 }
 
-/// What is sent more for ten rounds more.
+/// Number of additional requests, by name, for ten more rounds.
 fn of_ten_rounds(few: &Requests, many: &Requests) -> BTreeMap<String, i64> {
     let count = |requests: &Requests, name: &String| {
         i64::try_from(requests.sent.get(name).copied().unwrap_or_default()).unwrap()
@@ -78,7 +78,8 @@ fn of_ten_rounds(few: &Requests, many: &Requests) -> BTreeMap<String, i64> {
     more.filter(|(_, count)| *count != 0).collect()
 }
 
-/// On the wire: retries, looks of clients and hosts, and whatever an SDK asks by itself included.
+/// Counts requests on the wire, with retries, reads by clients and hosts, and requests that an SDK
+/// sends by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_round_is_six_requests_to_cosmos_and_three_to_its_queue_on_the_wire() {
     let azure = Azure::start(PARTITIONS).await;
@@ -101,14 +102,15 @@ async fn a_tool_round_is_six_requests_to_cosmos_and_three_to_its_queue_on_the_wi
     assert!(few.bare_turns_per_second > 0.0 && many.bare_turns_per_second > 0.0, "{shown}");
     let mut more = of_ten_rounds(few, many);
     let mut take = |name: &str| more.remove(name).unwrap_or_default();
-    // Who waits for the answer looks at the head as often as he is told of something.
+    // The waiting client reads the head after each event that it receives.
     let reads = take("Cosmos read of a head");
     assert!((0..=40).contains(&reads), "{reads} in {shown}");
     let watches = take("Cosmos read of a watch");
     assert!((0..=15).contains(&watches), "{watches} in {shown}");
-    // The local host's own, as often as it has time for it; and the sweep's, each minute.
+    // The local host polls as often as it has time; the recovery sweep queries once a minute.
     let (_, sweeps) = (take("queue get of nothing"), take("Cosmos query of all partitions"));
-    // A sweep that finds a turn rung for and not yet begun rings for it once more: somebody hears that, and looks.
+    // A sweep may re-enqueue a turn that is enqueued but not started: a worker receives the second
+    // nudge and reads the inbox.
     let bells = more.get("queue put").map_or(0, |puts| puts - 10);
     if sweeps > 0 && bells == 1 {
         for name in ["Cosmos query", "queue delete", "queue get", "queue put"] {
@@ -130,7 +132,7 @@ async fn a_tool_round_is_six_requests_to_cosmos_and_three_to_its_queue_on_the_wi
     assert_eq!((case.workers, figures.turns), (2, 3), "{shown}");
 }
 
-/// More than a pipe holds.
+/// The log is larger than the buffer of a pipe.
 #[test]
 fn a_worker_that_logs_much_is_not_held_up() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `turnwheel certify` on the agents that come along.
+//! `turnwheel certify` on the bundled agents.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ fn certify(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What it says about an agent, and the cases it writes down.
+/// Returns the output for an agent, and the number of its JUnit cases.
 fn certified(agent: &str) -> (String, usize) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("certify.xml");
@@ -58,10 +58,10 @@ fn mistakes_say_what_to_do() {
 fn unknown_run_exits_2_and_names_the_choices() {
     for (run, named) in [
         ("tool.aftr", ["no fail point `tool.aftr`", "tool.before, tool.after"]),
-        ("tool.after#0", ["`0` is not how often", "write 1 or more"]),
-        ("tool.after:crash", ["`crash` is no fault", "the faults are kill"]),
-        ("claim.before#99", ["no run claim.before#99", "comes to claim.before"]),
-        ("summary.after", ["does not come to summary.after", "but to admission.hold-key"]),
+        ("tool.after#0", ["`0` is not an occurrence", "write 1 or more"]),
+        ("tool.after:crash", ["`crash` is not a fault", "the faults are kill"]),
+        ("claim.before#99", ["no run claim.before#99", "reaches claim.before"]),
+        ("summary.after", ["does not reach summary.after", "it reaches admission.hold-key"]),
     ] {
         let output = certify(&["assistant", "--only", run]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -76,7 +76,7 @@ fn real_tools_are_called_and_certify() {
     let clerk = include_str!("../../agents/payments-clerk.agent.md");
     std::fs::write(folder.path().join("clerk.agent.md"), clerk).unwrap();
     std::fs::write(folder.path().join("clerk.certify.yaml"), "- prompt: Pay 40 to Ada\n").unwrap();
-    // The example's payments server is started, and paid again and again.
+    // The run starts the example's payments server and pays repeatedly.
     let agents = folder.path().to_str().unwrap();
     let output = certify(&["--agents", agents, "--tools", "real", "--json"]);
     let said = String::from_utf8_lossy(&output.stdout);

@@ -1,9 +1,10 @@
-//! Three instances on one storage account and one Cosmos account, killed, stopped in their middle and started at random, while
-//! the accounts have bad hours of their own: every conversation comes to its end, with the record of a day without faults, and
-//! no payment is made twice. Each instance sweeps, as a `dev` does; in Azure one of them would.
+//! Three instances on one storage account and one Cosmos account, under random kills, freezes,
+//! starts and account faults. Every conversation completes with the record of a run without faults,
+//! and no payment is made twice. Each instance runs the recovery sweep, as `dev` does; in Azure one
+//! instance runs it.
 //!
-//! `TURNWHEEL_CLUSTER` says how many conversations; without it, few enough for every day. There are faults until the work is
-//! done, and for 75 s at most, longer with many conversations.
+//! `TURNWHEEL_CLUSTER` sets the number of conversations (default: 40). Faults are injected until
+//! the work is done, for at most 75 s, or longer with many conversations.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -27,23 +28,25 @@ mod story;
 const INSTANCES: usize = 3;
 const QUEUE_PREFIX: &str = "cluster";
 const EVERY_DAY: usize = 40;
-/// For how long there are faults while work is left: so long, and longer with many conversations.
+/// Longest time with faults while work is left; `FAULT_SPAN_PER_CONVERSATION` extends it for many
+/// conversations.
 const FAULTS: Duration = Duration::from_secs(75);
 const FAULTS_EACH: Duration = Duration::from_millis(375);
-/// For an instance to come up, on a machine that is busy with all the others.
+/// Time limit for the start of an instance on a machine that runs all other tests too.
 const START_MAX: Duration = Duration::from_mins(2);
-/// A conversation whose worker was killed goes on within this (99 of 100 of them): 60 s that its claim holds, 20 s of grace, up to
-/// a minute until the next sweep.
+/// Recovery time limit after a kill, for 99 of 100 conversations: 60 s of lease, 20 s of grace, and
+/// up to a minute until the next sweep.
 const RECOVERY_MAX: Duration = Duration::from_secs(150);
-/// The same for each of the few of every day, beside which other tests have the processors.
+/// Recovery time limit for every conversation of the default run, which shares the processors with
+/// other tests.
 const RECOVERY_MAX_BESIDE_OTHERS: Duration = Duration::from_mins(4);
-/// A sweep asks each of them.
+/// The recovery sweep queries each partition.
 const PARTITIONS_MIN: usize = 16;
 const CONVERSATIONS_OF_PARTITION: usize = 16;
-/// Clients that speak at the same time: so many that there is always work to kill, so few that it lasts a while.
+/// Number of concurrent clients: enough that each kill hits work, few enough that the work lasts.
 const AT_ONCE: std::ops::RangeInclusive<usize> = 4..=60;
 
-/// Where the instances are now; `None`: it was killed and is not back yet.
+/// Address of each instance; `None`: it was killed or frozen and is not back yet.
 type Addresses = Arc<Mutex<Vec<Option<String>>>>;
 
 struct Cluster {
@@ -53,15 +56,15 @@ struct Cluster {
     addresses: Addresses,
     client: reqwest::Client,
     next: AtomicUsize,
-    /// Of every instance there was.
+    /// Logs of all instances, also of killed ones.
     logs: Mutex<Vec<Log>>,
-    /// What was answered last to each path that is not answered well.
+    /// Last error by request path.
     refusals: Mutex<BTreeMap<String, String>>,
     folder: tempfile::TempDir,
 }
 
 impl Cluster {
-    /// For so many conversations.
+    /// Starts the accounts and servers for `count` conversations.
     async fn start(count: usize) -> Self {
         let partitions = PARTITIONS_MIN.max(count / CONVERSATIONS_OF_PARTITION);
         Self {
@@ -77,7 +80,7 @@ impl Cluster {
         }
     }
 
-    /// On a thread that may wait: conversations go on meanwhile.
+    /// Starts an instance on a blocking thread, so that conversations continue.
     async fn start_instance(&self, number: usize) -> Dev {
         let mut settings = self.azure.settings();
         settings.push(("PAYMENTS_URL", self.payments.base_url.clone()));
@@ -88,7 +91,7 @@ impl Cluster {
         let starting = tokio::task::spawn_blocking(move || {
             let arguments = ["--storage", "azure", "--queue-prefix", QUEUE_PREFIX];
             let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-            // An account that is too busy for a moment ends a start; whoever runs the service starts it again.
+            // A busy account can fail a start; an operator starts the instance again.
             let deadline = Instant::now() + START_MAX;
             loop {
                 match Dev::try_start_with(folder, &data, &arguments, &settings) {
@@ -103,13 +106,13 @@ impl Cluster {
         dev
     }
 
-    /// Answers of the model that the record does not have.
+    /// Number of model responses that were billed but are not in the record.
     fn paid_in_vain(&self, ending: &Ending) -> usize {
         self.clerk.asked_in(&ending.story.conversation) - answers(&ending.entries)
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the long run is asked for by it")]
+#[expect(clippy::disallowed_methods, reason = "the variable selects the long run")]
 fn conversations() -> usize {
     match std::env::var("TURNWHEEL_CLUSTER") {
         Ok(count) => count.parse().expect("TURNWHEEL_CLUSTER is a number of conversations"),
@@ -127,12 +130,12 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     }
     let began = Instant::now();
     let span = FAULTS.max(FAULTS_EACH * u32::try_from(count).unwrap());
-    // One of each kind before anything is disturbed: what the record looks like.
+    // One conversation of each kind runs without faults; its record is the expected one.
     let mut expected = BTreeMap::new();
     for number in count..count + Kind::ALL.len() {
         let faultless = cluster.play(number).await;
         assert_eq!(faultless.prompt["state"], "completed", "{}", faultless.prompt);
-        assert_eq!(cluster.paid_in_vain(&faultless), 0, "without faults every answer is paid once");
+        assert_eq!(cluster.paid_in_vain(&faultless), 0, "without faults each response is billed once");
         let kind = faultless.story.kind;
         expected.insert(kind, record(kind, &faultless.entries));
     }
@@ -157,7 +160,7 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
         kept += answers(&ending.entries);
         let lost = cluster.paid_in_vain(ending);
         let conversation = &ending.story.conversation;
-        assert!(lost <= faults.count(), "{conversation} paid for {lost} answers in vain");
+        assert!(lost <= faults.count(), "{conversation}: {lost} responses billed and lost");
         in_vain += lost;
         pauses.push(longest_pause(ending));
     }
@@ -166,11 +169,11 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     let sweeps: usize = {
         let logs = cluster.logs.lock().unwrap();
         let has_found =
-            |line: &&str| line.contains("the sweep rang") || line.contains("the sweep took long");
+            |line: &&str| line.contains("sweep enqueued") || line.contains("sweep was slow");
         logs.iter().map(|log| log.lock().unwrap().lines().filter(has_found).count()).sum()
     };
     let told = format!(
-        "{count} prompts accepted, {} finished; {paid} writes done, 0 repeated, {asked} prompts asked for an outcome; {kept} answers kept, {in_vain} paid for in vain; {faults:?} in {:?}; {sweeps} sweeps found something; longest pause p50 {:?}, p99 {p99:?}, max {:?}",
+        "{count} prompts accepted, {} finished; {paid} writes done, 0 repeated, {asked} prompts with an outcome request; {kept} responses recorded, {in_vain} billed and lost; {faults:?} in {:?}; {sweeps} sweeps found work; longest pause p50 {:?}, p99 {p99:?}, max {:?}",
         endings.len(),
         began.elapsed(),
         pauses[pauses.len() / 2],
@@ -179,6 +182,6 @@ async fn three_instances_under_kills_lose_nothing_and_pay_once() {
     writeln!(std::io::stderr(), "{told}").unwrap();
     let bound = if count > EVERY_DAY { RECOVERY_MAX } else { RECOVERY_MAX_BESIDE_OTHERS };
     assert!(p99 <= bound, "recovery took {p99:?}");
-    assert!(faults.count() >= 3, "only {faults:?}: nothing was proved");
+    assert!(faults.count() >= 3, "only {faults:?}: too few faults");
     drop(instances);
 }

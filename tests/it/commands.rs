@@ -1,4 +1,4 @@
-//! The commands as a person runs them: in a folder of one's own, with mistakes, with their exit codes.
+//! The commands as a user runs them in a folder: output, errors and exit codes.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// The exit code, and what was written to stdout and stderr.
+/// Returns the exit code, and the text of stdout and stderr.
 fn run(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
         .args(arguments)
@@ -28,7 +28,7 @@ fn run(folder: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> (i32, St
     (output.status.code().unwrap(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The smallest program that needs nothing of its system: a header without parts.
+/// The smallest program without dependencies: an ELF header without segments.
 fn static_program() -> Vec<u8> {
     let mut program = vec![0; 64];
     program[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -63,7 +63,7 @@ fn a_folder_with_agents_alone_is_packaged_for_azd() {
     }
     let (code, text) = run(root, &arguments, &[]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("Kept as they are in this folder: azure.yaml, infra."), "{text}");
+    assert!(text.contains("Kept unchanged in this folder: azure.yaml, infra."), "{text}");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn mistyped_settings_stop_the_start_and_are_in_the_report() {
     file("[]");
     let (code, text) = run(root, &["doctor", "--offline"], &[]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("local.settings.json: is no JSON object: expected {"), "{text}");
+    assert!(text.contains("local.settings.json: is not a JSON object: expected {"), "{text}");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! A conversation that outgrows its model's window, through the whole service: what the model is asked, what readers are
-//! told, and that the record stays whole.
+//! Compaction through the whole service: model requests, events, and the complete record.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,13 +14,13 @@ const AGENT: &str = "---\ndescription: Answers.\nmodel: gpt-4o\n---\nBe brief.\n
 struct Stage {
     service: Service,
     model: FakeModel,
-    /// The newest event that was read.
+    /// Number of the newest event that was read.
     read: AtomicU64,
     _folder: tempfile::TempDir,
 }
 
 impl Stage {
-    /// The conversation `c`, of which only the newest message is kept.
+    /// Creates the conversation `c`, of which compaction keeps only the newest message.
     async fn set(plays: Vec<Play>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("agents")).unwrap();
@@ -36,7 +35,7 @@ impl Stage {
         Self { service, model, read: AtomicU64::new(0), _folder: folder }
     }
 
-    /// Prompts and waits until all is quiet.
+    /// Sends a prompt and waits until the conversation is settled.
     async fn say(&self, text: &str) -> Vec<Frame> {
         let mut stream = self.listen().await;
         let path = "/api/conversations/c/prompts";
@@ -45,7 +44,7 @@ impl Stage {
         self.heard(stream.until("agent_settled").await)
     }
 
-    /// From what was read last.
+    /// Opens the event stream after the last event that was read.
     async fn listen(&self) -> Stream {
         let read = Some(self.read.load(Ordering::Relaxed)).filter(|read| *read > 0);
         Stream::open(&self.service, "c", "", read).await
@@ -67,7 +66,7 @@ fn says(text: &str) -> Play {
     Play::Answer(Script::text(text))
 }
 
-/// An answer that says how many tokens it took to give it.
+/// A response with this number of input tokens in its usage.
 fn takes(text: &str, tokens: u64) -> Play {
     let mut events = Script::text(text).events();
     let usage = &mut events.last_mut().unwrap()["response"]["usage"];
@@ -118,7 +117,7 @@ async fn what_the_model_refuses_is_summed_up_and_asked_for_again() {
         texts(2)
     );
     assert_eq!(requests[2]["max_output_tokens"], 13_107);
-    assert!(requests[2].get("tools").is_none(), "a summary calls nothing");
+    assert!(requests[2].get("tools").is_none(), "a summary request offers no tools");
     let summary = json!(SUMMARY).to_string();
     for number in [3, 4] {
         assert!(texts(number).contains(summary.trim_matches('"')), "{}", texts(number));
@@ -138,7 +137,7 @@ async fn what_the_model_refuses_is_summed_up_and_asked_for_again() {
             "user",
             "assistant"
         ],
-        "the record is whole, the refusal too"
+        "the record keeps every message, the failed one too"
     );
 }
 
@@ -155,7 +154,7 @@ async fn a_full_window_is_summed_up_before_all_is_quiet() {
     };
     assert!(
         place("prompt.completed") < place("auto_compaction_start"),
-        "the answer is there at once"
+        "the prompt completes before the compaction"
     );
     assert!(place("auto_compaction_end") < place("agent_settled"));
     assert_eq!(named(&told, "auto_compaction_end")[0]["result"]["tokensBefore"], 120_005);

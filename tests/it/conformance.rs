@@ -1,4 +1,4 @@
-//! The conformance cases, played through the whole service: HTTP in front, a fake Responses endpoint behind.
+//! The conformance cases against the whole service: HTTP clients, and a fake Responses endpoint.
 
 mod acting;
 mod approvals;
@@ -14,7 +14,7 @@ mod stage;
 
 use self::case::Case;
 
-/// Plays the shared case of that id; where the shared folder is not, says so and passes.
+/// Runs the shared case with this id; passes with a message if there is no shared folder.
 async fn plays(id: &str) {
     if let Some(case) = Case::shared(id) {
         play(&case).await;
@@ -70,7 +70,7 @@ cases! {
     p02_a_rejected_call_never_runs "P02";
 }
 
-/// Every case of the loop tells, sends and keeps the same when others ring in between.
+/// Extra workers change no events, requests or stored results of the loop cases.
 async fn plays_among(workers: u32) {
     let Some(cases) = Case::all_shared() else { return };
     let of_loop = |case: &Case| case.id().starts_with('L') && !case.runs_at_once();
@@ -98,7 +98,7 @@ async fn l03_two_calls_run_at_once_where_the_setting_says_so() {
     }
 }
 
-/// Made up for this: the players are tried where the shared cases are not.
+/// Local cases exercise the test code where the shared cases are missing.
 #[tokio::test]
 async fn the_cases_made_up_here_are_played() {
     let own = Case::own();

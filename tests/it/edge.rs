@@ -1,4 +1,4 @@
-//! The edge from outside: the real router and driver on memory ports, with the scripted model.
+//! Tests of the HTTP API: the real router and driver on in-memory ports, with the scripted model.
 
 mod accepting;
 mod artifacts;

@@ -1,4 +1,4 @@
-//! What a newcomer does first with `turnwheel dev`: a model of their own, an agent file that changes, a failure to read about.
+//! First steps with `turnwheel dev`: a real model, a changed agent file, and a failed model call.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn write_agent(folder: &Path, name: &str, text: &str) {
     std::fs::write(folder.join("agents").join(name), text).unwrap();
 }
 
-/// Without the setting that chooses the fake model.
+/// Starts `dev` without the setting that selects the fake model.
 fn start(folder: &Path, settings: &[(&str, String)]) -> Result<Dev, String> {
     let mut all = vec![("TURNWHEEL_MODEL", String::new())];
     all.extend_from_slice(settings);
@@ -32,7 +32,7 @@ async fn prompt(dev: &Dev, body: Value) -> Value {
     request.send().await.unwrap().json().await.unwrap()
 }
 
-/// Asks again until it is so.
+/// Polls until the response satisfies the condition.
 async fn until(dev: &Dev, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! What a durable tool round costs on disk, counted: counts do not drift, so they are held.
+//! Disk cost of a durable tool round, as exact counts: unlike times, they do not vary.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,12 +29,12 @@ use turnwheel::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, del
 
 use crate::support::tools::Echo;
 
-/// Fewer than fill the log, so that its growth can be seen.
+/// Too few to fill the write-ahead log, so that its growth is visible.
 const ROUNDS: usize = 60;
-/// Syncs that a checkpoint makes: measured with strace.
+/// Number of fsyncs of a checkpoint, measured with strace.
 const SYNCS_OF_A_CHECKPOINT: u64 = 3;
 
-/// One call a round, then a text.
+/// Model with one tool call a round, then a text.
 #[derive(Debug)]
 struct Rounds;
 
@@ -141,14 +141,14 @@ async fn a_tool_round_costs_two_fsyncs_and_no_more_bytes_the_longer_it_goes_on()
         }
     }
     assert_eq!(deliveries, ROUNDS + 1, "one message is one turn");
-    // Taking in the prompt and the last answer are no tool rounds.
+    // The commits of the prompt and of the last response are not tool rounds.
     let commits = store.commits() - commits - 2;
     let syncs = commits + SYNCS_OF_A_CHECKPOINT * (store.checkpoints() - checkpoints);
     let rounds = ROUNDS as u64;
     assert!(10 * syncs <= 22 * rounds, "{syncs} fsyncs in {rounds} tool rounds");
-    assert_eq!(commits, 2 * rounds, "the answer with its intent, and the result");
-    assert_eq!(store.checkpoints(), checkpoints, "so that the log alone has grown");
+    assert_eq!(commits, 2 * rounds, "the response with its intent, and the result");
+    assert_eq!(store.checkpoints(), checkpoints, "without a checkpoint the log alone grows");
     let (first, second) = (bytes[1] - bytes[0], bytes[2] - bytes[1]);
-    // Trees of pages grow a level when they begin; were the history written again, it would be twice as much.
+    // B-trees grow by a level at the start. Writing the history again would double the bytes.
     assert!(second * 4 <= first * 5, "{first} bytes, then {second} for as many rounds");
 }

@@ -1,4 +1,4 @@
-//! The Functions host's protocol: the handler against recorded envelopes, and the local host against a handler under test.
+//! The Functions host protocol: the handler with recorded envelopes, and the local host.
 
 mod admin;
 mod handler;

@@ -1,4 +1,5 @@
-//! The staged program beside a Functions host, as `func start` runs it: the host's queues, the sample's settings, no Cosmos.
+//! The packaged program with a Functions host, as `func start` runs it: the host's queues, the
+//! sample settings, no Cosmos DB.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +36,7 @@ fn stage(folder: &Path) {
     assert!(staged.status.success(), "{}", String::from_utf8_lossy(&staged.stderr));
 }
 
-/// What the sample sets, and what `func` and a person add.
+/// The sample settings, and those that `func` and the user add.
 fn settings(folder: &Path, storage: &str, port: u16) -> BTreeMap<String, String> {
     let sample = std::fs::read_to_string(folder.join("local.settings.sample.json")).unwrap();
     let sample: Value = serde_json::from_str(&sample).unwrap();
@@ -74,7 +75,7 @@ async fn the_staged_program_works_beside_a_functions_host() {
     let base = format!("http://127.0.0.1:{port}");
     let deadline = Instant::now() + PATIENCE;
     while client.get(&base).send().await.is_err() {
-        assert!(Instant::now() < deadline, "the handler does not answer");
+        assert!(Instant::now() < deadline, "the handler does not respond");
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     let prompt = json!({"agent": "assistant", "conversationId": "hosted", "input": "Hello"});
@@ -83,7 +84,8 @@ async fn the_staged_program_works_beside_a_functions_host() {
     let accepted: Value = accepted.json().await.unwrap();
     let path = accepted["promptId"].as_str().unwrap();
     let path = format!("{base}/api/conversations/hosted/prompts/{path}");
-    // The host: it takes the nudge off the queue that the HTTP function sent it to, and writes the outputs itself.
+    // The test acts as the host: it receives the nudge that the HTTP function sent, and delivers
+    // the outputs itself.
     let queue = StorageQueue::connect(&emulator.account(), None, "", &Sending::default()).unwrap();
     let mut nudges = Vec::new();
     loop {

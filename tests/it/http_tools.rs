@@ -1,4 +1,4 @@
-//! HTTP tools against servers that behave and servers that do not.
+//! HTTP tools against correct and faulty servers.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ mod identity;
 mod server;
 mod streamed;
 
-/// What an agent file says of a tool, beside its name.
+/// Specification of a write in an agent file, without its name.
 fn pay(more: &str) -> String {
     format!(
         "method: POST\nurl: ${{SERVER}}/pay/{{to}}\nparameters: {{ required: [to], properties: {{ to: {{}}, amount: {{}}, note: {{}} }} }}\n{more}"
@@ -136,7 +136,7 @@ async fn three_failures_of_a_read_are_an_error() {
     assert!(result.is_error);
     assert_eq!(
         bench::text(&result),
-        "The tool answered 503 Service Unavailable:\ndown (Tried 3 times.)"
+        "The tool responded 503 Service Unavailable:\ndown (Tried 3 times.)"
     );
     assert_eq!(server.requests().len(), 3);
 }
@@ -184,7 +184,7 @@ async fn a_write_that_was_never_sent_is_a_plain_error() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = format!("http://{}", free.local_addr().unwrap());
     drop(free);
-    // Accepts, and never begins TLS: the connection is never made.
+    // Accepts and never starts TLS: the connection is never made.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_url = format!("https://{}", silent.local_addr().unwrap());
     let plain = Server::start(&[Reply::text("this is not TLS")]);
@@ -204,14 +204,14 @@ async fn a_write_that_was_never_sent_is_a_plain_error() {
 #[tokio::test]
 async fn a_write_that_is_turned_away_is_a_plain_error() {
     for (reply, said) in [
-        (Reply::status(429).with("retry-after", "0"), "The tool answered 429 Too Many Requests."),
+        (Reply::status(429).with("retry-after", "0"), "The tool responded 429 Too Many Requests."),
         (
             Reply::status(409).with_body("text/plain", "taken"),
-            "The tool answered 409 Conflict:\ntaken",
+            "The tool responded 409 Conflict:\ntaken",
         ),
         (
             Reply::status(400).with_body("text/html", "<h1>No</h1>"),
-            "The tool answered 400 Bad Request:\nNo",
+            "The tool responded 400 Bad Request:\nNo",
         ),
     ] {
         let server = Server::start(&[reply, Reply::json("{}")]);
@@ -230,7 +230,7 @@ async fn a_refusal_is_cut_at_two_kilobytes_and_echoes_no_setting() {
         .returned(&tool(&pay("headers: { x-key: '${KEY}' }"), &server), &ada().to_string())
         .await;
     let text = bench::text(&result);
-    assert!(text.starts_with("The tool answered 403 Forbidden:\nyou sent [KEY] éé"), "{text}");
+    assert!(text.starts_with("The tool responded 403 Forbidden:\nyou sent [KEY] éé"), "{text}");
     assert!(text.len() < 2_200, "{}", text.len());
 }
 
@@ -239,7 +239,7 @@ async fn a_refusal_whose_body_hangs_is_still_the_refusal() {
     let server = Server::start(&[Reply::status(404).with_body("text/plain", "gone").endless()]);
     let result =
         Bench::new().returned(&tool(&pay("timeout: 1s"), &server), &ada().to_string()).await;
-    assert_eq!(bench::text(&result), "The tool answered 404 Not Found:\ngone");
+    assert_eq!(bench::text(&result), "The tool responded 404 Not Found:\ngone");
 }
 
 #[tokio::test]
@@ -260,10 +260,10 @@ async fn a_hanging_tool_ends_within_its_deadline() {
     bench.time = std::time::Duration::from_millis(400);
     let result = bench.returned(&tool(&look("timeout: 30s"), &server), "{}").await;
     assert!(
-        result.is_error && bench::text(&result).contains("no answer"),
+        result.is_error && bench::text(&result).contains("no response"),
         "{}",
         bench::text(&result)
     );
     let reason = bench.unknown(&tool(&pay("timeout: 30s"), &server), &ada().to_string()).await;
-    assert!(reason.contains("no answer"), "{reason}");
+    assert!(reason.contains("no response"), "{reason}");
 }

@@ -1,4 +1,4 @@
-//! The managed identity of an app, from the platform's endpoint to the wire, in the real program.
+//! The app's managed identity in the real program, from the platform's endpoint to the requests.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -23,10 +23,11 @@ use crate::support::process::Dev;
 const SECRET: &str = "the-platforms-own-header";
 const CLIENT_ID: &str = "11111111-2222-3333-4444-555555555555";
 
-/// What one server was asked: path with query, and the header that matters there.
+/// Requests of one server: path with query, and the relevant header.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
-/// App Service's identity endpoint (`/msi/token`), and beside it a service that wants its tokens (`/look`).
+/// App Service's identity endpoint (`/msi/token`), and a service that requires its tokens
+/// (`/look`).
 struct Place {
     url: String,
     asked: Asked,
@@ -56,7 +57,8 @@ impl Drop for Place {
     }
 }
 
-/// A token says what it is for, so that one sent to the wrong place shows. The emulators look at that, and at no signature.
+/// Returns a token for a resource, so that a token sent elsewhere is visible. The emulators check
+/// the resource and no signature.
 fn token_for(resource: &str) -> String {
     let tenant = "11111111-2222-3333-4444-555555555555";
     let claims = json!({
@@ -94,7 +96,7 @@ async fn answer(State(asked): State<Asked>, request: Request) -> Response {
     .into_response()
 }
 
-/// An agent whose one tool signs in.
+/// Writes an agent with one tool, which signs in.
 fn write_agent(folder: &Path) {
     std::fs::create_dir(folder.join("agents")).unwrap();
     std::fs::write(
@@ -141,7 +143,7 @@ async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_l
     let identity = format!(
         "/msi/token?api-version=2019-08-01&resource=api%3A%2F%2Fpayments&client_id={CLIENT_ID}"
     );
-    assert_eq!(place.asked("/msi"), [(identity, SECRET.to_owned())], "once, for both calls");
+    assert_eq!(place.asked("/msi"), [(identity, SECRET.to_owned())], "one token request for both calls");
     dev.kill();
     let log = dev.log();
     assert!(log.contains("Turnwheel is at"), "{log}");
@@ -149,7 +151,7 @@ async fn a_tools_token_comes_from_the_platforms_endpoint_once_and_stands_in_no_l
     assert!(!prompt.to_string().contains(&token), "{prompt}");
 }
 
-/// An Azurite that takes tokens, over https with the certificate of that file.
+/// Starts Azurite with token authentication, over https with a new certificate in this file.
 async fn azurite(certificate: &Path) -> Azurite {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = certificate.with_extension("key");
@@ -163,7 +165,7 @@ async fn azurite(certificate: &Path) -> Azurite {
     Azurite::start(options, |line| drop(writeln!(std::io::stderr(), "{line}"))).await.unwrap()
 }
 
-/// What `turnwheel doctor` says of identities.
+/// The lines of `turnwheel doctor` about identities.
 fn doctor(folder: &Path, settings: &[(&str, String)]) -> Vec<String> {
     let ran = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
         .arg("doctor")
@@ -179,7 +181,8 @@ fn doctor(folder: &Path, settings: &[(&str, String)]) -> Vec<String> {
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// No key, no connection string: queues, artifacts, conversations and a tool, each by the one identity.
+/// Without keys and connection strings: queues, artifacts, conversations and a tool use one
+/// identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_whole_service_works_by_its_managed_identity_alone() {
     let place = Place::start().await;
@@ -224,7 +227,7 @@ async fn the_whole_service_works_by_its_managed_identity_alone() {
         "https%3A%2F%2Fstorage.azure.com",
     ]
     .map(|resource| format!("/msi/token?api-version=2019-08-01&resource={resource}"));
-    assert_eq!(asked, once_each, "one credential for all that use the identity");
+    assert_eq!(asked, once_each, "one credential for all uses of the identity");
     let log = dev.log();
     for resource in ["api://payments", "https://cosmos.azure.com", "https://storage.azure.com"] {
         assert!(!log.contains(&token_for(resource)), "{log}");
@@ -233,8 +236,8 @@ async fn the_whole_service_works_by_its_managed_identity_alone() {
     assert_eq!(
         doctor(folder.path(), &settings),
         [
-            "identity ok storage: the app's managed identity gives tokens for https://storage.azure.com/.default",
-            "identity ok cosmos: the app's managed identity gives tokens for https://cosmos.azure.com/.default",
+            "identity ok storage: the app's managed identity gets tokens for https://storage.azure.com/.default",
+            "identity ok cosmos: the app's managed identity gets tokens for https://cosmos.azure.com/.default",
         ]
     );
     settings.retain(|(name, _)| *name != "IDENTITY_HEADER");

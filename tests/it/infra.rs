@@ -1,6 +1,8 @@
-//! What is deployed, held against the code: names of queues, containers, keys, indexes, settings, roles and files.
+//! The deployment files against the code: queues, containers, keys, indexes, settings, roles,
+//! files.
 //!
-//! No Bicep compiler is to be had here, so the files are parsed, and their wiring is checked as far as names go.
+//! There is no Bicep compiler here: the files are parsed, and the names that connect them are
+//! checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +20,8 @@ mod hooks;
 mod names;
 mod types;
 
-/// Functions and namespaces of the language that `infra/` uses; one that is missing here is a slip or new.
+/// Functions and namespaces of the language that `infra/` uses. A name missing here is misspelt or
+/// new.
 const LANGUAGE: &[&str] = &[
     "allowed",
     "batchSize",
@@ -54,7 +57,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Of the project, with `/`; not what builds and tools leave behind.
+/// Paths of the project's files with this ending, with `/`; without build output and tool folders.
 fn files(end: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root()];
@@ -62,7 +65,7 @@ fn files(end: &str) -> Vec<String> {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
-            // The corpora are what strangers send, sense or not.
+            // The corpora are fuzzing inputs, valid or not.
             let is_left = ["target", "node_modules", "dist", "corpus"].contains(&name.as_str())
                 || (name.starts_with('.') && name != ".ci");
             if path.is_dir() && !is_left {
@@ -103,7 +106,7 @@ fn every_bicep_file_is_bicep() {
     assert_eq!(errors, [""; 0]);
     let torn =
         Bicep::parse("torn.bicep", "param name string\nvar list = ['a'\nvar x = 1\n".to_owned());
-    assert!(!torn.errors().is_empty(), "a torn file is noticed");
+    assert!(!torn.errors().is_empty(), "a truncated file is an error");
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn every_name_in_a_bicep_file_is_declared_in_it() {
     assert_eq!(slip.unknown_names(LANGUAGE), ["slip.bicep: nmae"]);
 }
 
-/// Sentences about modules that are given what they do not take, or not given what they need.
+/// Errors for unknown, missing and wrong parameters and outputs of modules.
 fn wiring_faults(files: &[Bicep]) -> Vec<String> {
     let mut faults = Vec::new();
     for file in files {
@@ -188,7 +191,7 @@ fn the_parameters_are_those_of_the_main_file() {
     }
 }
 
-/// Keys stay out: what would be a secret is a reference to the vault, and what is refused on the plan is not there.
+/// Every secret is a reference to the vault, and settings that the plan rejects are absent.
 #[test]
 fn no_setting_holds_a_key() {
     let settings = settings();
@@ -230,7 +233,7 @@ fn accounts_accept_no_keys_and_nothing_is_public() {
     assert_eq!(vault["enableRbacAuthorization"], true);
 }
 
-/// An account does one operation at a time and refuses the others meanwhile.
+/// An account runs one operation at a time and rejects others meanwhile.
 #[test]
 fn operations_on_one_account_follow_each_other() {
     let after = |file: &str, symbol: &str| {
@@ -276,10 +279,10 @@ fn the_app_runs_a_custom_handler_on_flex_consumption() {
         assert!(function.map_or(name == "http", is_there), "there is no group {name}");
     }
     let excluded = &of("signIn")["properties"]["globalValidation"]["excludedPaths"];
-    assert_eq!(texts(excluded), open_paths(), "what functions/ lets everyone call");
+    assert_eq!(texts(excluded), open_paths(), "the anonymous routes of functions/");
 }
 
-/// Of the functions that need no key: a probe has none, and a link carries its own proof.
+/// Paths of the functions that need no key: the health probe, and approval links with their token.
 fn open_paths() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     let parameter = regex::Regex::new(r"\{\w+\}").unwrap();

@@ -1,4 +1,4 @@
-//! Ctrl-C in `dev`: the first lets work under way commit, the second ends at once.
+//! Ctrl-C in `dev`: the first lets running work commit, the second ends the process at once.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Stage {
         Dev::start_in(folder, &folder.join("data"), &[("STEPS", self.steps.url.clone())])
     }
 
-    /// A prompt whose tool call waits.
+    /// Sends a prompt whose tool call waits.
     async fn prompt(&mut self, dev: &Dev) -> (String, Step) {
         let body = json!({"conversationId": "c", "input": "use step with {} then say done"});
         let accepted = self.client.post(dev.url("/api/prompts")).json(&body).send().await.unwrap();
@@ -40,7 +40,7 @@ impl Stage {
     }
 }
 
-/// One Ctrl-C; the process has announced its end.
+/// Sends one Ctrl-C and waits until the process announces its end.
 async fn interrupt(dev: &mut Dev) {
     assert!(dev.interrupt(Duration::ZERO).is_none());
     let announced = async {

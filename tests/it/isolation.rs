@@ -1,4 +1,5 @@
-//! The real program: a conversation that kills its process, kills from outside, and restarts; its neighbours lose nothing.
+//! Isolation in the real program: a conversation that kills its process, external kills, and
+//! restarts. Other conversations lose nothing.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ mod town;
 
 const NEIGHBOURS: usize = 12;
 const PATIENCE: Duration = Duration::from_mins(4);
-/// A process that starts goes on with what the one before it left within this.
+/// Time limit from the start of a process until it continues pending work.
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,19 +56,19 @@ async fn killer_fails_alone_and_all_neighbours_complete() {
         assert_eq!(end["state"], "completed", "{}: {end}", neighbour.id);
     }
     assert_eq!((town.writes(), town.writes_max()), (NEIGHBOURS, 1), "no write is repeated");
-    // Twice beside others, and three times alone, while the service stayed up.
+    // Two deaths beside other work, and three in isolation while the service stayed up.
     assert_eq!((town.killed().len(), starts), (5, 3));
     assert!(why.contains("while it ran this step alone"), "{why}");
     assert!(why.contains("it is retried in isolation at "), "{why}");
     let report = format!(
-        "the killer failed after {:?}, its {NEIGHBOURS} neighbours were done after {neighbours_done:?}",
+        "the killer failed after {:?}, its {NEIGHBOURS} neighbours completed after {neighbours_done:?}",
         began.elapsed()
     );
     writeln!(std::io::stderr(), "{report}").unwrap();
 }
 
-/// `TURNWHEEL_KILLS=200` for a long run.
-#[expect(clippy::disallowed_methods, reason = "how long a test runs is no setting of the service")]
+/// Number of kills; `TURNWHEEL_KILLS=200` for a long run.
+#[expect(clippy::disallowed_methods, reason = "the length of a test is no setting of the service")]
 fn kills() -> usize {
     std::env::var("TURNWHEEL_KILLS").map_or(8, |kills| kills.parse().unwrap())
 }
@@ -109,7 +110,7 @@ async fn random_kills_fail_no_prompt() {
         .filter(|errand| errand.end.as_ref().unwrap()["state"] != "completed")
         .collect();
     let report = format!(
-        "{killed} kills: {} of {} prompts failed; all had ended {:?} after the last start",
+        "{killed} kills: {} of {} prompts failed; all ended within {:?} of the last start",
         failed.len(),
         states.len(),
         last_start.elapsed()
@@ -158,6 +159,6 @@ async fn restarts_with_a_model_call_under_way_delay_nothing() {
     assert_eq!(ended["state"], "completed", "{ended}");
     longest = longest.max(started.elapsed());
     assert!(longest < RECOVERY_MAX, "{longest:?}");
-    let report = format!("{RESTARTS} restarts: the step went on at most {longest:?} after each");
+    let report = format!("{RESTARTS} restarts: the step continued within {longest:?} of each");
     writeln!(std::io::stderr(), "{report}").unwrap();
 }

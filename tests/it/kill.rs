@@ -1,5 +1,5 @@
-//! The plug is pulled at every named boundary of a prompt with a tool, an approval and an answer; nothing is lost, and no
-//! payment is made twice.
+//! A kill at every fail point of a prompt with a tool, an approval and a response: nothing is lost,
+//! and no payment is made twice.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,8 +13,8 @@ use turnwheel::payments::PaymentsServer;
 use crate::support::normal::normal;
 use crate::support::process::Dev;
 
-/// Boundaries of a turn that makes a call, in their order. From the commit of the intent, between the first two, to the
-/// commit of the result, between the last two, its outcome may be unknown, and a person says what happened.
+/// Fail points of a turn with a call, in order. The intent is committed between the first two, the
+/// result between the last two. In between the outcome may be unknown: an approver settles it.
 const CALL: [&str; 6] = [
     "take-in.before",
     "take-in.after",
@@ -25,7 +25,7 @@ const CALL: [&str; 6] = [
 ];
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A process that starts goes on with what the one before it left within this (99 of 100 times).
+/// Time limit from the start of a process until it continues pending work, for 99 of 100 kills.
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 
 struct Story<'a> {
@@ -34,27 +34,28 @@ struct Story<'a> {
     client: reqwest::Client,
 }
 
-/// What a client has seen of its prompt.
+/// Observations of the client.
 #[derive(Default)]
 struct Seen {
     was_asked_for_outcome: bool,
-    /// Whether it waits for a person, or has ended.
+    /// True if the prompt waits for an approver or has ended.
     has_moved: bool,
 }
 
-/// How a story ended.
+/// Result of one scenario.
 struct Ending {
     entries: Vec<Value>,
     prompt: Value,
     was_asked_for_outcome: bool,
-    /// The boundaries that were reached before the kill; none if the story was not cut.
+    /// Fail points that were hit before the kill; empty if the process was not killed.
     reached: Vec<String>,
-    /// From the moment when the next process answered to that when the prompt was seen to have come further.
+    /// Time from the first response of the next process to the first progress of the prompt.
     recovery: Option<Duration>,
 }
 
 impl Ending {
-    /// Whether a write may have been under way at the kill: in the task that was cut, or in a turn beside it.
+    /// True if a write may have run at the kill: in the task at the fail point or in a parallel
+    /// turn.
     fn had_write_under_way(&self, cut_at: &str) -> bool {
         let last = self.reached.iter().rev().find(|boundary| CALL.contains(&boundary.as_str()));
         match last.map(String::as_str) {
@@ -72,7 +73,7 @@ impl Story<'_> {
         Dev::start(self.data, &settings)
     }
 
-    /// Plays the whole story as a client would: every request is repeated with its key until it is answered.
+    /// Runs the whole scenario; every request is repeated, with its key, until it succeeds.
     async fn play(&self, halt_at: Option<&str>) -> Ending {
         let mut dev = self.start(halt_at);
         let mut reached = Vec::new();
@@ -82,7 +83,7 @@ impl Story<'_> {
         loop {
             assert!(
                 Instant::now() < deadline,
-                "the story did not end at {halt_at:?}: {}",
+                "the scenario did not end with a kill at {halt_at:?}: {}",
                 dev.log()
             );
             let halted = self.data.join("halted");
@@ -109,7 +110,7 @@ impl Story<'_> {
         }
     }
 
-    /// One round of what a client does; the prompt, once it has ended.
+    /// One round of the client. Returns the prompt once it has ended.
     async fn go_on(&self, dev: &Dev, seen: &mut Seen) -> Option<Value> {
         let body = json!({"agent": "payments-clerk", "conversationId": "story", "input": "Pay 250 to Ada"});
         let accepted = self.post(dev, "/api/prompts", "begin", &body).await?;
@@ -146,7 +147,7 @@ impl Story<'_> {
         if answer.status().is_success() { answer.json().await.ok() } else { None }
     }
 
-    /// `None`: the plug was pulled before the answer came; the same request is made again.
+    /// `None`: the process was killed before the response; the caller repeats the request.
     async fn post(&self, dev: &Dev, path: &str, key: &str, body: &Value) -> Option<Value> {
         let request = self.client.post(dev.url(path)).header("Idempotency-Key", key).json(body);
         let answer = request.timeout(Duration::from_secs(2)).send().await.ok()?;
@@ -167,10 +168,10 @@ async fn tell(halt_at: Option<&str>) -> (Ending, usize, u32) {
     (ending, made.len(), requests)
 }
 
-/// Stories told at the same time: each is three processes that mostly wait.
+/// Number of concurrent scenarios; each has three processes that mostly wait.
 const AT_ONCE: usize = 6;
 
-/// One story cut at a boundary: how long it took to go on, if it was cut at all.
+/// Runs a scenario with a kill at a fail point. Returns the recovery time; `None` without a kill.
 async fn check(at: String, expected: Arc<Vec<Value>>) -> Option<Duration> {
     let (ending, paid, requests) = tell(Some(&at)).await;
     assert!(requests <= 1, "{at}: the payment was sent {requests} times");
@@ -187,7 +188,7 @@ async fn check(at: String, expected: Arc<Vec<Value>>) -> Option<Duration> {
         assert_eq!(
             normal(&ending.entries),
             *expected,
-            "{at}: the record differs from the faultless one"
+            "{at}: the record differs from that without a kill"
         );
     }
     if ending.reached.is_empty() { None } else { ending.recovery }
@@ -195,7 +196,7 @@ async fn check(at: String, expected: Arc<Vec<Value>>) -> Option<Duration> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
-    // As many at once as later, so that it is known what a story takes here and now.
+    // The same concurrency as below, to measure the duration of a scenario under this load.
     let began = Instant::now();
     let faultless = futures_util::future::join_all((0..AT_ONCE).map(|_| tell(None))).await;
     let whole_story = began.elapsed();
@@ -207,7 +208,7 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
     let told = futures_util::stream::iter(turnwheel::turn::BOUNDARIES).map(|boundary| {
         let expected = Arc::clone(&expected);
         async move {
-            // The n-th time, until a whole story no longer reaches it so often.
+            // Kill at the n-th hit, until a scenario has fewer hits.
             let mut recoveries = Vec::new();
             loop {
                 let at = format!("{boundary}#{}", recoveries.len() + 1);
@@ -221,15 +222,15 @@ async fn a_kill_at_any_boundary_loses_nothing_and_pays_once() {
     let told = told.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
     let mut recoveries: Vec<(Duration, String)> = told.into_iter().flatten().collect();
     let halted = recoveries.len();
-    assert!(halted >= 25, "only {halted} boundaries were reached");
+    assert!(halted >= 25, "only {halted} kills at fail points");
     recoveries.sort();
     let (half, _) = recoveries[halted / 2];
     let (most, at) = &recoveries[halted * 99 / 100];
     let told = format!(
-        "{halted} kills, recovery after the next start p50 {half:?}, p99 {most:?} ({at}); a whole story takes {whole_story:?}"
+        "{halted} kills, recovery after the next start p50 {half:?}, p99 {most:?} ({at}); a whole scenario takes {whole_story:?}"
     );
     writeln!(std::io::stderr(), "{told}").unwrap();
-    // What is left of the story is no recovery, and takes as long as the machine is busy. Where nothing is, see
-    // `turn::tests::soon`.
+    // The bound adds the duration of a scenario, which depends on the load. `turn::tests::soon`
+    // checks the recovery alone.
     assert!(*most <= RECOVERY_MAX + whole_story, "{told}");
 }

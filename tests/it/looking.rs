@@ -1,4 +1,4 @@
-//! `why`, `ls` and the brake from outside: what whoever is called sees, and does.
+//! `why`, `ls` and operator pauses, through the API and the commands.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,7 +20,7 @@ fn turnwheel(arguments: &[&str], data: &Path) -> Output {
         .unwrap()
 }
 
-/// What the command says.
+/// Runs a command that must succeed, and returns its stdout.
 fn said(arguments: &[&str], data: &Path) -> String {
     let output = turnwheel(arguments, data);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -32,7 +32,7 @@ fn read(arguments: &[&str], data: &Path) -> Value {
     serde_json::from_str(&said(arguments, data)).unwrap()
 }
 
-/// The same of a view, whether or not a worker looks at the conversation at this moment.
+/// Reads a view without its lease, which a worker may have at this moment.
 fn unheld(arguments: &[&str], data: &Path) -> Value {
     let mut view = read(arguments, data);
     view.as_object_mut().unwrap().remove("claim");
@@ -43,7 +43,7 @@ async fn get(dev: &Dev, path: &str) -> Value {
     reqwest::get(dev.url(path)).await.unwrap().json().await.unwrap()
 }
 
-/// What a conversation waits for, once its sentence begins so, and nobody has it.
+/// Waits until the sentence of `why` starts with this text and no worker has the lease.
 async fn stands(dev: &Dev, id: &str, beginning: &str) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -60,7 +60,7 @@ async fn stands(dev: &Dev, id: &str, beginning: &str) -> Value {
 async fn ask(dev: &Dev, id: &str, input: &str) {
     let body = json!({"agent": "payments-clerk", "conversationId": id, "input": input});
     let asked = reqwest::Client::new().post(dev.url("/api/prompts")).json(&body).send().await;
-    assert_eq!(asked.unwrap().status(), 202, "what is paused is accepted too");
+    assert_eq!(asked.unwrap().status(), 202, "prompts are accepted during a pause");
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn the_same_sentence_by_api_and_by_command() {
     let data = folder.path();
     let mut dev = Dev::start(data, &[]);
     ask(&dev, "big", "Pay 250 to Ada").await;
-    let by_api = stands(&dev, "big", "It waits for a person, who was asked at ").await;
+    let by_api = stands(&dev, "big", "An approver must decide whether `").await;
     let sentence = by_api["why"].as_str().unwrap();
     let request = by_api["unblock"][0].as_str().unwrap();
     assert!(request.starts_with("POST /api/conversations/big/approvals/rq_big_"), "{request}");
@@ -83,7 +83,7 @@ async fn the_same_sentence_by_api_and_by_command() {
     let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(complaint.contains("The conversation does not exist"), "{complaint}");
     dev.kill();
-    // Of the data folder alone.
+    // From the data folder alone.
     assert_eq!(read(&["why", "big", "--json"], data), by_api);
     assert_eq!(read(&["ls", "--json"], data)["items"], json!([by_api]));
     let nobody = turnwheel(&["why", "small"], data);

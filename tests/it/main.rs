@@ -1,4 +1,4 @@
-//! All integration tests: one binary, so that the library is linked once.
+//! All integration tests in one binary, so that the library is linked once.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,6 +10,7 @@ mod api;
 mod azure_model;
 mod bench;
 mod certify;
+mod clients;
 mod cluster;
 mod commands;
 mod compacting;

@@ -1,5 +1,5 @@
-//! What a conversation may ask of its model: which one, how hard it thinks, what it sees, and for how many rounds; through the
-//! whole service, by what the model is sent.
+//! Model settings through the whole service, checked in model requests: model, thinking level,
+//! images and rounds.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,10 +15,10 @@ use crate::support::fake_model::{FakeModel, Play, Script};
 use crate::support::service::Service;
 use crate::support::tools::{Echo, Runs};
 
-/// One pixel.
+/// An image of one pixel.
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
-/// Takes a picture.
+/// A tool that returns an image.
 struct Camera;
 
 #[derive(Deserialize, JsonSchema)]
@@ -53,7 +53,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// The agents `helper`, with these keys, and `mute`, whose file has no instructions and is refused.
+    /// Starts with two agents: `helper`, with these keys, and `mute`, whose file lacks
+    /// instructions.
     async fn set(plays: Vec<Play>, keys: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let agents = folder.path().join("agents");
@@ -91,7 +92,7 @@ impl Stage {
         answer.json().await.unwrap()
     }
 
-    /// The prompt, once it has ended.
+    /// Sends a prompt and returns it once it has ended.
     async fn ask(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.service.post(path, body).await;
         assert_eq!(status, 202, "{answer}");
@@ -143,7 +144,7 @@ async fn tiers_models_and_levels_reach_the_model_and_the_record() {
         [
             (&json!("big"), &json!("low")),
             (&json!("gpt-4o"), &Value::Null),
-            // More than this model takes becomes the most that it takes.
+            // A level above the model's maximum becomes that maximum.
             (&json!("gpt-5-mini"), &json!("high")),
             (&json!("big"), &json!("xhigh")),
             (&json!("big"), &json!("none")),
@@ -212,7 +213,7 @@ async fn images_go_in_from_people_and_tools() {
     assert!(blind.contains("(image omitted: this model takes no images)"), "{blind}");
     for (data, kind, member) in [
         ("-", "image/png", "data"),
-        // No picture at all: every later request of the conversation would be refused.
+        // No image: the provider would reject every later request of the conversation.
         ("aGVsbG8=", "image/png", "data"),
         (PNG, "image/svg+xml", "mimeType"),
     ] {

@@ -1,4 +1,5 @@
-//! What the app adds to model requests: a payload hook, headers of its own, and how long the prompt cache keeps them.
+//! The app's additions to model requests: a payload hook, headers, and the retention of the prompt
+//! cache.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ impl Extension for Hangs {
     }
 }
 
-/// One prompt; its view, and what the model was sent.
+/// Runs one prompt. Returns its view and the model requests.
 async fn asked(app: App, more: &[(&str, &str)]) -> (Value, Vec<Asked>) {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");

@@ -1,4 +1,4 @@
-//! The example's payments service, and the clerk that comes along with it.
+//! The example's payments service, and its agent `payments-clerk`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ async fn one_key_pays_once() {
     assert_eq!(
         ask(&elsewhere, Some("k1"), "Ada", r#"{"amount": 250}"#).await,
         first,
-        "receipts are the key's"
+        "the key determines the receipt"
     );
 }
 
@@ -78,7 +78,7 @@ async fn it_stops_when_it_is_dropped() {
     let url = format!("{}/payments", server.base_url);
     reqwest::get(&url).await.unwrap();
     drop(server);
-    // The port closes when the server's task sees the stop; until then connections may still be taken.
+    // The port closes when the server's task has ended; until then it may accept connections.
     let is_closed = async {
         while reqwest::get(&url).await.is_ok() {
             tokio::task::yield_now().await;
@@ -113,7 +113,7 @@ async fn the_clerk_pays_once_however_often_a_call_is_delivered() {
     assert!(text(&listed).contains(receipt.as_str().unwrap()), "{}", text(&listed));
 }
 
-/// Stands for a built-in that no test here calls.
+/// Placeholder for a built-in tool that no test here calls.
 #[derive(Debug)]
 struct Plain(turnwheel::tools::ToolDefinition);
 

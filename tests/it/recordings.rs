@@ -1,5 +1,5 @@
-//! Streams and errors as services really sent them: each comes to a message or a judged failure, and what is sent next is
-//! what the recorded client sent next.
+//! Recorded streams and errors of real services: each becomes a message or a classified failure,
+//! and the next request equals that of the recorded client.
 
 mod replay;
 mod streams;

@@ -1,5 +1,5 @@
-//! Calls of the model that fail, through the whole service: what readers are told, what the record and the model's next
-//! request hold, and what survives a worker that is killed meanwhile.
+//! Retries of failed model calls through the whole service: events, the record, the next request,
+//! and a worker that is killed meanwhile.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// The conversation `c`, with these settings of its retries.
+    /// Creates the conversation `c` with these retry settings.
     async fn set(plays: Vec<Play>, retry: Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("agents")).unwrap();
@@ -52,7 +52,7 @@ fn says(text: &str) -> Play {
     Play::Answer(Script::text(text))
 }
 
-/// Says something, and breaks off.
+/// A response that starts with this text and then fails.
 fn breaks_off(text: &str, error: &str) -> Play {
     Play::Answer(Script { error: Some(error.to_owned()), ..Script::text(text) })
 }
@@ -73,7 +73,7 @@ fn named<'a>(frames: &'a [Frame], name: &str) -> Vec<&'a Value> {
 
 #[tokio::test]
 async fn an_endpoint_that_fails_twice_is_asked_a_third_time() {
-    // A limit that comes within an answer of 200, then one that comes as a status.
+    // A rate limit inside a response with status 200, then one as a status.
     let limited = json!({"type": "error", "error": {"type": "too_many_requests", "code": "too_many_requests", "message": "Slow down"}});
     let mut events = Script::text("par").events();
     events.pop();
@@ -100,7 +100,7 @@ async fn an_endpoint_that_fails_twice_is_asked_a_third_time() {
     expected.extend(["auto_retry_end", "prompt.output", "turn_end", "agent_end"]);
     expected.extend(["prompt.completed", "agent_settled"]);
     assert_eq!(names(&kept), expected);
-    assert_eq!(names(&live), expected, "and in this order while it happens");
+    assert_eq!(names(&live), expected, "live events have the same order");
     let count = kept.len() as u64;
     assert_eq!(numbers(&kept), (1..=count).collect::<Vec<_>>());
     assert_eq!(numbers(&live), (1..=count).collect::<Vec<_>>());
@@ -131,7 +131,7 @@ async fn an_endpoint_that_fails_twice_is_asked_a_third_time() {
         named(&kept, "message_end").iter().map(|end| end["messageId"].clone()).collect();
     let resets: Vec<_> =
         named(&kept, "message_reset").iter().map(|reset| reset["messageId"].clone()).collect();
-    assert_eq!(resets, ids[1..3], "what the failed answers streamed is void");
+    assert_eq!(resets, ids[1..3], "failed responses are reset");
 
     let prompt = stage.service.settled("c", &prompt_id).await;
     assert_eq!((&prompt["state"], &prompt["retry"]), (&json!("completed"), &Value::Null));
@@ -151,13 +151,13 @@ async fn an_endpoint_that_fails_twice_is_asked_a_third_time() {
 
 #[tokio::test]
 async fn tries_that_are_used_up_end_the_prompt_with_the_last_error() {
-    let plays = vec![breaks_off("a", "503 one"), breaks_off("b", "503 two"), says("never heard")];
+    let plays = vec![breaks_off("a", "503 one"), breaks_off("b", "503 two"), says("never requested")];
     let stage = Stage::set(plays, json!({"maxRetries": 1, "baseDelayMs": 1})).await;
     let prompt_id = stage.prompt().await;
     let prompt = stage.service.settled("c", &prompt_id).await;
     assert_eq!((&prompt["state"], &prompt["stopReason"]), (&json!("failed"), &json!("error")));
     assert_eq!(prompt["error"], json!({"type": "model", "message": "503 two"}));
-    assert_eq!(prompt["output"][0]["content"], "b", "what the last try said is all there is");
+    assert_eq!(prompt["output"][0]["content"], "b", "only the output of the last attempt remains");
     assert_eq!(prompt["output"].as_array().unwrap().len(), 1);
     let kept = Stream::open(&stage.service, "c", "?follow=false", None).await.rest().await;
     let [end] = named(&kept, "auto_retry_end")[..] else { panic!("one end") };
@@ -188,12 +188,12 @@ async fn a_quota_that_is_used_up_is_final_and_says_what_to_do() {
     stage.service.stop().await;
 }
 
-/// What a running `dev` says, once it says what is wanted.
+/// Polls a running `dev` until the response satisfies the condition.
 async fn until(dev: &Dev, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + Duration::from_secs(30);
     let client = reqwest::Client::new();
     loop {
-        assert!(Instant::now() < deadline, "{path} never said it: {}", dev.log());
+        assert!(Instant::now() < deadline, "{path} never matched: {}", dev.log());
         let answer =
             client.get(dev.url(path)).timeout(Duration::from_secs(5)).send().await.unwrap();
         let answer: Value = answer.json().await.unwrap();

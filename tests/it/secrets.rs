@@ -1,4 +1,4 @@
-//! Secrets stay where they are: nothing that is written, told or sent to a model holds one, however much goes wrong.
+//! Secrets never leak: no record, response, log line or model request contains one, in any failure.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::support::fake_model::{FakeModel, Play, Script};
 use crate::support::process::Dev;
 
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What no output may hold; each secret ends in a word of its own.
+/// Prefix of every secret, which no output may contain.
 const CANARY: &str = "canary5ecret";
 
 const AGENT: &str = r#"---
@@ -32,7 +32,7 @@ tools:
 Look things up.
 "#;
 
-/// Repeats all it was sent, as a careless server does, under whatever status the path ends in.
+/// A careless server: it echoes every request, with the status at the end of the path.
 struct Careless {
     url: String,
     heard: Arc<Mutex<Vec<String>>>,
@@ -48,7 +48,8 @@ impl Careless {
                 uri.path().rsplit('/').next().and_then(|end| end.parse().ok()).unwrap_or(500);
             let text = format!("{uri} {headers:?} {}", String::from_utf8_lossy(&body));
             kept.lock().unwrap().push(text.clone());
-            // In an answer an address of ours stays: links would break.
+            // Successful responses keep the tool's address, because links would break: omit it
+            // here.
             let text = if status == 200 { text.replace(uri.path(), "") } else { text };
             async move { (StatusCode::from_u16(status).unwrap(), text) }
         });
@@ -74,7 +75,7 @@ fn secret(name: &str) -> String {
     format!("{CANARY}-{name}-0123456789-0123456789")
 }
 
-/// A value for every setting that is a secret; a row that is new needs one here.
+/// Returns a value for every setting that is a secret; add one for each new row.
 fn value(name: &str, careless: &Careless) -> Option<String> {
     let text = secret(name);
     Some(match name {
@@ -117,9 +118,9 @@ fn settings(model: &FakeModel, careless: &Careless) -> Vec<(&'static str, String
     settings
 }
 
-/// The key as it is and as base64: the shapes in which it is written into settings.
+/// Returns the context of the first secret in a text: plain or as base64, as in settings.
 fn is_told(text: &[u8]) -> Option<String> {
-    // Twelve bytes: nothing that follows changes the end of their base64.
+    // Twelve bytes: the bytes that follow do not change the end of their base64.
     let shapes = [CANARY.to_owned(), STANDARD.encode(CANARY)];
     let shown = String::from_utf8_lossy(text);
     shapes.iter().find_map(|shape| {
@@ -143,7 +144,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// What any caller of the API can read of it.
+/// Responses of all routes with data of the conversation.
 async fn everything(dev: &Dev, http: &reqwest::Client) -> Vec<(String, Vec<u8>)> {
     let mut told = Vec::new();
     for path in [
@@ -197,7 +198,7 @@ async fn no_secret_is_in_a_log_a_record_an_event_or_a_request_to_the_model() {
     assert_eq!(states, ["failed", "completed"], "{}", dev.log());
     let mut written = everything(&dev, &http).await;
     assert!(dev.interrupt(Duration::from_secs(30)).is_some(), "{}", dev.log());
-    // Each secret was used, or this would prove nothing.
+    // Each secret was used; otherwise the test would prove nothing.
     for name in [
         "TOOL_URL",
         "TOOL_KEY",
@@ -209,7 +210,7 @@ async fn no_secret_is_in_a_log_a_record_an_event_or_a_request_to_the_model() {
     }
     assert_eq!(model.asked().last().unwrap().headers["api-key"], key.as_str());
     let log = dev.log();
-    assert!(log.len() > 10_000, "everything is logged: {log}");
+    assert!(log.len() > 10_000, "the log has trace lines: {log}");
     written.push(("the log".to_owned(), log.into_bytes()));
     written.extend(
         model
@@ -218,7 +219,7 @@ async fn no_secret_is_in_a_log_a_record_an_event_or_a_request_to_the_model() {
             .map(|body| ("a model request".to_owned(), body.to_string().into_bytes())),
     );
     let kept = files(&data);
-    assert!(kept.iter().any(|(_, bytes)| bytes.len() > 4_096), "there is a record");
+    assert!(kept.iter().any(|(_, bytes)| bytes.len() > 4_096), "the data folder has a record");
     written.extend(kept);
     let told: Vec<(String, String)> =
         written.iter().filter_map(|(name, bytes)| Some((name.clone(), is_told(bytes)?))).collect();

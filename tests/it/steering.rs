@@ -1,4 +1,4 @@
-//! How long a steer is on its way: from 202 to the model's request, with a worker that is busy, one that is idle, and none.
+//! Latency of a steer, from 202 to the model request: with a busy worker, an idle one, and none.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::process::Dev;
 use crate::support::service::Service;
 use crate::support::tools::{Echo, Runs};
 
-/// Nothing here takes that long, on the slowest machine.
+/// Longer than any step takes here, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGENT: &str = "---\ndescription: Plays.\nmodel: gpt-5.1\n---\nYou are helpful.\n";
 const TOOLED: &str =
@@ -24,7 +24,7 @@ fn folder(agent: &str) -> tempfile::TempDir {
     folder
 }
 
-/// When a request came in which the model reads that text; looked for each millisecond.
+/// Time of the first model request that contains the text; polled each millisecond.
 async fn read_by(model: &FakeModel, text: &str) -> Instant {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -36,7 +36,7 @@ async fn read_by(model: &FakeModel, text: &str) -> Instant {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the figures are what this is for")]
+#[expect(clippy::print_stderr, reason = "the test measures these figures")]
 fn tell(what: &str, took: Duration) {
     eprintln!("{what}: {} ms", took.as_millis());
     assert!(took < Duration::from_secs(5), "{what}: {took:?}");
@@ -68,10 +68,10 @@ async fn a_steer_is_soon_in_the_models_request() {
     gate.begun("c1").await;
     let accepted = steer(&service, "turn left").await;
     gate.release("c1");
-    tell("a steer that a busy worker takes along", read_by(&model, "turn left").await - accepted);
+    tell("steer applied by a busy worker", read_by(&model, "turn left").await - accepted);
     service.settled("c", begun["promptId"].as_str().unwrap()).await;
     let accepted = steer(&service, "turn right").await;
-    tell("a steer that an idle worker begins with", read_by(&model, "turn right").await - accepted);
+    tell("steer applied by an idle worker", read_by(&model, "turn right").await - accepted);
     service.stop().await;
 }
 
@@ -90,7 +90,7 @@ async fn a_steer_that_no_worker_lived_to_see_is_taken_up_by_the_next() {
         settings.extend((!halt_at.is_empty()).then(|| ("TURNWHEEL_HALT_AT", halt_at.to_owned())));
         settings
     };
-    // The process stands still when the second input is kept and nobody has heard of it.
+    // The process stops when the second input is stored and no nudge is sent.
     let mut dev = Dev::start_in(folder.path(), &data, &settings("admission.accepted#2"));
     let client = reqwest::Client::new();
     let body = json!({"conversationId": "c", "input": "go"});
@@ -111,9 +111,9 @@ async fn a_steer_that_no_worker_lived_to_see_is_taken_up_by_the_next() {
     let dev = Dev::start_in(folder.path(), &data, &settings(""));
     let alive = Instant::now();
     let read = read_by(&model, "turn left").await;
-    tell("the start of a worker", alive - killed);
-    tell("a steer that nobody saw, after that start", read.saturating_duration_since(alive));
-    // Whoever asks again hears what was accepted then.
+    tell("start of a worker", alive - killed);
+    tell("stored steer applied after that start", read.saturating_duration_since(alive));
+    // A repeated request returns the first response.
     let asked = client.post(dev.url(path)).header("idempotency-key", "k").json(&body);
     let again = asked.send().await.unwrap();
     assert_eq!(again.headers()["idempotency-replayed"], "true");

@@ -1,4 +1,4 @@
-//! What several integration tests need.
+//! Helpers shared by several integration tests.
 
 pub(crate) mod azure;
 pub(crate) mod azurite;

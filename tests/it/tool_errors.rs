@@ -1,4 +1,4 @@
-//! What the model is sent of calls that failed or were not executed, by loop; through the whole service.
+//! Model requests after failed and unexecuted calls, by loop, through the whole service.
 
 use serde_json::{Value, json};
 use turnwheel::App;
@@ -14,7 +14,8 @@ const HTTP_TOOL: &str = r"
       strict: true
       url: https://search.example/{q}";
 
-/// Plays the script in a new conversation; all requests, and the conversation's messages.
+/// Runs the script in a new conversation. Returns the model requests, the tool results, and the
+/// number of tool runs.
 async fn played(script: Script, loop_kind: &str) -> (Vec<Value>, Vec<Value>, usize) {
     let folder = tempfile::tempdir().unwrap();
     let agents = folder.path().join("agents");

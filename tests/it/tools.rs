@@ -1,4 +1,4 @@
-//! Validation as the sources' own code does it.
+//! Argument validation with the error texts of the source.
 
 use serde_json::Value;
 use turnwheel::agent::raw::RawJson;

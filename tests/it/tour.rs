@@ -1,11 +1,11 @@
-//! The README's tour, run as it is printed, from a copy of the tracked files: what a stranger does first must work.
+//! The README's tour, run as printed from a copy of the tracked files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::process::Dev;
 
-/// A block that the tour marks `sh tour`, or the place where the plug is pulled.
+/// A block that the tour marks `sh tour`, or the marker for a kill and a restart.
 enum Step {
     Run(String),
     PullThePlug,
@@ -31,7 +31,7 @@ fn steps(readme: &str) -> Vec<Step> {
     steps
 }
 
-/// The files git tracks, as a fresh clone has them.
+/// Copies the files that git tracks, as in a fresh clone.
 fn copy_tracked(to: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed = Command::new("git")

@@ -1,4 +1,4 @@
-//! `rebuild-queue`, `redrive`, `usage` and `doctor`: what an operator looks at and puts right by hand.
+//! Maintenance commands: `rebuild-queue`, `redrive`, `usage` and `doctor`.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::support::process::Dev;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the command says.
+/// Runs a command that must succeed, and returns its stdout.
 fn turnwheel(arguments: &[&str], settings: &[(&str, String)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_turnwheel"))
         .args(arguments)
@@ -31,7 +31,7 @@ async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "it did not come to that");
+        assert!(Instant::now() < deadline, "the condition was not met in time");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -51,12 +51,12 @@ async fn a_rejected_prompt_is_put_back_whether_or_not_the_service_runs() {
     let put = reqwest::Client::new().post(dev.url("/admin/queues/agent-prompts/messages"));
     assert_eq!(put.body(message).send().await.unwrap().status(), 201);
     until(async || (rejected(&dev).await == 1).then_some(())).await;
-    let put_back = "1 messages are back on agent-prompts.\n";
+    let put_back = "Moved 1 messages back to agent-prompts.\n";
     assert_eq!(turnwheel(&["redrive", "agent-prompts", "--data", data], &[]), put_back);
-    // Still nobody: it is rejected again.
+    // The agent is still unknown: the prompt is rejected again.
     until(async || (rejected(&dev).await == 1).then_some(())).await;
     let told = turnwheel(&["rebuild-queue", "--data", data], &[]);
-    assert!(told.starts_with("The sweep of the service at http://127.0.0.1:"), "{told}");
+    assert!(told.starts_with("Started the recovery sweep of the service at http://127.0.0.1:"), "{told}");
     dev.kill();
     assert_eq!(turnwheel(&["redrive", "agent-prompts", "--data", data], &[]), put_back);
     let told = turnwheel(&["rebuild-queue", "--data", data], &[]);
@@ -106,13 +106,13 @@ async fn a_rebuilt_queue_rings_for_what_a_dead_worker_left() {
     settings.pop();
     let id = accepted["conversationId"].as_str().unwrap();
     let told = turnwheel(&["why", id], &settings);
-    assert!(told.starts_with("A worker has been asking the model since "), "{told}");
-    assert!(turnwheel(&["ls"], &settings).contains(id), "whatever others in the account do");
+    assert!(told.starts_with("A worker has been calling the model since "), "{told}");
+    assert!(turnwheel(&["ls"], &settings).contains(id), "also with other conversations in the account");
     let mut arguments = vec!["rebuild-queue"];
     arguments.extend(storage);
-    assert_eq!(turnwheel(&arguments, &settings), "Rang for 1 conversations.\n");
+    assert_eq!(turnwheel(&arguments, &settings), "Enqueued 1 conversations.\n");
     let told = turnwheel(&["doctor"], &settings);
     assert!(told.contains("a tool round of short messages costs"), "{told}");
-    // Those without a prefix: other tests may have nudges there.
-    assert!(told.contains("they answer; "), "{told}");
+    // The queues without a prefix: other tests may have nudges there.
+    assert!(told.contains("reachable; "), "{told}");
 }

@@ -1,4 +1,4 @@
-//! Webhooks as a receiver sees them: signed, repeated until taken, with a link that decides.
+//! Webhooks at the receiver: signed, repeated until accepted, with a link for the decision.
 
 use std::sync::{Arc, Mutex};
 
@@ -56,7 +56,7 @@ impl Receiver {
         format!("http://{address}/hook")
     }
 
-    /// The hooks of a type, once there are so many.
+    /// Waits for `count` webhooks of a type and returns them.
     async fn until(&self, kind: &str, count: usize) -> Vec<Hook> {
         let wait = async {
             loop {
@@ -78,7 +78,7 @@ fn body(hook: &Hook) -> Value {
     serde_json::from_str(&hook.body).unwrap()
 }
 
-/// A service with the agent `payments-clerk` whose notifications the receiver gets.
+/// Starts a service with the agent `payments-clerk` that notifies the receiver.
 async fn start(receiver: &Receiver, more: &[(&str, &str)]) -> (tempfile::TempDir, Service) {
     let folder = tempfile::tempdir().unwrap();
     let agents = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("agents");
@@ -107,7 +107,7 @@ async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides()
     let asked = json!({"conversationId": "c", "input": "Pay 250 to Ada"});
     let (status, prompt) = service.post("/api/prompts?wait=10", &asked).await;
     assert_eq!((status, &prompt["state"]), (200, &json!("waiting_for_approval")), "{prompt}");
-    // The first try was refused; the second carries the same id.
+    // The receiver rejected the first attempt; the second has the same id.
     let hooks = receiver.until("prompt.approval-requested", 2).await;
     assert_eq!(hooks[0].id, hooks[1].id);
     let hook = &hooks[1];
@@ -120,7 +120,7 @@ async fn an_approval_reaches_a_person_by_a_signed_webhook_and_its_link_decides()
     assert!(said["text"].as_str().unwrap().ends_with(link), "{said}");
     assert_eq!(said["data"]["approvalId"], said["data"]["requestId"]);
     assert_eq!(said["data"]["approval"]["toolName"], "send_payment");
-    // Looking never decides.
+    // A GET never decides.
     let page = service.client.get(link).header("accept", "text/html").send().await.unwrap();
     assert!(page.status().is_success());
     assert_eq!(service.get("/api/conversations/c").await["state"], "waiting_for_approval");

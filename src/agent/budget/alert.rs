@@ -53,7 +53,8 @@ pub struct BudgetAlert {
     pub limit: u64,
 }
 
-/// An alert of an account, kept in the usage ledger until the conversation that crossed the threshold issues it.
+/// An alert of an account. The usage ledger keeps it until the conversation that crossed the
+/// threshold issues it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountAlert {
@@ -63,8 +64,9 @@ pub struct AccountAlert {
 }
 
 impl Limit {
-    /// Thresholds that spending reached and no alert reported: for each unit the highest. `used` includes `cost`, the newest
-    /// spending. After a limit increase a percentage counts as reported as far as the earlier spending reaches it.
+    /// Thresholds that spending reached and no alert reported: the highest per unit. `used`
+    /// includes `cost`, the newest spending. After a limit increase a percentage counts as reported
+    /// if the earlier spending reaches it.
     pub fn crossings(
         &self,
         raised: &[Raise],
@@ -102,7 +104,7 @@ impl Crossing {
         AlertMark { unit: self.unit, limit: self.limit, percent: self.percent }
     }
 
-    /// Of a limit that has no period; an account adds it.
+    /// The alert of a limit without a period; an account adds it.
     pub fn alert(&self, level: Level, subject: &str) -> BudgetAlert {
         BudgetAlert {
             level,
@@ -118,15 +120,17 @@ impl Crossing {
 }
 
 impl BudgetAlert {
-    /// Whether both are of the same limit, unit and period.
+    /// True if both are of the same limit, unit and period.
     pub fn is_of_same_limit(&self, other: &Self) -> bool {
         let limit = |it: &Self| (it.level, it.period, it.unit);
         limit(self) == limit(other) && self.subject == other.subject && self.date == other.date
     }
 
-    /// The notification of the conversation that crossed the threshold. `number` is unique among the conversation's alerts.
+    /// The notification of the conversation that crossed the threshold. `number` is unique among
+    /// the conversation's alerts.
     pub fn notification(&self, head: &Head, number: &str, now: Timestamp) -> Notice {
-        // The epoch keeps ids apart even where an older version dropped the numbers of earlier alerts.
+        // The epoch keeps ids unique even if an older version dropped the numbers of earlier
+        // alerts.
         let (conversation, incarnation) = (&head.conversation_id, &head.incarnation);
         Notice {
             id: format!("nt_{conversation}_{incarnation}_{}_{number}", head.epoch),
@@ -212,7 +216,8 @@ mod tests {
 
     #[test]
     fn increased_limit_reports_only_percentages_reached_later() {
-        // At 100 tokens the limit becomes 160: 50 % are reached already, 80 and 100 % are reached anew.
+        // At 100 tokens the limit becomes 160: 50 % is reached already, 80 and 100 % are reached
+        // again.
         let limits = [100; 10].into_iter().chain([160; 8]);
         assert_eq!(percentages(limits), [(50, 50), (80, 80), (100, 100), (130, 80), (160, 100)]);
     }

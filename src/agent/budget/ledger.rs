@@ -1,4 +1,5 @@
-//! The part of the usage ledger that a conversation keeps: its spending, and the part that the tenant may not know yet.
+//! Metering: the conversation's own spending, and the part that the tenant's usage ledger may not
+//! have yet.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,43 +7,46 @@ use crate::agent::budget::{Agreed, AlertMark, Raise};
 use crate::agent::usage::Tally;
 use crate::clock::Timestamp;
 
-/// Days of which a head remembers what they cost, as long as the tenant's books do not know it; an older one counts to the
-/// next.
+/// Days whose cost the head keeps until the tenant's usage ledger has it. The cost of an older day
+/// counts toward the next day.
 const DAYS_MAX: usize = 31;
 
-/// What a conversation knows of its costs beside what its answers say.
+/// The conversation's metering: costs and limit increases beyond the usage of its responses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Books {
-    /// All that its model calls cost: those whose answer was lost at their estimate. Only grows.
+    /// Cost of all model calls, with lost responses at their estimate. Only grows.
     pub spent: Tally,
-    /// The part of it whose answers were lost.
+    /// The part of `spent` whose responses were lost.
     #[serde(skip_serializing_if = "Tally::is_nothing")]
     pub lost: Tally,
-    /// What the tenant's books may not know yet: `spent` at the end of each day, oldest first.
+    /// Cost that the tenant's usage ledger may not have yet: `spent` at the end of each day, oldest
+    /// first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub days: Vec<DayEnd>,
-    /// Calls that were ever held; names the next.
+    /// Number of reservations made; numbers the next one.
     pub holds: u64,
-    /// When the tenant's books have to be told; absent: they know everything.
+    /// Time of the next settlement with the tenant's usage ledger. Absent: nothing to settle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settle_at: Option<Timestamp>,
-    /// When a prompt that asks for more looks whether there is room by now.
+    /// Time at which a prompt that waits for a budget increase checks the limit again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub look_at: Option<Timestamp>,
-    /// Of the conversation's own limit.
+    /// Increases of the conversation's own limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub raised: Vec<Raise>,
-    /// Raises that the accounts may not know yet.
+    /// Increases of account limits that the accounts may not have yet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agreed: Vec<Agreed>,
     /// The highest percentage of the conversation's own limit that an alert reported, by unit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alert_marks: Vec<AlertMark>,
-    /// Alerts of the limits of the conversation and its prompts so far; names the next notification.
+    /// Number of alerts for limits of the conversation and its prompts; numbers the next
+    /// notification.
     #[serde(skip_serializing_if = "is_zero")]
     pub own_alerts: u64,
-    /// The number of the newest alert of an account that this conversation issued; see [`AccountAlert`].
+    /// Number of the newest alert of an account that this conversation issued; see
+    /// [`AccountAlert`].
     #[serde(skip_serializing_if = "is_zero")]
     pub account_alerts: u64,
 }
@@ -60,13 +64,13 @@ pub struct DayEnd {
     pub spent: Tally,
 }
 
-/// The intent of a model call whose cost is held: written before the call is sent.
+/// A reservation: the intent of a model call, written before the call is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// From 1 in a conversation.
     pub number: u64,
-    /// What the call may cost at most, as far as one can know.
+    /// Estimated maximum cost of the call.
     pub estimate: Tally,
 }
 
@@ -75,12 +79,12 @@ impl Books {
         *self == Self::default()
     }
 
-    /// Adds what a call cost; the tenant's books are told later.
+    /// Adds the cost of a call. Settlement with the tenant's usage ledger follows later.
     pub fn add(&mut self, cost: Tally, (now, settle_at): (Timestamp, Timestamp)) {
         self.spent = self.spent.plus(cost);
         let day = now.utc_day();
         match self.days.last_mut() {
-            // A clock that is behind does not open a day again.
+            // A clock that runs behind does not reopen an earlier day.
             Some(last) if last.day >= day => last.spent = self.spent,
             _ => self.days.push(DayEnd { day, spent: self.spent }),
         }
@@ -89,7 +93,7 @@ impl Books {
         self.settle_at.get_or_insert(settle_at);
     }
 
-    /// What each day cost beyond what is known already.
+    /// Cost per day that exceeds the settled total.
     pub fn owed_by_day(&self, known: Tally) -> Vec<(&str, Tally)> {
         let mut known = known;
         let owed = self.days.iter().filter_map(|end| {
@@ -131,6 +135,6 @@ mod tests {
         }
         assert_eq!(books.days.len(), DAYS_MAX);
         let owed: u64 = books.owed_by_day(Tally::default()).iter().map(|it| it.1.nanos).sum();
-        assert_eq!(owed, 55, "what is old counts to the next day");
+        assert_eq!(owed, 55, "the cost of dropped days counts toward the next day");
     }
 }

@@ -1,4 +1,4 @@
-//! A used-up limit: what a person is asked to increase.
+//! An exceeded limit, which an approver is requested to increase.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -6,31 +6,31 @@ use serde_json::json;
 use crate::agent::budget::{Level, Period, Unit};
 use crate::agent::raw::RawJson;
 
-/// A limit that is reached: in tokens, or in billionths of a dollar.
+/// An exceeded limit, in tokens or in billionths of a dollar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsedUp {
     pub unit: Unit,
-    /// As it is set.
+    /// The limit as configured.
     pub set: u64,
-    /// As it is raised.
+    /// The limit with the increase in force.
     pub limit: u64,
     pub used: u64,
 }
 
-/// What is used up, and of what: what a person is asked to extend.
+/// An exceeded limit and the budget it belongs to, as an approval request contains it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shortage {
     pub level: Level,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<Period>,
-    /// The day or month it is about: a raise is good for this one.
+    /// UTC day or month. An increase is valid only for this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span: Option<String>,
     pub unit: Unit,
-    /// The limit as it is set, in tokens or billionths of a dollar.
+    /// The limit as configured, in tokens or billionths of a dollar.
     pub set: u64,
-    /// As it was raised before.
+    /// The limit with the increase in force.
     pub limit: u64,
     pub used: u64,
 }
@@ -56,7 +56,7 @@ impl Shortage {
         )
     }
 
-    /// As clients see it.
+    /// The form in API responses.
     pub fn view(&self) -> RawJson {
         let mut view = json!({
             "level": self.level, "unit": self.unit,

@@ -1,4 +1,4 @@
-//! Where a conversation is cut: what is summed up, and what stays as it is.
+//! The cut of a compaction: which entries are summarised, and which are kept.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::agent::message::Message;
 use crate::agent::projection::last_compaction;
 use crate::ids::EntryId;
 
-/// What a compaction will do. Slices of the path.
+/// The parts of a compaction, as slices of the path.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Summed up; where the cut divides a turn, only up to that turn. May be empty.
+    /// Entries to summarise, up to the divided turn if the cut divides one. May be empty.
     pub history: &'a [Arc<Entry>],
-    /// The first part of a turn that the cut divides; else empty.
+    /// First part of the turn that the cut divides, otherwise empty.
     pub prefix: &'a [Arc<Entry>],
     pub first_kept: &'a EntryId,
-    /// The summary that the new one carries on.
+    /// The previous summary, which the new one updates.
     pub previous: Option<&'a Compaction>,
 }
 
-/// Why there is nothing to be done.
+/// Why nothing can be compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncut {
-    /// Nothing was said since the last time.
+    /// No message since the last compaction.
     AlreadyCompacted,
     TooSmall,
 }
@@ -37,10 +37,10 @@ impl Uncut {
     }
 }
 
-/// Cuts the path (root first) so that about `keep_recent` tokens of it stay as they are.
+/// Cuts the path (root first) so that about `keep_recent` tokens of it are kept.
 ///
 /// # Errors
-/// Nothing would be summed up.
+/// There is nothing to summarise: end the compaction and report the text.
 pub fn plan<'a>(
     path: &'a [Arc<Entry>],
     keep_recent: u64,
@@ -52,7 +52,7 @@ pub fn plan<'a>(
     {
         return Err(Uncut::AlreadyCompacted);
     }
-    // What the last one kept is summed up now: it stands before it on the path.
+    // The entries that the last compaction kept precede it on the path. They are summarised now.
     let kept = previous.and_then(|compaction| {
         path.iter().position(|entry| entry.base.entry_id == compaction.first_kept_entry_id)
     });
@@ -75,14 +75,14 @@ pub fn plan<'a>(
 }
 
 impl Plan<'_> {
-    /// Tokens that go with what is summed up, the summary before it included.
+    /// Tokens of the summarised entries and the previous summary.
     pub fn tokens(&self, count: Count<'_>) -> u64 {
         let entries = self.history.iter().chain(self.prefix);
         let said: u64 = entries.map(|entry| tokens::of_entry(entry, count)).sum();
         said + self.previous.map_or(0, |previous| count(&previous.summary))
     }
 
-    /// Files that were read and changed up to the cut.
+    /// Files read and changed before the cut.
     pub fn files(&self) -> Files {
         let mut files = self.previous.map(Files::of).unwrap_or_default();
         for entry in self.history.iter().chain(self.prefix) {
@@ -94,8 +94,8 @@ impl Plan<'_> {
     }
 }
 
-/// The entry at which what stays begins: walking back until enough is kept, then the first place at or after it where a
-/// cut may be. A cut never parts a result from its call. `None`: everything stays.
+/// Index of the first kept entry: walks back until enough is kept, then takes the next valid cut. A
+/// cut never separates a result from its call. `None`: everything is kept.
 fn cut_point(
     path: &[Arc<Entry>],
     start: usize,
@@ -108,14 +108,14 @@ fn cut_point(
         kept >= keep_recent
     })?;
     let may_cut = |at: &usize| path.get(*at).is_some_and(|entry| begins_well(entry));
-    // Results of the last answer alone are enough: they stay, with their calls.
+    // The last response's results alone are enough: they are kept with their calls.
     (enough..path.len())
         .find(may_cut)
         .or_else(|| (start..enough).rev().find(may_cut))
         .filter(|at| *at > start)
 }
 
-/// Settings, marks and the like that stand before the cut come along.
+/// Moves the cut before directly preceding entries that hold no message, such as labels.
 fn with_what_stands_before(path: &[Arc<Entry>], start: usize, point: usize) -> usize {
     let mut first = point;
     while first > start
@@ -127,7 +127,7 @@ fn with_what_stands_before(path: &[Arc<Entry>], start: usize, point: usize) -> u
     first
 }
 
-/// Where the turn began that a cut at `point` divides; `None`: the cut lies between two turns.
+/// Start of the turn that a cut at `point` divides. `None`: the cut is between two turns.
 fn turn_of(path: &[Arc<Entry>], start: usize, point: usize) -> Option<usize> {
     let is_user = |entry: &Entry| matches!(entry.body.message(), Some(Message::User(_)));
     if path.get(point).is_some_and(|entry| is_user(entry)) {
@@ -156,7 +156,7 @@ fn begins_well(entry: &Entry) -> bool {
     }
 }
 
-/// Whether the model is sent anything of it.
+/// True if the entry adds to the model's input.
 fn is_said(entry: &Entry) -> bool {
     begins_well(entry) || matches!(entry.body.message(), Some(Message::ToolResult(_)))
 }

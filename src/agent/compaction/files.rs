@@ -1,4 +1,5 @@
-//! Which files the summed-up part read and changed: a summary forgets them easily, and the next one starts from them.
+//! Files read and changed in the summarised part. Summaries tend to omit them, so they are listed
+//! below each summary.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use crate::agent::entry::Compaction;
 use crate::agent::message::AssistantMessage;
 
-/// Paths, from the calls of the tools that work on files.
+/// Paths in the calls of the file tools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     read: BTreeSet<String>,
@@ -15,7 +16,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// What an earlier compaction had noted. What an extension wrote beside a summary of its own has its own shape.
+    /// The files listed by an earlier compaction. An extension's own summary has details of another
+    /// shape, which are ignored.
     pub fn of(compaction: &Compaction) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
@@ -39,7 +41,7 @@ impl Files {
         }
     }
 
-    /// Those that were only read.
+    /// Paths that were read and not changed.
     pub fn read(&self) -> Vec<&str> {
         self.read.difference(&self.modified).map(String::as_str).collect()
     }
@@ -48,7 +50,7 @@ impl Files {
         self.modified.iter().map(String::as_str).collect()
     }
 
-    /// As it stands below a summary; empty without files.
+    /// The lists below a summary. Empty without files.
     pub fn told(&self) -> String {
         let list = |tag: &str, files: &[&str]| match files {
             [] => String::new(),
@@ -58,7 +60,7 @@ impl Files {
     }
 }
 
-/// A summary without the lists below it: they are made anew.
+/// Removes the file lists below a summary, because the next summary renders them anew.
 pub fn without_lists(summary: &str) -> &str {
     let mut text = summary;
     for tag in ["modified-files", "read-files"] {

@@ -1,4 +1,5 @@
-//! How much a model is sent: what the last answer told, and an estimate of what came after it.
+//! Token counts of the model's input: the last response's reported usage plus an estimate of later
+//! messages.
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::projection::wording::{FileAccess, branch_text, compaction_text, file_text};
 use crate::agent::usage::Usage;
 
-/// An image counts as 4,800 characters do.
+/// Tokens of an image: as many as of 4,800 characters.
 const IMAGE_TOKENS: u64 = 1_200;
 
-/// What the provider counted, input and output together.
+/// Tokens that the provider counted, input and output together.
 pub fn of_usage(usage: &Usage) -> u64 {
     match usage.total_tokens {
         0 => usage.input + usage.output + usage.cache_read + usage.cache_write,
@@ -20,7 +21,7 @@ pub fn of_usage(usage: &Usage) -> u64 {
     }
 }
 
-/// Of one message as the model is sent it; none of what it is not sent.
+/// Tokens of one message in the model's input. 0 if it is not sent.
 pub fn of_message(message: &Message, count: Count<'_>) -> u64 {
     match message {
         Message::User(user) => of_content(&user.content, count),
@@ -36,7 +37,7 @@ pub fn of_message(message: &Message, count: Count<'_>) -> u64 {
     }
 }
 
-/// Of what an entry says.
+/// Tokens of an entry in the model's input.
 pub fn of_entry(entry: &Entry, count: Count<'_>) -> u64 {
     if let Some(message) = entry.body.message() {
         of_message(message, count)
@@ -68,9 +69,9 @@ fn of_blocks(blocks: &[Block], count: Count<'_>) -> u64 {
     blocks.iter().map(of_block).sum()
 }
 
-/// Of all that the model is sent next. `back` is the path from the leaf to the root: it is followed only as far as the last
-/// answer that tells its usage, so what it costs does not grow with the conversation. `frame` is what comes beside the
-/// messages: instructions and tools.
+/// Tokens of the next model input. `back` is the path from the leaf to the root. It is read only up
+/// to the last response with usage, so the cost does not grow with the conversation. `frame` counts
+/// instructions and tools.
 pub fn in_context<'a>(
     back: impl Iterator<Item = &'a Arc<Entry>>,
     frame: &dyn Fn() -> u64,
@@ -83,7 +84,7 @@ pub fn in_context<'a>(
             return of_usage(&usage) + after;
         }
         if let Some(compaction) = entry.body.compaction() {
-            // What answers told before it was of a context that is no more.
+            // Usage reported before the compaction counts a context that no longer applies.
             let mut kept = 0;
             let mut is_kept = entry.base.entry_id == compaction.first_kept_entry_id;
             while !is_kept && let Some(earlier) = back.next() {
@@ -98,7 +99,7 @@ pub fn in_context<'a>(
     frame() + after
 }
 
-/// Of an answer that counts: it did not fail, and its provider said what it took.
+/// Usage of a response that did not fail and whose provider reported its tokens.
 fn told_usage(entry: &Entry) -> Option<Usage> {
     let answer: &AssistantMessage = entry.body.message()?.as_assistant()?;
     (!answer.is_failed() && of_usage(&answer.usage) > 0).then_some(answer.usage)

@@ -1,4 +1,5 @@
-//! The conversation as the model is told it when it sums up: one text, so that it does not go on with it.
+//! The transcript for a summary: one text instead of messages, so that the model does not continue
+//! the conversation.
 
 use std::borrow::Cow;
 
@@ -10,18 +11,18 @@ use crate::agent::content::{Block, Content};
 use crate::agent::message::Message;
 use crate::agent::projection::wording::{FileAccess, file_text};
 
-/// What stays of a part that is too long, half of it from its beginning and half from its end. In characters.
+/// Characters kept of a part that is too long, half from its beginning and half from its end.
 const SHORT: usize = 2_000;
 
-/// What the model was not told, because the whole would not fit the window.
+/// Content omitted so that the transcript fits the context window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shortened {
-    /// Tool results of which only beginning and end were told.
+    /// Tool results reduced to beginning and end.
     pub tool_results: usize,
-    /// Other parts of which only beginning and end were told.
+    /// Other parts reduced to beginning and end.
     pub others: usize,
-    /// Of the oldest parts, those that were left out.
+    /// Oldest parts omitted entirely.
     pub left_out: usize,
 }
 
@@ -38,8 +39,9 @@ struct Part {
     is_result: bool,
 }
 
-/// The messages as one text of at most `room` tokens, and what was left out for that: first the middle of long tool
-/// results, the oldest first, then of other long parts, then the oldest parts altogether.
+/// Renders the messages as one text of at most `tokens_max` tokens, and returns the omissions. It
+/// first cuts the middle of long tool results, oldest first, then of other long parts, then drops
+/// the oldest parts.
 pub fn conversation(
     messages: &[Cow<'_, Message>],
     room: u64,
@@ -50,7 +52,7 @@ pub fn conversation(
         told(message, &mut parts);
     }
     let mut shortened = Shortened::default();
-    // Each with the blank line before it.
+    // Each size includes the blank line before the part.
     let mut sizes: Vec<u64> = parts.iter().map(|part| count(&part.text) + 1).collect();
     let mut total: u64 = sizes.iter().sum();
     for results in [true, false] {
@@ -118,7 +120,7 @@ fn told(message: &Message, parts: &mut Vec<Part>) {
             say("Assistant tool calls", calls.collect::<Vec<_>>().join("; "), false);
         }
         Message::ToolResult(result) => say("Tool result", texts(&result.content).concat(), true),
-        // Converted before: they speak as the user, or not at all.
+        // The projection has already converted or dropped these.
         Message::BashExecution(_)
         | Message::Custom(_)
         | Message::BranchSummary(_)
@@ -127,7 +129,7 @@ fn told(message: &Message, parts: &mut Vec<Part>) {
     }
 }
 
-/// Text, and what stands for files: the summary is to keep where they are read.
+/// Texts of the blocks. Files become their path, so that the summary can keep it.
 fn texts(blocks: &[Block]) -> Vec<Cow<'_, str>> {
     let mut texts = Vec::new();
     for block in blocks {
@@ -148,7 +150,7 @@ fn arguments(value: &Value) -> String {
     told.join(", ")
 }
 
-/// `None`: it is short.
+/// Cuts the middle of a long text. `None`: the text is short.
 fn middle_out(text: &str) -> Option<String> {
     let length = text.chars().count();
     if length <= SHORT * 2 {

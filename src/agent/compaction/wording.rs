@@ -1,14 +1,14 @@
-//! What the model is told to do when it sums up.
+//! Prompts for the model that writes a summary.
 
-/// In the place of the agent's instructions.
+/// System prompt, instead of the agent's instructions.
 pub const SYSTEM: &str = "You are a context summarization assistant. Your task is to read a conversation between a user and an AI \
      assistant, then produce a structured summary following the exact format specified.\n\nDo NOT continue the conversation. Do NOT \
      respond to any questions in the conversation. ONLY output the structured summary.";
 
-/// Between the summary of what was before and that of the divided turn.
+/// Separates the summary of the history from that of the divided turn.
 pub const SPLIT_TURN: &str = "\n\n---\n\n**Turn Context (split turn):**\n\n";
 
-/// In the place of a summary, when the divided turn is the first.
+/// Replaces the history's summary if the divided turn is the first.
 pub const NO_HISTORY: &str = "No prior history.";
 
 const FIRST: &str = "The messages above are a conversation to summarize. Create a structured context checkpoint summary that another LLM \
@@ -70,7 +70,7 @@ Summarize the prefix to provide context for the retained suffix:
 
 Be concise. Focus on what's needed to understand the kept suffix.";
 
-/// What is asked for, without the conversation.
+/// The task of a summary, without the conversation.
 pub fn asked(previous: Option<&str>, focus: Option<&str>) -> String {
     let (task, previous) = match previous {
         Some(previous) => {
@@ -82,12 +82,12 @@ pub fn asked(previous: Option<&str>, focus: Option<&str>) -> String {
     format!("{previous}{task}\n\n{FORMAT}{focus}")
 }
 
-/// The same of the first part of a divided turn.
+/// The task of a summary of a divided turn's first part.
 pub fn asked_of_prefix() -> String {
     PREFIX.to_owned()
 }
 
-/// The message that the model is sent.
+/// The user message of a summary request.
 pub fn request(conversation: &str, asked: &str) -> String {
     format!("<conversation>\n{conversation}\n</conversation>\n\n{asked}")
 }

@@ -1,4 +1,4 @@
-//! How the model is told what is no message of its own kind: it all speaks as the user.
+//! Texts for messages and files that have no form of their own in a model request.
 
 use std::fmt::Write as _;
 
@@ -8,32 +8,33 @@ use crate::agent::raw::Extra;
 use crate::agent::workspace::input_path;
 use crate::clock::Timestamp;
 
-/// What stands for all that lies before a compaction's cut.
+/// Text that replaces everything before a compaction's cut.
 pub fn compaction_text(summary: &str) -> String {
     format!(
         "The conversation history before this point was compacted into the following summary:\n\n<summary>\n{summary}\n</summary>"
     )
 }
 
-/// What stands for a branch that was left. Without a line end before the closing tag: the sources have none.
+/// Text that replaces an abandoned branch. It has no line end before the closing tag, as in the
+/// source projects.
 pub fn branch_text(summary: &str) -> String {
     format!(
         "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n{summary}</summary>"
     )
 }
 
-/// How the model gets at the content of a file.
+/// How the model can read the content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileAccess {
-    /// The block after it is the picture itself.
+    /// The image follows in the next block.
     Shown,
-    /// The tool `read` is offered.
+    /// Through the tool `read`.
     WithRead,
-    /// No tool reads files.
+    /// Not at all: the agent has no tool that reads files.
     Without,
 }
 
-/// What stands for a file block: name, type, size, and how to read it.
+/// Text that replaces a file block: name, type, size, and how to read it.
 pub fn file_text(file: &FileBlock, access: FileAccess) -> String {
     let path = input_path(file);
     let name = file.path.as_deref().or_else(|| path.rsplit('/').next()).unwrap_or_default();
@@ -69,7 +70,7 @@ fn bash_text(bash: &BashExecutionMessage) -> String {
     text
 }
 
-/// The user's message that speaks for it; `None`: the model is not told.
+/// Converts to a user message. `None`: the message is not sent to the model.
 pub(super) fn as_user(message: &Message) -> Option<Message> {
     let of_text = |text: String, timestamp: Timestamp| {
         let content = Content::Blocks(vec![Block::text(text)]);

@@ -1,7 +1,8 @@
-//! When a schedule fires: a pure function of what was ordered and of the time before.
+//! Firing times of a schedule, as a pure function of its timing and the previous time.
 //!
-//! Local times follow the clocks of a time zone. One that clocks jump over fires at the first moment after the jump, one
-//! that comes twice fires the first time. Hours and minutes between firings are elapsed time.
+//! Local times follow a time zone. A local time in a gap fires at the first instant after the gap.
+//! A local time that occurs twice fires the first time. Hours and minutes between firings are
+//! elapsed time.
 
 use std::time::Duration;
 
@@ -18,13 +19,13 @@ use crate::clock::{Timestamp, millis, parse_iso};
 /// The shortest time from one firing to the next.
 pub const INTERVAL_MIN: Duration = Duration::from_mins(1);
 const TEXT_BYTES_MAX: usize = 128;
-/// Firings that a clock which is set back may hold a second time: two days of minutes.
+/// Local times that may repeat after a clock change: two days of minutes.
 const REPEATED_MAX: usize = 2 * 24 * 60;
 const EVERY: &str = "write an ISO 8601 duration such as P1D or PT15M, or five cron fields such as `0 9 * * MON-FRI`";
 const WHEN: &str = "write an ISO 8601 time with an offset (2027-01-05T09:00:00+01:00), a local one with a `timeZone` \
      (2027-01-05T09:00), or a time from now (PT10M)";
 
-/// When, as it was ordered.
+/// The timing as requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Timing {
@@ -42,7 +43,7 @@ pub struct Timing {
     pub until: Option<String>,
 }
 
-/// What is wrong with one member of a [`Timing`].
+/// An error in one member of a [`Timing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     pub member: &'static str,
@@ -60,7 +61,7 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug)]
 struct Start {
     moment: Timestamp,
-    /// What clocks are to show, which may be a time that they jump over.
+    /// The local time, which may be in a gap.
     local: DateTime,
 }
 
@@ -68,7 +69,7 @@ struct Start {
 enum Every {
     Once,
     Cron(Box<Cron>),
-    /// By the calendar, at the same local time.
+    /// Calendar months and days, at the same local time.
     Calendar {
         months: i64,
         days: i64,
@@ -76,7 +77,7 @@ enum Every {
     Elapsed(Duration),
 }
 
-/// A duration in its two kinds: what the calendar counts, and what a stop-watch does.
+/// A duration with a calendar part and an elapsed part.
 #[derive(Clone, Copy)]
 struct Stretch {
     months: i64,
@@ -85,10 +86,10 @@ struct Stretch {
 }
 
 impl Rule {
-    /// `made_at`: when it was ordered, for times that are counted from then.
+    /// Parses a timing. Durations count from `created_at`.
     ///
     /// # Errors
-    /// Everything that is wrong with it, by member; the texts say what to write.
+    /// All errors, by member: return them to the client. The texts state what to write.
     pub fn read(timing: &Timing, made_at: Timestamp) -> Result<Self, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let mut note = |member, detail| mistakes.push(Mistake { member, detail });
@@ -114,7 +115,7 @@ impl Rule {
         let until = moment("until", &timing.until).map(|until| until.moment);
         let every = match timing.every.as_deref().map(every) {
             None if timing.at.is_none() => {
-                note("at", "say when: give `at`, `every` or both".to_owned());
+                note("at", "`at` or `every` is missing: give one of them or both".to_owned());
                 Every::Once
             }
             None => Every::Once,
@@ -139,7 +140,7 @@ impl Rule {
         !matches!(self.every, Every::Once)
     }
 
-    /// The first firing after that moment; `None`: never again.
+    /// The first firing after `moment`. `None`: never again.
     pub fn after(&self, moment: Timestamp) -> Option<Timestamp> {
         let next = match &self.every {
             Every::Once => Some(self.start.moment).filter(|at| *at > moment),
@@ -150,7 +151,7 @@ impl Rule {
         next.filter(|next| self.until.is_none_or(|until| *next <= until))
     }
 
-    /// The pattern is asked for local times alone, as if they were of a zone without jumps; what they mean here is looked up.
+    /// Next match of the pattern as a local time without gaps, then resolved in the zone.
     fn of_cron(&self, cron: &Cron, moment: Timestamp) -> Option<Timestamp> {
         let before_start = self.start.moment.minus(Duration::from_millis(1));
         let moment = moment.max(before_start);
@@ -159,7 +160,7 @@ impl Rule {
             let from = local.to_zoned(TimeZone::UTC).ok()?;
             local = cron.find_next_occurrence(&from, false).ok()?.datetime();
             let next = self.zone.first(local)?;
-            // Clocks that were set back show times again which have had their firing.
+            // After the clock is set back, local times repeat that have already fired.
             if next > moment {
                 return Some(next);
             }
@@ -167,7 +168,8 @@ impl Rule {
         None
     }
 
-    /// The `n`-th firing, the start being number 0; counted from the start, so that the 31st comes back after February.
+    /// The `n`-th firing; the start is number 0. Counting from the start makes the 31st come back
+    /// after February.
     fn nth(&self, months: i64, days: i64, n: i64) -> Option<Timestamp> {
         if n == 0 {
             return Some(self.start.moment);
@@ -179,7 +181,7 @@ impl Rule {
     }
 
     fn of_calendar(&self, months: i64, days: i64, moment: Timestamp) -> Option<Timestamp> {
-        // What lies beyond the end of time is after every moment.
+        // An unrepresentable time is after every moment.
         let is_after = |n| self.nth(months, days, n).is_none_or(|time| time > moment);
         let mut high = 1;
         while !is_after(high) {
@@ -208,7 +210,7 @@ impl Rule {
     }
 }
 
-/// Where and when texts are read.
+/// Context for parsing the members of a timing.
 struct Place<'a> {
     zone: &'a Zone,
     is_named: bool,
@@ -220,23 +222,23 @@ impl Place<'_> {
         let refuse = |why: &str| format!("`{}` {why}: {WHEN}", cut(text));
         let at = |moment: Timestamp| Start { moment, local: self.zone.local(moment) };
         if text.starts_with(['P', 'p']) {
-            let stretch = stretch(text).ok_or_else(|| refuse("is no duration"))?;
-            return self.later(stretch).map(at).ok_or_else(|| refuse("is too far away"));
+            let stretch = stretch(text).ok_or_else(|| refuse("is not a duration"))?;
+            return self.later(stretch).map(at).ok_or_else(|| refuse("is after the year 9998"));
         }
         if let Some(moment) = parse_iso(text) {
             return Ok(at(moment));
         }
         let is_local = text.len() <= TEXT_BYTES_MAX && !says_where(text);
         let local = is_local.then(|| text.parse::<DateTime>().ok()).flatten();
-        let Some(local) = local else { return Err(refuse("is no time")) };
+        let Some(local) = local else { return Err(refuse("is not a time")) };
         if !self.is_named {
-            return Err(refuse("does not say where"));
+            return Err(refuse("has neither an offset nor a `timeZone`"));
         }
-        let moment = self.zone.first(local).ok_or_else(|| refuse("is out of reach"))?;
+        let moment = self.zone.first(local).ok_or_else(|| refuse("is not between 1970 and 9999"))?;
         Ok(Start { moment, local })
     }
 
-    /// From when it was ordered.
+    /// Adds a duration to the creation time.
     fn later(&self, stretch: Stretch) -> Option<Timestamp> {
         let Stretch { months, days, elapsed } = stretch;
         let moment = if months == 0 && days == 0 {
@@ -247,7 +249,7 @@ impl Place<'_> {
             self.zone.first(local.checked_add(Span::new().try_days(days).ok()?).ok()?)?
         };
         let moment = Timestamp(moment.0.checked_add(millis(elapsed))?);
-        // Within what a calendar can tell.
+        // Later times are not representable.
         (moment.0 <= LATEST).then_some(moment)
     }
 }
@@ -261,14 +263,14 @@ fn every(text: &str) -> Result<Every, String> {
         return Err(refuse("is too long"));
     }
     if text.starts_with(['P', 'p']) {
-        let stretch = stretch(text).ok_or_else(|| refuse("is no duration"))?;
+        let stretch = stretch(text).ok_or_else(|| refuse("is not a duration"))?;
         let Stretch { months, days, elapsed } = stretch;
         return match (months == 0 && days == 0, elapsed.is_zero()) {
             (true, _) if elapsed < INTERVAL_MIN => Err(refuse("is shorter than a minute")),
             (true, _) => Ok(Every::Elapsed(elapsed)),
             (false, true) => Ok(Every::Calendar { months, days }),
             (false, false) => {
-                Err(refuse("counts by the calendar and by the clock, of which one is possible"))
+                Err(refuse("mixes calendar units with hours or minutes"))
             }
         };
     }
@@ -276,11 +278,13 @@ fn every(text: &str) -> Result<Every, String> {
         return Err(refuse("is neither a duration nor five cron fields"));
     }
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-    let cron = parser.parse(text).map_err(|error| refuse(&format!("is no cron text ({error})")))?;
+    let cron = parser
+        .parse(text)
+        .map_err(|error| refuse(&format!("is not a cron expression ({error})")))?;
     Ok(Every::Cron(Box::new(cron)))
 }
 
-/// `None`: it is no ISO 8601 duration, or a negative or an empty one.
+/// Parses an ISO 8601 duration. `None`: invalid, negative or empty.
 fn stretch(text: &str) -> Option<Stretch> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -294,7 +298,7 @@ fn stretch(text: &str) -> Option<Stretch> {
     Some(Stretch { months, days, elapsed: elapsed(&span)? })
 }
 
-/// Hours and what is shorter.
+/// The hours, minutes, seconds and milliseconds of a span.
 fn elapsed(span: &Span) -> Option<Duration> {
     let minutes = i64::from(span.get_hours()).checked_mul(60)?.checked_add(span.get_minutes())?;
     let seconds = minutes.checked_mul(60)?.checked_add(span.get_seconds())?;
@@ -302,12 +306,12 @@ fn elapsed(span: &Span) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-/// Of what somebody wrote, as much as fits into a sentence.
+/// Truncates client text for an error message.
 fn cut(text: &str) -> String {
     text.chars().take(TEXT_BYTES_MAX).collect()
 }
 
-/// Whether it names a zone or an offset, which a reader of local times would pass over.
+/// True if the text names a zone or an offset, which the parser of local times would ignore.
 fn says_where(text: &str) -> bool {
     let time = text.split_once(['T', 't', ' ']).map_or("", |(_, time)| time);
     text.contains(['[', 'Z', 'z']) || time.contains(['+', '-'])

@@ -1,4 +1,4 @@
-//! The rules of time, over the days on which clocks change; and what a firing makes of a schedule.
+//! Firing times around clock changes, and the state of a schedule after a firing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn timing(at: &str, every: &str, zone: &str) -> Timing {
     Timing { at: given(at), every: given(every), time_zone: given(zone), until: None }
 }
 
-/// The first firings after that moment, as clocks there show them.
+/// The first firings after that time, in local time.
 fn firings(timing: &Timing, now: &str, count: usize) -> Vec<String> {
     let rule = Rule::read(timing, time(now)).unwrap();
     let mut moment = time(now);
@@ -62,17 +62,17 @@ fn a_time_that_clocks_jump_over_fires_at_the_first_moment_after_and_only_that_da
             "{every}"
         );
     }
-    // Half an hour on an island.
+    // A change of half an hour.
     assert_eq!(
         firings(&timing("", "15 2 * * *", "Australia/Lord_Howe"), "2026-10-03T00:00:00Z", 2),
         ["2026-10-04T02:30:00+11:00", "2026-10-05T02:15:00+11:00"]
     );
-    // At midnight, so that the day began at one.
+    // At midnight: the day starts at one.
     assert_eq!(
         firings(&timing("", "0 0 * * *", "America/Sao_Paulo"), "2018-11-03T12:00:00Z", 2),
         ["2018-11-04T01:00:00-02:00", "2018-11-05T00:00:00-02:00"]
     );
-    // A whole day: the 30th of December never was.
+    // A whole day: December 30th does not exist.
     assert_eq!(
         firings(&timing("", "0 9 * * *", "Pacific/Apia"), "2011-12-29T18:00:00Z", 4),
         [
@@ -82,7 +82,7 @@ fn a_time_that_clocks_jump_over_fires_at_the_first_moment_after_and_only_that_da
             "2012-01-01T09:00:00+14:00"
         ]
     );
-    // Ordered for a moment that never is.
+    // A single time in a gap.
     assert_eq!(
         firings(&timing("2026-03-29T02:30", "", "Europe/Berlin"), "2026-01-01T00:00:00Z", 2),
         ["2026-03-29T03:00:00+02:00"]
@@ -102,13 +102,13 @@ fn a_time_that_comes_twice_fires_once_and_the_first_time() {
         firings(&quarter, "2026-04-04T14:30:00Z", 4),
         [
             "2026-04-05T01:45:00+11:00",
-            // Clocks go back to half past one here: those two quarters have been.
+            // The clock goes back to 01:30 here: two quarters have already fired.
             "2026-04-05T02:00:00+10:30",
             "2026-04-05T02:15:00+10:30",
             "2026-04-05T02:30:00+10:30"
         ]
     );
-    // Asked in the hour that comes again.
+    // A query within the repeated hour.
     assert_eq!(
         firings(&timing("", "30 2 * * *", "Europe/Berlin"), "2026-10-25T01:10:00Z", 1),
         ["2026-10-26T02:30:00+01:00"]
@@ -125,7 +125,7 @@ fn hours_and_minutes_are_elapsed_time() {
         firings(&timing("2026-10-25T00:30", "PT90M", "Europe/Berlin"), "2026-10-24T00:00:00Z", 3),
         ["2026-10-25T00:30:00+02:00", "2026-10-25T02:00:00+02:00", "2026-10-25T02:30:00+01:00"]
     );
-    // From when it was ordered.
+    // From the creation time.
     assert_eq!(
         firings(&timing("", "PT15M", ""), "2026-11-22T10:00:30Z", 2),
         ["2026-11-22T10:15:30+00:00", "2026-11-22T10:30:30+00:00"]
@@ -170,7 +170,7 @@ fn what_was_missed_is_not_made_up_for_and_start_and_end_hold() {
     let next = minutes.after(late).unwrap();
     assert!(next > late && late.until(next) <= Duration::from_mins(7));
     assert_eq!((next.0 - time("2020-01-01T00:00:30Z").0) % (7 * 60_000), 0);
-    // A pattern begins no earlier than its start, which may be its first firing.
+    // A pattern starts no earlier than `at`, which may be its first firing.
     let ordered = timing("2026-12-01T09:00:00Z", "0 9 * * *", "");
     assert_eq!(firings(&ordered, "2026-11-22T12:00:00Z", 1), ["2026-12-01T09:00:00+00:00"]);
     let until = Timing { until: Some("2026-12-02T09:00:00Z".to_owned()), ..ordered };
@@ -184,7 +184,7 @@ fn mistakes(timing: &Timing) -> String {
 
 #[test]
 fn every_mistake_says_what_to_write() {
-    assert!(mistakes(&timing("", "", "")).contains("give `at`, `every` or both"));
+    assert!(mistakes(&timing("", "", "")).contains("give one of them or both"));
     assert!(mistakes(&timing("", "P1D", "Mars/Base")).contains("IANA name such as Europe/Berlin"));
     for at in
         ["tomorrow", "2026-13-01T00:00:00Z", "PT", "-PT5M", "P0D", "2027-01-05T09:00-05:00[", ""]
@@ -192,7 +192,7 @@ fn every_mistake_says_what_to_write() {
         let ordered = Timing { at: Some(at.to_owned()), ..Timing::default() };
         assert!(mistakes(&ordered).contains("with a `timeZone`"), "{at}");
     }
-    assert!(mistakes(&timing("2027-01-05T09:00", "", "")).contains("does not say where"));
+    assert!(mistakes(&timing("2027-01-05T09:00", "", "")).contains("has neither an offset nor a `timeZone`"));
     for every in [
         "daily",
         "* * * *",
@@ -216,7 +216,7 @@ fn a_pattern_that_never_comes_is_found_out() {
     assert!(firings(&timing("", "0 0 30 2 *", ""), "2026-01-01T00:00:00Z", 1).is_empty());
 }
 
-/// Local times of a minute of the day, or every so many minutes.
+/// A daily local time, or every so many minutes.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
     Daily(i8, i8),
@@ -231,7 +231,7 @@ impl Pattern {
         }
     }
 
-    /// In each way in which it can be ordered.
+    /// The timings that express the pattern.
     fn ordered(self, zone: &str, before: DateTime) -> Vec<Timing> {
         match self {
             Self::Daily(hour, minute) => {
@@ -246,7 +246,8 @@ impl Pattern {
     }
 }
 
-/// Minute by minute: a local time is met when clocks first show it, or have just jumped over it.
+/// Expected firings, minute by minute: a local time is due when it first occurs, or when a gap
+/// skips it.
 fn expected(zone: &Zone, pattern: Pattern, from: Timestamp, to: Timestamp) -> BTreeSet<Timestamp> {
     let mut latest = zone.local(from);
     let mut found = BTreeSet::new();
@@ -268,7 +269,7 @@ fn expected(zone: &Zone, pattern: Pattern, from: Timestamp, to: Timestamp) -> BT
 fn each_local_time_fires_once_or_is_a_gap_in_every_zone() {
     let names: Vec<String> =
         TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect();
-    assert!(names.len() > 400, "the zones are built in");
+    assert!(names.len() > 400, "the time zone database is compiled in");
     let mut dice = fastrand::Rng::with_seed(7);
     let mut changes = 0;
     for round in 0..250 {
@@ -278,7 +279,7 @@ fn each_local_time_fires_once_or_is_a_gap_in_every_zone() {
             _ => &names[dice.usize(0..names.len())],
         };
         let zone = Zone::named(name).unwrap();
-        // Around a change of its clocks where there is one.
+        // Around an offset change, if there is one.
         let some = dice.u64(time("1995-01-01T00:00:00Z").0..time("2045-01-01T00:00:00Z").0);
         let some = Timestamp(some / 60_000 * 60_000);
         let change = crate::agent::schedule::zone::change_after(&zone, some);
@@ -290,7 +291,7 @@ fn each_local_time_fires_once_or_is_a_gap_in_every_zone() {
         let pattern = match dice.u8(0..4) {
             0 => Pattern::Daily(dice.i8(0..24), dice.i8(0..60)),
             1 => Pattern::Minutes([5, 15, 20][dice.usize(0..3)]),
-            // One that the change concerns.
+            // A time that the change affects.
             _ => Pattern::Daily(local.hour(), local.minute()),
         };
         let expected = expected(&zone, pattern, from, to);
@@ -306,7 +307,7 @@ fn each_local_time_fires_once_or_is_a_gap_in_every_zone() {
             assert_eq!(found, expected, "{name} {pattern:?} {ordered:?} around {middle}");
         }
     }
-    assert!(changes > 60, "clocks changed in only {changes} rounds");
+    assert!(changes > 60, "offset changes in only {changes} rounds");
 }
 
 fn schedule(timing: Timing) -> Schedule {

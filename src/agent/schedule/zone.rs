@@ -1,5 +1,5 @@
-//! Time zones: which moment a local time means. The database is the one we are built with, so that every instance and
-//! every test reads the same rules, and an image without one will do.
+//! Time zones. The database is compiled in, so that every instance and every test uses the same
+//! rules, and container images need none.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// Of a name that is none.
+/// Characters of an unknown name in the error text.
 const SHOWN_LETTERS: usize = 128;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -21,10 +21,10 @@ impl Zone {
         Self(TimeZone::UTC)
     }
 
-    /// An IANA name, in any case.
+    /// Finds a zone by its IANA name, in any case.
     ///
     /// # Errors
-    /// There is no such zone; the text says what to write.
+    /// Unknown zone: return the text to the client. It states what to write.
     pub fn named(name: &str) -> Result<Self, String> {
         ZONES.get(name).map(Self).map_err(|_| {
             let shown: String = name.chars().take(SHOWN_LETTERS).collect();
@@ -36,13 +36,13 @@ impl Zone {
         self.0.iana_name().unwrap_or("UTC")
     }
 
-    /// What clocks show there.
+    /// The local time in the zone.
     pub fn local(&self, time: Timestamp) -> DateTime {
         self.0.to_datetime(outer(time))
     }
 
-    /// The moment at which clocks first show that time; where they jump over it, the first moment after the jump. `None`:
-    /// beyond the year 9999 or before 1970.
+    /// The first instant with that local time. For a local time in a gap, the first instant after
+    /// the gap. `None`: after the year 9999 or before 1970.
     pub fn first(&self, local: DateTime) -> Option<Timestamp> {
         let moment = match self.0.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset }
@@ -59,7 +59,8 @@ impl Zone {
         moment.ok().and_then(inner)
     }
 
-    /// With offset and name, for people and models: `2027-01-05T09:00:00+01:00[Europe/Berlin]`.
+    /// The time with offset and zone name, for display and models:
+    /// `2027-01-05T09:00:00+01:00[Europe/Berlin]`.
     pub fn shown(&self, time: Timestamp) -> String {
         outer(time).to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z[%Q]").to_string()
     }
@@ -76,7 +77,7 @@ fn inner(time: jiff::Timestamp) -> Option<Timestamp> {
     u64::try_from(time.as_millisecond()).ok().map(Timestamp)
 }
 
-/// When clocks there change next.
+/// The next change of the zone's offset.
 #[cfg(test)]
 pub(super) fn change_after(zone: &Zone, time: Timestamp) -> Option<Timestamp> {
     zone.0.following(outer(time)).next().and_then(|change| inner(change.timestamp()))

@@ -1,4 +1,4 @@
-//! Taking in a model's answer.
+//! Applying a model response to the transition.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::agent::step::{
 };
 use crate::ids::EntryId;
 
-/// Calls of one answer: each has a result entry, and the results of all have to fit into one commit when a prompt is given up.
+/// Maximum number of tool calls in one response. Each has a result entry, and all results must fit
+/// into one commit when a prompt fails.
 pub const CALLS_MAX: usize = 64;
 
 pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
@@ -28,7 +29,7 @@ pub(super) fn accept(draft: &mut Draft, answered: &Answered) {
     if calls_count > CALLS_MAX && !message.is_failed() {
         message.stop_reason = StopReason::Error;
         message.error_message = Some(format!(
-            "The model asked for {calls_count} tool calls in one answer; at most {CALLS_MAX} are taken. None was run."
+            "The model requested {calls_count} tool calls in one response; the maximum is {CALLS_MAX}. No call was executed."
         ));
     }
     let setback = compacting::judge(draft, &mut message, answered.setback);
@@ -130,7 +131,7 @@ fn tell_texts(draft: &mut Draft, entry: &Entry, message: &AssistantMessage) {
     }
 }
 
-/// A final failure ends the prompt; what waits is not looked at for this prompt, and stays.
+/// Ends the prompt after a permanent failure. Waiting inbox items stay queued.
 fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage, setback: Setback) {
     tell_texts(draft, entry, message);
     ending::end_turn(draft, entry.base.seq, Vec::new());
@@ -144,7 +145,8 @@ fn end_failed(draft: &mut Draft, entry: &Entry, message: &AssistantMessage, setb
     ending::end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }
 
-/// Whoever reads the arguments, the person who approves them and the tool that runs, reads the same.
+/// Removes duplicate members of the arguments, so that the approver and the tool read the same
+/// values.
 fn take_members_once(message: &mut AssistantMessage) {
     for block in &mut message.content {
         if let Block::ToolCall(call) = block {

@@ -1,10 +1,10 @@
-//! Budget alerts of a transition: of the limits that the head keeps, and of accounts that the usage ledger reports.
+//! Budget alerts of a transition: for limits that the head stores, and for accounts in the ledger.
 
 use crate::agent::budget::{AccountAlert, AlertMark, Crossing, Level};
 use crate::agent::draft::Draft;
 use crate::agent::usage::Tally;
 
-/// Alerts of the prompt's and the conversation's limit, after a spending that is already counted.
+/// Issues alerts for the limits of prompt and conversation. The usage already includes `cost`.
 pub(super) fn issue(draft: &mut Draft, cost: &Tally) {
     let Some(budget) = draft.rules.budget else { return };
     let mut alerts = Vec::new();
@@ -34,7 +34,7 @@ fn set_marks(marks: &mut Vec<AlertMark>, crossings: &[Crossing]) {
     marks.extend(crossings.iter().map(Crossing::mark));
 }
 
-/// Alerts of accounts, each once: the head keeps the number of the newest one.
+/// Issues alerts of accounts, each once: the head stores the number of the newest one.
 pub(super) fn issue_of_accounts(draft: &mut Draft, alerts: &[AccountAlert]) {
     for AccountAlert { number, alert } in alerts {
         if *number > draft.head.books.account_alerts {

@@ -1,4 +1,4 @@
-//! The calls of an answer: each gets exactly one result, in source order, whatever happened (invariant 5).
+//! Tool calls of a model response: each gets exactly one result, in source order (invariant 5).
 
 use serde_json::json;
 
@@ -15,20 +15,20 @@ use crate::agent::step::{Asked, CallResult, Gate, Start, paying, stopping};
 use crate::clock::Timestamp;
 use crate::ids::{EffectId, EntryId, RequestId};
 
-/// What the model reads of a write whose answer was lost.
+/// Text that the model receives for a write whose result was lost.
 pub const UNKNOWN_OUTCOME: &str = "The outcome of this call is unknown: it may have happened. Do not repeat it; say so and go on without it.";
 
-/// In `unknownWrites`, in the place of a request: nobody will say any more what became of it.
+/// Value in `unknownWrites` in place of a request id: no decision about this write will follow.
 pub(super) const TOLD: &str = "told";
 
-/// Begins the reason of a request that replaces an approved one.
+/// Prefix of the reason of a request that replaces an approved one.
 const TOOL_CHANGED: &str =
     "The tool changed after this call was approved, so it needs a new decision.";
 
-/// Writes of unknown outcome that a conversation remembers; above it one is forgotten.
+/// Maximum number of indeterminate writes in the head. One more removes the one with the first key.
 const UNKNOWN_WRITES_MAX: usize = 100;
 
-/// What a call is about, copied so that the draft can be changed.
+/// Reference and content of an open call, copied so that the transition can be changed.
 struct Named {
     call: CallRef,
     tool_call: ToolCall,
@@ -62,7 +62,7 @@ pub(super) fn pass_gate(draft: &mut Draft, index: usize, gate: &Gate) {
 fn open(draft: &mut Draft, index: usize, start: &Start) {
     let call = draft.calls().get(index);
     let is_approved = call.and_then(|call| call.approved.as_ref()) == Some(&start.binding);
-    // A later try of a call that ran before was approved before.
+    // Later attempts of a call were approved before its first one.
     let is_first = call.is_some_and(|call| call.attempts == 0);
     if is_first && draft.head.unknown_writes.contains_key(&start.fingerprint) {
         let text = "An earlier call with the same arguments has an unknown outcome, so this one was not started.";
@@ -93,7 +93,7 @@ fn announce(draft: &mut Draft, index: usize) {
     }));
 }
 
-/// The intent: in the record before the call is sent (invariant 6).
+/// Stores the intent before the call is sent (invariant 6).
 fn begin(draft: &mut Draft, index: usize, start: &Start) {
     let Some(named) = named(draft, index) else { return };
     let effect_id = EffectId::of_call(
@@ -127,7 +127,7 @@ fn begin(draft: &mut Draft, index: usize, start: &Start) {
 
 fn ask(draft: &mut Draft, index: usize, start: &Start, asked: &Asked) {
     let Some(named) = named(draft, index) else { return };
-    // An approval is bound to the tool's definition: see `Start::binding`.
+    // An approval is bound to the tool's definition: see `CallPlan::binding`.
     let was_approved = draft.calls().get(index).is_some_and(|call| call.approved.is_some());
     let reason = if was_approved {
         format!("{TOOL_CHANGED} {}", asked.reason)
@@ -197,7 +197,7 @@ fn put_request(draft: &mut Draft, index: usize, named: &Named, mut request: Requ
     tell_request(draft, &request, entry.base.seq);
 }
 
-/// Those who may decide it are told.
+/// Emits the event and the notification about a new request.
 pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
     draft.tell(EventBody::PromptApprovalRequested(RequestRef {
         request_id: request.id.clone(),
@@ -214,7 +214,7 @@ pub(super) fn tell_request(draft: &mut Draft, request: &Request, seq: u64) {
     draft.owe_notice("prompt.approval-requested", &data, text);
 }
 
-/// The result of a call, and what it makes owed: the next call, or the next answer.
+/// Stores the result of a call and sets the pending work: the next call or the next model call.
 pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
     let is_open = draft.calls().get(index).is_some_and(|call| !call.is_done());
     let Some(named) = named(draft, index).filter(|_| is_open) else { return };
@@ -249,7 +249,8 @@ pub(super) fn settle(draft: &mut Draft, index: usize, result: &CallResult) {
     results::put_kept(draft);
 }
 
-/// A stop that is coming asks nobody: the prompt ends, so the model is told.
+/// Handles a lost result. If an abort is pending, no approver is involved: the prompt ends, and the
+/// result says that the outcome is unknown.
 pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expires_at: Timestamp) {
     let Some(CallStatus::Started { on_unknown, effect, fingerprint, .. }) =
         draft.calls().get(index).map(|call| call.status.clone())
@@ -284,26 +285,27 @@ pub(super) fn lose_outcome(draft: &mut Draft, index: usize, reason: &str, expire
     }
 }
 
-/// Nobody will say what became of this call, but it may still say so itself: its effect id stands in the place of a request.
+/// Blocks equal calls without a request. The value is the call's effect id, because a late result
+/// may still settle the outcome.
 pub(super) fn block_told(draft: &mut Draft, index: usize, fingerprint: String) {
     let why = effect_id(draft, index).map_or_else(|| TOLD.to_owned(), |effect| effect.to_string());
     block_equal(draft, fingerprint, why);
 }
 
-/// Whether a call of the open answer is one whose outcome nobody knows.
+/// True if the outcome of a call of the open response is unknown.
 pub(super) fn is_in_doubt(draft: &Draft, index: usize) -> bool {
     let Some(effect) = effect_id(draft, index) else { return false };
     draft.head.unknown_writes.values().any(|why| why == effect.as_str())
 }
 
-/// Of a call of the open answer.
+/// Effect id of a call of the open response.
 pub(super) fn effect_id(draft: &Draft, index: usize) -> Option<EffectId> {
     let Phase::Calls { answer, .. } = draft.head.phase else { return None };
     let head = &draft.head;
     Some(EffectId::of_call(&head.conversation_id, &head.incarnation, answer, index))
 }
 
-/// From now on a call with the same arguments is not started.
+/// Blocks later calls with the same tool name and arguments.
 pub(super) fn block_equal(draft: &mut Draft, fingerprint: String, why: String) {
     while draft.head.unknown_writes.len() >= UNKNOWN_WRITES_MAX {
         draft.head.unknown_writes.pop_first();
@@ -311,8 +313,9 @@ pub(super) fn block_equal(draft: &mut Draft, fingerprint: String, why: String) {
     draft.head.unknown_writes.insert(fingerprint, why);
 }
 
-/// A worker stopped: what it streamed is void, and its started calls are judged by their effect. Reads and idempotent
-/// writes become ready again under the same effect id; a write is left started for the driver to ask about.
+/// Continues after another worker stopped. Its streamed deltas are void. Started `read` and
+/// `idempotent` calls become ready again under the same effect id. A `write` stays started: the
+/// driver reports its outcome as unknown.
 pub(super) fn take_over(draft: &mut Draft) {
     match &mut draft.head.phase {
         Phase::Model { .. } => {
@@ -322,7 +325,7 @@ pub(super) fn take_over(draft: &mut Draft) {
         }
         Phase::Calls { calls, .. } => {
             for call in calls {
-                // Whatever it waited for, it is looked at again.
+                // The next preflight computes the dependency again.
                 call.behind = None;
                 if let CallStatus::Started { effect: Effect::Read | Effect::Idempotent, .. } =
                     call.status

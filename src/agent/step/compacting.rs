@@ -1,4 +1,4 @@
-//! Summing up as a step of its own: when it begins, and what its outcome comes to.
+//! Compaction as a step of its own: when it starts, and how its outcome is applied.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,14 +15,14 @@ use crate::agent::raw::RawJson;
 use crate::agent::step::{Setback, ending, landing, paying, wait_after};
 use crate::agent::usage::Usage;
 
-/// The inbox command that asks for it.
+/// Name of the inbox command that requests a compaction.
 pub(super) const COMPACT: &str = "compact";
 
-/// What the command carries.
+/// Arguments of the command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CompactInput {
-    /// What the summary should dwell on.
+    /// Topics that the summary should emphasise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
 }
@@ -32,7 +32,7 @@ impl CompactInput {
         InboxBody::Command(Command { name: COMPACT.to_owned(), args: Some(RawJson::of(self)) })
     }
 
-    /// `None`: the item asks for something else.
+    /// Returns `None` if the item is not a compaction command.
     pub fn of(item: &InboxItem) -> Option<Self> {
         let InboxBody::Command(command) = &item.body else { return None };
         if command.name != COMPACT {
@@ -42,12 +42,12 @@ impl CompactInput {
     }
 }
 
-/// One try of a summary.
+/// One attempt to create a summary.
 #[derive(Clone, Debug)]
 pub struct Summarised {
-    /// Of all calls that were made for it.
+    /// Usage of all model calls of the attempt.
     pub usage: Usage,
-    /// How many: 0 where an extension brought it, or nothing could be asked.
+    /// Number of model calls: 0 if an extension created the summary, or if no call was possible.
     pub calls: u32,
     pub outcome: SummaryOutcome,
 }
@@ -59,16 +59,16 @@ pub enum SummaryOutcome {
         text: String,
         setback: Setback,
     },
-    /// Somebody wanted it not to be.
+    /// An extension cancelled the compaction.
     Cancelled,
-    /// The prompt is being stopped: its end is the summary's too.
+    /// The prompt is being aborted, which also ends the compaction.
     Stopped,
 }
 
 const CANCELLED: &str = "Compaction cancelled";
 
-/// Whether it is time to measure what the model is sent: it has grown and goes out next, or its answer has just ended the
-/// prompt. What could not be made small enough is not tried again before something is said.
+/// True if the model input should be measured now: it has grown and is sent next, or its response
+/// has just ended the prompt. After a compaction, there is no other one before a new entry.
 pub fn wants_measuring(draft: &Draft) -> bool {
     let head = &draft.head;
     if !draft.rules.room.is_automatic()
@@ -86,12 +86,12 @@ pub fn wants_measuring(draft: &Draft) -> bool {
     }
 }
 
-/// What the model is sent comes too close to its window.
+/// Starts a compaction because the model input nearly fills the context window.
 pub(super) fn crowd(draft: &mut Draft) {
     if !wants_measuring(draft) {
         return;
     }
-    // The end is not yet: the summary is made first.
+    // `agent_settled` follows after the summary.
     if matches!(draft.events.last().map(|event| &event.body), Some(EventBody::AgentSettled(_))) {
         draft.events.pop();
         draft.head.event_seq -= 1;
@@ -105,7 +105,7 @@ pub(super) fn land(draft: &mut Draft, item: &InboxItem, asked: CompactInput) {
     begin(draft, Reason::Manual, asked.instructions);
 }
 
-/// The failure that an answer is, although it came: the window was full.
+/// Converts a response to a failure if its usage shows that the context window was full.
 pub(super) fn judge(draft: &Draft, message: &mut AssistantMessage, setback: Setback) -> Setback {
     let has_recovered = draft.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
     let room = &draft.rules.room;
@@ -118,7 +118,8 @@ pub(super) fn judge(draft: &Draft, message: &mut AssistantMessage, setback: Setb
     Setback::Overflow
 }
 
-/// Whether a failed answer is asked for once more after the conversation has been summed up: once, and never beside a retry.
+/// True if a compaction and one more model call may recover the failed response: once, and never in
+/// addition to a retry.
 pub(super) fn recovers(draft: &Draft, setback: Setback) -> bool {
     setback == Setback::Overflow
         && draft.rules.room.is_enabled
@@ -132,7 +133,7 @@ pub(super) fn recover(draft: &mut Draft) {
     begin(draft, Reason::Overflow, None);
 }
 
-/// What the record says of a failed answer, as the prompt's error.
+/// Error text of the prompt for a failed response.
 pub(super) fn told_error(draft: &Draft, setback: Setback, text: String) -> String {
     let has_recovered = draft.head.prompt.as_ref().is_some_and(|run| run.has_overflowed);
     if setback == Setback::Overflow && has_recovered {
@@ -198,7 +199,8 @@ pub(super) fn accept(draft: &mut Draft, summarised: &Summarised) {
     }
 }
 
-/// There will be no summary. Where it only kept room, the conversation goes on without.
+/// Ends the compaction without a summary. After a threshold or manual compaction, the conversation
+/// continues.
 pub(super) fn fail(draft: &mut Draft, text: &str) {
     let Phase::Summary { attempt, reason, .. } = draft.head.phase else { return };
     let error = match reason {
@@ -235,7 +237,8 @@ fn end_without(
     }
 }
 
-/// A prompt that ends while it is summed up ends that too; what it stood before is the answer that will not be given.
+/// Ends the compaction of a prompt that ends. The phase becomes the model call that would have
+/// followed.
 pub(super) fn cut_off(draft: &mut Draft) {
     let Phase::Summary { attempt, .. } = draft.head.phase else { return };
     tell_retries_are_over(draft, attempt);
@@ -254,7 +257,7 @@ fn tell_retries_are_over(draft: &mut Draft, attempt: u32) {
     }
 }
 
-/// What the summary stood before: the next answer, or the end.
+/// Continues after the compaction: with the next model call, or with the end.
 fn go_on(draft: &mut Draft) {
     draft.head.compaction_tried = Some(draft.head.seq);
     if draft.head.prompt.is_some() {

@@ -1,4 +1,4 @@
-//! The ends: of a turn, of a prompt, and of a prompt that cannot go on.
+//! Ends of turns and prompts, including prompts that fail because they cannot continue.
 
 use serde_json::json;
 
@@ -15,6 +15,7 @@ use crate::agent::step::{
     CallResult, calls, compacting, finish_turn, paying, results, retrying, stopping, taking_in,
 };
 
+/// Emits the end of the turn and marks it as closed.
 pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) {
     draft.tell(EventBody::TurnEnd(TurnEnd { message, tool_results }));
     if let Some(run) = &mut draft.head.prompt {
@@ -22,8 +23,8 @@ pub(super) fn end_turn(draft: &mut Draft, message: u64, tool_results: Vec<u64>) 
     }
 }
 
-/// All calls have their results on the path: the model answers next, unless they or an extension ask for an end, or the rounds
-/// are used up.
+/// Closes a turn whose calls all have results on the path. A model call follows, unless the results
+/// or an extension ask for an end, or a round limit is reached.
 pub(super) fn close_turn(draft: &mut Draft) {
     let Phase::Calls { answer, calls, .. } = &draft.head.phase else { return };
     let results = calls
@@ -43,7 +44,7 @@ pub(super) fn close_turn(draft: &mut Draft) {
     finish_turn::after_results(draft, terminates);
 }
 
-/// Ends a prompt that has used up its rounds.
+/// Ends a prompt that has reached a round limit.
 pub(super) fn limit_rounds(draft: &mut Draft) {
     let rounds = rounds(draft);
     let said = if rounds >= draft.rules.hard_rounds_max {
@@ -67,13 +68,13 @@ fn rounds(draft: &Draft) -> u32 {
     draft.head.prompt.as_ref().map_or(0, |run| run.rounds)
 }
 
-/// Whether the prompt has had all its rounds.
+/// True if the prompt has used all its rounds.
 pub(super) fn is_used_up(draft: &Draft) -> bool {
     let max = draft.rules.rounds_max.unwrap_or(u32::MAX).min(draft.rules.hard_rounds_max);
     rounds(draft) >= max
 }
 
-/// What the service itself says in the model's place.
+/// A message of the service itself, stored as a model response.
 pub(super) fn own_words(text: String, draft: &Draft) -> AssistantMessage {
     let content = vec![Block::text(text)];
     AssistantMessage {
@@ -83,7 +84,7 @@ pub(super) fn own_words(text: String, draft: &Draft) -> AssistantMessage {
     }
 }
 
-/// The end of a prompt and of the run that it was the last of.
+/// Ends a prompt and its agent run.
 pub(super) fn end(
     draft: &mut Draft,
     state: PromptState,
@@ -93,7 +94,7 @@ pub(super) fn end(
     let Some(run) = draft.head.prompt.clone() else { return };
     stopping::settle(draft, state);
     compacting::cut_off(draft);
-    // A failed answer that was to be asked for again has ended the run already.
+    // A failed response before a retry has already ended the run.
     if !run.is_between_tries {
         let (from_seq, to_seq) = (run.agent_from(), draft.head.seq);
         draft.tell(EventBody::AgentEnd(AgentEnd { from_seq, to_seq, will_retry: false }));
@@ -112,7 +113,7 @@ pub(super) fn end(
     draft.kept.clear();
 }
 
-/// The end of a prompt; another may follow in the same run.
+/// Ends a prompt. Another one may follow in the same run.
 pub(super) fn end_prompt(
     draft: &mut Draft,
     state: PromptState,
@@ -152,7 +153,8 @@ pub(super) fn end_prompt(
     }
 }
 
-/// The prompt fails with the reason; calls that have no result get one, so that the conversation can go on.
+/// Fails the prompt with the reason. Open calls get error results, so that the conversation can
+/// continue.
 pub(super) fn poison(draft: &mut Draft, reason: &str) {
     if matches!(draft.head.phase, Phase::Summary { .. }) {
         paying::lose(draft);
@@ -164,7 +166,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
         draft.head.note_progress();
         return;
     }
-    // The turn must not run on into another answer when its last call is settled.
+    // Settling the last call must not continue with another model call.
     let rules = draft.rules.clone();
     draft.rules.rounds_max = None;
     draft.rules.hard_rounds_max = u32::MAX;
@@ -194,7 +196,7 @@ pub(super) fn poison(draft: &mut Draft, reason: &str) {
     end(draft, PromptState::Failed, PromptStop::Error, Some(&error));
 }
 
-/// A turn that is open ends with an answer that failed.
+/// Closes an open turn with a failed response.
 fn end_unanswered(draft: &mut Draft, reason: &str) {
     if !draft.head.prompt.as_ref().is_some_and(|run| run.is_turn_open) {
         return;
@@ -209,7 +211,7 @@ fn end_unanswered(draft: &mut Draft, reason: &str) {
     end_turn(draft, entry.base.seq, Vec::new());
 }
 
-/// The fingerprint of a write that is under way.
+/// Fingerprint of a started write.
 fn started_write(draft: &Draft, index: usize) -> Option<String> {
     let status = draft.calls().get(index).map(|call| &call.status)?;
     if let CallStatus::Started { effect: Effect::Write, fingerprint, .. } = status {
@@ -219,7 +221,7 @@ fn started_write(draft: &Draft, index: usize) -> Option<String> {
     }
 }
 
-/// Whether a person is asked what became of it.
+/// True if a request for the outcome of the call is open.
 fn is_outcome_asked(draft: &Draft, index: usize) -> bool {
     let Some(CallStatus::Waiting { on: WaitsFor::Request { request_id } }) =
         draft.calls().get(index).map(|call| &call.status)

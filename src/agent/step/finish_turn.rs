@@ -1,32 +1,33 @@
-//! The decision of an extension on a turn that closes: the prompt ends, or the model receives one more request.
+//! An extension's decision on a turn that closes: the prompt ends, or one more model call follows.
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::{PromptState, PromptStop};
 use crate::agent::phase::Phase;
 use crate::agent::step::{ending, response_schema, stopping, taking_in};
 
-/// How a prompt goes on after a turn.
+/// How a prompt continues after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishTurn {
-    /// The prompt ends as completed. Steers and follow-ups are not polled: they stay queued and begin the next prompt, or wait
-    /// for one where they are held. A response that does not fit the agent's response schema fails the prompt instead.
+    /// The prompt ends as completed. Steers and follow-ups are not polled: they stay queued and
+    /// start the next prompt, or wait for one if they have `whenIdle: hold`. A response that does
+    /// not fit the agent's response schema fails the prompt instead.
     End,
-    /// The model receives one more request, also where the response has no tool calls or all results ask for an end. The
-    /// round limits and budgets hold.
+    /// The model receives one more request, also if the response has no tool calls or all results
+    /// ask for an end. Round limits and budgets apply.
     Continue,
 }
 
-/// A turn that a draft closes and on which an extension may decide.
+/// A turn that a transition closes and on which an extension may decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedTurn {
-    /// Index of its `turn_end` among the draft's events.
+    /// Index of its `turn_end` among the events of the transition.
     pub event: usize,
-    /// Model responses of the prompt, with that of this turn.
+    /// Number of model responses of the prompt, including that of this turn.
     pub rounds: u32,
 }
 
-/// Records that the turn whose `turn_end` is the newest event may be decided on, and returns the decision. A prompt that is
-/// stopped or given up ends whatever an extension decides.
+/// Records that an extension may decide on the turn whose `turn_end` is the newest event, and
+/// returns the decision. An aborted or failing prompt ends in any case.
 fn take_decision(draft: &mut Draft) -> Option<FinishTurn> {
     let rounds = draft.head.prompt.as_ref().map(|run| run.rounds)?;
     if draft.gives_up || stopping::is_coming(draft) {
@@ -37,17 +38,18 @@ fn take_decision(draft: &mut Draft) -> Option<FinishTurn> {
     draft.finish_turn.take()
 }
 
-/// A response without tool calls has closed its turn. `misfit`: why it does not fit the agent's response schema.
+/// Continues after a response without tool calls. `schema_error`: why the response does not fit the
+/// agent's response schema.
 pub(super) fn after_response(draft: &mut Draft, misfit: Option<&str>) {
     let decision = take_decision(draft);
     match (decision, misfit) {
         (Some(FinishTurn::End), Some(misfit)) => response_schema::fail(draft, misfit),
         (Some(FinishTurn::End), None) => complete(draft),
-        // A steer continues the prompt: this response was not its last.
+        // A waiting steer continues the prompt: this response was not its last.
         (_, Some(misfit)) if !taking_in::waits(draft, taking_in::is_steer) => {
             response_schema::accept_misfit(draft, misfit);
         }
-        // Steers join with the `TakeIn` that follows.
+        // The `DrainInbox` that follows appends the steers.
         (Some(FinishTurn::Continue), _) => {
             draft.head.phase = Phase::Model { attempt: 1, not_before: None };
             ending::limit_rounds(draft);
@@ -56,7 +58,7 @@ pub(super) fn after_response(draft: &mut Draft, misfit: Option<&str>) {
     }
 }
 
-/// All results of a response's calls have closed its turn. `terminates`: all of them ask for an end.
+/// Continues after the results of a response's calls. `terminates`: all of them ask for an end.
 pub(super) fn after_results(draft: &mut Draft, terminates: bool) {
     match take_decision(draft) {
         Some(FinishTurn::End) => complete(draft),
@@ -65,7 +67,7 @@ pub(super) fn after_results(draft: &mut Draft, terminates: bool) {
     }
 }
 
-/// Ends the prompt without a look at the queues.
+/// Ends the prompt without polling the queues.
 fn complete(draft: &mut Draft) {
     ending::end(draft, PromptState::Completed, PromptStop::End, None);
 }

@@ -1,4 +1,4 @@
-//! A prompt without a new input: it goes on from where the conversation stands.
+//! The `continue` command: a prompt without a new input.
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::{PromptError, PromptState, PromptStop, Source};
@@ -7,11 +7,11 @@ use crate::agent::inbox::{ContinueInput, InboxItem, PromptInput, Queue, WhenIdle
 use crate::agent::settings::QueueMode;
 use crate::agent::step::{ending, landing, taking_in};
 
-/// The source's (s3 §1.5).
+/// Error text of the source (s3 §1.5).
 const ANSWERED: &str = "Cannot continue from message role: assistant";
 
-/// Begins the prompt. After an answer it goes on with what waits in the queues: with steers, or else with follow-ups; whoever
-/// took them meanwhile leaves it nothing to go on from.
+/// Starts the prompt. After a model response it continues with queued steers, or else with queued
+/// follow-ups. If another prompt has consumed them, the prompt fails.
 pub(super) fn begin(draft: &mut Draft, item: &InboxItem, input: &ContinueInput) {
     let is_answered = is_answered(draft, input);
     let prompt = PromptInput {
@@ -39,7 +39,7 @@ pub(super) fn begin(draft: &mut Draft, item: &InboxItem, input: &ContinueInput) 
     }
 }
 
-/// No turn has begun after all.
+/// Removes the `turn_start` event of this transition, because no turn follows.
 fn unopen_turn(draft: &mut Draft) {
     let is_told = |event: &Event| matches!(event.body, EventBody::TurnStart(_));
     if draft.events.pop_if(|event| is_told(event)).is_some() {
@@ -50,7 +50,8 @@ fn unopen_turn(draft: &mut Draft) {
     }
 }
 
-/// Steers first, or else follow-ups; whether there were any. After steers no further one is looked for before the answer.
+/// Appends queued steers, or else queued follow-ups. Returns true if there were any. After steers,
+/// no other steer is polled before the model response.
 fn take_queued(draft: &mut Draft) -> bool {
     let is_follow_up = |item: &InboxItem| item.queue() == Some(Queue::FollowUp);
     let has_steers = taking_in::waits(draft, taking_in::is_steer);
@@ -73,7 +74,8 @@ fn take_queued(draft: &mut Draft) -> bool {
     is_any
 }
 
-/// As it was seen when this was accepted; if a prompt has run since, as that one ended.
+/// True if the conversation ends with a complete model response. The value from the acceptance of
+/// the command holds unless a prompt has run since.
 fn is_answered(draft: &Draft, input: &ContinueInput) -> bool {
     if input.turn.is_none_or(|turn| turn == draft.head.turn) {
         return input.is_answered;

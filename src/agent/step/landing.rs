@@ -1,4 +1,4 @@
-//! Taking in what waits: an inbox item becomes entries, events and a receipt.
+//! Applying inbox items: an item becomes entries, events and a receipt.
 
 use crate::agent::content::Block;
 use crate::agent::draft::Draft;
@@ -13,7 +13,7 @@ use crate::agent::request::{Decision, Request, RequestKind, Verdict};
 use crate::agent::step::{CallResult, calls, paying, taking_in};
 use crate::ids::EffectId;
 
-/// The receipt of what lands now.
+/// Receipt of an item that is applied now.
 pub(super) fn receipt(draft: &Draft, item: &InboxItem) -> Receipt {
     let (input_id, admission) = (item.input_id.clone(), item.admission.clone());
     Receipt {
@@ -22,7 +22,7 @@ pub(super) fn receipt(draft: &Draft, item: &InboxItem) -> Receipt {
     }
 }
 
-/// A decision, or a result that came late.
+/// Applies a decision or a late result.
 pub(super) fn settle(draft: &mut Draft, item: &InboxItem) {
     let mut receipt = receipt(draft, item);
     receipt.prompt_id = draft.prompt_id();
@@ -46,7 +46,8 @@ pub(super) fn settle(draft: &mut Draft, item: &InboxItem) {
     draft.receipts.push(receipt);
 }
 
-/// `run_from_seq`: where the agent run began that this prompt goes on with.
+/// Starts a prompt. `run_from_seq`: `seq` of the first entry of the agent run that the prompt
+/// continues.
 pub(super) fn begin(
     draft: &mut Draft,
     item: &InboxItem,
@@ -103,7 +104,7 @@ pub(super) fn begin(
     taking_in::say(draft, item);
 }
 
-/// `false`: nobody asked for it any more.
+/// Applies a decision. Returns `false` if its request is no longer open.
 pub(super) fn decide(draft: &mut Draft, decision: &Decision) -> bool {
     let Some(position) =
         draft.head.requests.iter().position(|request| request.id == decision.request_id)
@@ -125,7 +126,7 @@ pub(super) fn decide(draft: &mut Draft, decision: &Decision) -> bool {
     match request.kind {
         RequestKind::Tool => decide_tool(draft, call.index, &request, decision),
         RequestKind::Outcome => decide_outcome(draft, call.index, &request, decision),
-        // A budget is about no call; no path of this release opens a question.
+        // Budget requests name no call, and no code path creates a question.
         RequestKind::Budget | RequestKind::Question => {}
     }
     true
@@ -165,7 +166,7 @@ fn decide_outcome(draft: &mut Draft, index: usize, request: &Request, decision: 
     if is_known {
         draft.head.unknown_writes.retain(|_, open| open != request.id.as_str());
     } else {
-        // Nobody said what became of it: an equal call could pay a second time.
+        // The outcome is still unknown: an equal call could repeat the effect.
         let effect = calls::effect_id(draft, index);
         for open in draft.head.unknown_writes.values_mut() {
             if open == request.id.as_str() {
@@ -198,10 +199,10 @@ fn decide_outcome(draft: &mut Draft, index: usize, request: &Request, decision: 
     }
 }
 
-/// What a person says the call answered.
+/// Result of a call that an approver confirmed, with the response value if the approver gave one.
 fn told(value: Option<&RawJson>) -> CallResult {
     let Some(value) = value else {
-        let text = "A person checked: this call happened. What it answered is not known.";
+        let text = "A person checked: this call happened. Its result is not known.";
         return CallResult { content: vec![Block::text(text)], ..CallResult::default() };
     };
     if let Ok(text) = value.read::<String>() {
@@ -214,12 +215,13 @@ fn told(value: Option<&RawJson>) -> CallResult {
     }
 }
 
-/// The outcome of a call that a stopped worker left behind: better than anything a person could say.
+/// Applies the result of a call that a stopped worker left. It replaces a decision by an approver.
 fn accept_late(draft: &mut Draft, late: &LateResult) -> bool {
     settle_late(draft, late) || keep_late(draft, late)
 }
 
-/// The prompt went on without it. Now that the outcome is known it is kept, and an equal call may be made again.
+/// Stores a late result after the prompt has continued without it. The outcome is known now, so
+/// equal calls are allowed again.
 fn keep_late(draft: &mut Draft, late: &LateResult) -> bool {
     let head = &mut draft.head;
     let CallRef { answer, index } = late.call;
@@ -241,7 +243,7 @@ fn settle_late(draft: &mut Draft, late: &LateResult) -> bool {
     };
     match &call.status {
         CallStatus::Started { .. } => {}
-        // Taken over and not yet sent again: what is known need not be done twice.
+        // Taken over and not yet sent again: the known result makes another attempt needless.
         CallStatus::Ready if call.attempts > 0 => {}
         CallStatus::Waiting { on: WaitsFor::Request { request_id } } => {
             let is_outcome = |request: &Request| {

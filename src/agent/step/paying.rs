@@ -1,5 +1,8 @@
-//! Paying: what a model call may cost is held before it is sent, and what it did cost is booked with its answer. A budget
-//! that is used up asks a person; nothing is ever cut in silence.
+//! Budget reservation and accounting of model calls.
+//!
+//! The estimated cost of a model call is reserved before the call is sent. Its actual usage is
+//! recorded with the response. An exhausted budget creates an approval request; no call is skipped
+//! silently.
 
 use crate::agent::brake::{Behind, PutOff};
 use crate::agent::budget::{AccountAlert, Agreed, Budget, Held, Level, Raise, Shortage};
@@ -18,29 +21,31 @@ use crate::agent::usage::{Tally, Usage};
 use crate::clock::Timestamp;
 use crate::ids::RequestId;
 
-/// What the driver found out about money.
+/// An input about budgets from the driver.
 #[derive(Clone, Debug)]
 pub enum Paying {
-    /// A model call is about to be made, and may cost so much.
+    /// A model call of this estimated cost follows.
     Reserve { estimate: Tally, asks: Asks },
-    /// An account of the tenant has no room: the call that was held is not made.
+    /// A budget of an account is exhausted: the reserved call is not sent.
     UsedUp { shortage: Shortage, asks: Asks },
-    /// The call is not made before that time; one whose hold may have been entered keeps it.
+    /// The call is not sent before `until`. It keeps its reservation if the accounts may already
+    /// include it.
     PutOff { behind: Behind, until: Timestamp, keeps_hold: bool },
-    /// The tenant's usage ledger has so much of the spending, these limit increases, and these alerts to issue.
+    /// The tenant's usage ledger now includes this usage and these limit increases, and reports
+    /// these alerts.
     Settled { spent: Tally, agreed: Vec<Agreed>, alerts: Vec<AccountAlert> },
-    /// They could not be told: not before that time again.
+    /// The ledger could not be updated: earliest time of the next attempt.
     SettleAt(Timestamp),
-    /// There was no room yet: not before that time again.
+    /// The budget is still exhausted: earliest time of the next check.
     LookAt(Timestamp),
 }
 
-/// Who is asked when a budget is used up, and how long.
+/// Approvers and times of the request that an exhausted budget creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asks {
     pub approvers: Vec<String>,
     pub expires_at: Timestamp,
-    /// When the prompt looks by itself whether there is room.
+    /// Time of the next check whether the budget has room again.
     pub look_at: Timestamp,
 }
 
@@ -73,7 +78,8 @@ pub(super) fn pay(draft: &mut Draft, paying: &Paying) {
     }
 }
 
-/// What so many calls cost goes into every sum, and their hold ends. None was made: it ends all the same.
+/// Adds the usage of model calls to every total and ends their reservation. Without a call, only
+/// the reservation ends.
 pub(super) fn spend(draft: &mut Draft, usage: Usage, calls: u32) {
     if calls == 0 {
         release(draft);
@@ -83,7 +89,7 @@ pub(super) fn spend(draft: &mut Draft, usage: Usage, calls: u32) {
     count(draft, usage, u64::from(calls));
 }
 
-/// A tool's own model calls or fees go into every sum; they count as no call of the conversation's model.
+/// Adds a tool's own model usage or fees to every total. They do not count as a model call.
 pub(super) fn spend_in_tool(draft: &mut Draft, usage: Usage) {
     count(draft, usage, 0);
 }
@@ -99,16 +105,16 @@ fn count(draft: &mut Draft, usage: Usage, calls: u64) {
     budget_alerts::issue(draft, &cost);
 }
 
-/// A call that was held and never made is held no longer.
+/// Ends the reservation of a call that was not made.
 fn release(draft: &mut Draft) {
     if draft.head.held.take().is_some() {
-        // The accounts may hold it still.
+        // The accounts may still include the reservation, so they are settled now.
         draft.head.books.settle_at.get_or_insert(draft.now);
     }
 }
 
-/// The answer of a held call will not come any more, and nobody knows what it cost: it is taken to have cost what was
-/// held.
+/// Records a model call whose response was lost. Its cost is unknown, so the reserved estimate
+/// counts as its cost.
 pub(super) fn lose(draft: &mut Draft) {
     let settle_at = draft.now.plus(draft.rules.settle_after);
     let Some(held) = draft.head.lose_hold((draft.now, settle_at)) else { return };
@@ -116,26 +122,26 @@ pub(super) fn lose(draft: &mut Draft) {
     budget_alerts::issue(draft, &held.estimate);
 }
 
-/// A prompt has ended: it asks for nothing more, and a call that was held and never made is held no longer.
+/// Ends budget checks and the reservation of a prompt that has ended.
 pub(super) fn close(draft: &mut Draft) {
     draft.head.books.look_at = None;
     release(draft);
 }
 
 impl Run {
-    /// What the prompt's budget bounds.
+    /// Usage that counts against the prompt's budget, with lost calls.
     pub(super) fn spent(&self) -> Tally {
         Tally::of(&self.usage).plus(self.lost)
     }
 }
 
 impl Head {
-    /// What the conversation's budget bounds.
+    /// Usage that counts against the conversation's budget, with lost calls.
     pub(super) fn spent(&self) -> Tally {
         Tally::of(&self.usage).plus(self.books.lost)
     }
 
-    /// Books a held call at its estimate.
+    /// Records a reserved call at its estimate and removes the reservation.
     pub fn lose_hold(&mut self, at: (Timestamp, Timestamp)) -> Option<Held> {
         let held = self.held.take()?;
         self.books.lost = self.books.lost.plus(held.estimate);
@@ -147,7 +153,7 @@ impl Head {
     }
 }
 
-/// Whether a model call is what comes next.
+/// True if the next step is a model call.
 fn is_call_owed(head: &Head) -> bool {
     let is_call = match head.phase {
         Phase::Model { .. } | Phase::Summary { .. } => true,
@@ -168,8 +174,9 @@ fn reserve(draft: &mut Draft, estimate: Tally, asks: &Asks) {
     draft.head.held = Some(Held { number: draft.head.books.holds, estimate });
 }
 
-/// What is used up of the prompt's or the conversation's own budget. A summary after a prompt's end, or asked for by hand,
-/// belongs to no prompt that could wait: it is counted, and not refused.
+/// The exhausted limit of the prompt's or the conversation's own budget, if any. A summary that is
+/// created after the prompt's end, or by a command, belongs to no prompt that could wait. It is
+/// counted, but never rejected.
 pub fn own_shortage(head: &Head, budget: Option<&Budget>) -> Option<Shortage> {
     let budget = budget?;
     let run = head.prompt.as_ref()?;
@@ -246,7 +253,7 @@ fn ask(draft: &mut Draft, shortage: &Shortage, asks: &Asks) {
     calls::tell_request(draft, &request, entry.base.seq);
 }
 
-/// The new limit, bare or under the name of its unit: more than what is used already.
+/// Schema of the new limit: a number above the usage, bare or as a member named after the unit.
 fn schema(shortage: &Shortage) -> RawJson {
     let kind = match shortage.unit {
         crate::agent::budget::Unit::Tokens => "integer",
@@ -262,18 +269,18 @@ fn schema(shortage: &Shortage) -> RawJson {
     ]}))
 }
 
-/// A person, or the clock, has said whether it may cost more.
+/// Applies the decision on a budget request.
 pub(super) fn decided(draft: &mut Draft, request: &Request, decision: &Decision) {
     draft.head.books.look_at = None;
     let Some(shortage) = &request.budget else { return };
     match decision.verdict {
         Verdict::Approve => {
-            // Without a limit: there is room by now, whoever made it.
+            // Without a value, the approver raised no limit: the budget already has room again.
             if let Some(to) = decision.value.as_ref().and_then(|value| limit_in(value, shortage)) {
                 raise(draft, shortage, to);
             }
         }
-        // The stop itself ends the prompt.
+        // The abort itself ends the prompt.
         Verdict::Aborted => {}
         Verdict::Reject
         | Verdict::Expired
@@ -311,7 +318,7 @@ fn raise(draft: &mut Draft, shortage: &Shortage, to: u64) {
     }
 }
 
-/// The prompt ends, and says why.
+/// Ends the prompt with a message that states the reason.
 fn stop(draft: &mut Draft, request: &Request, why: Option<&str>) {
     let mut said = format!("Stopped: {}", request.reason);
     if let Some(why) = why {

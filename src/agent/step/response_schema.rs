@@ -1,4 +1,4 @@
-//! A last response that does not fit the response schema: the model corrects it once, else the prompt fails.
+//! Final responses that do not fit the response schema: one correction, then the prompt fails.
 
 use crate::agent::content::Content;
 use crate::agent::draft::Draft;
@@ -6,10 +6,11 @@ use crate::agent::entry::{CustomMessageEntry, EntryBody, PromptError, PromptStat
 use crate::agent::phase::Phase;
 use crate::agent::step::{ending, stopping, taking_in};
 
-/// The entry that shows the model its mistake.
+/// Type of the custom entry that reports the schema error to the model.
 const CUSTOM_TYPE: &str = "response_schema";
 
-/// The mistake stands in the record before the model is asked again: a worker that takes over repeats no correction.
+/// Requests one correction from the model. The error is stored before the next model call, so a
+/// take-over does not repeat the correction.
 pub(super) fn accept_misfit(draft: &mut Draft, misfit: &str) {
     if stopping::is_coming(draft) {
         draft.head.phase = Phase::Model { attempt: 1, not_before: None };
@@ -37,7 +38,7 @@ pub(super) fn accept_misfit(draft: &mut Draft, misfit: &str) {
     draft.tell_message(&entry);
 }
 
-/// The prompt fails: its last response does not fit.
+/// Fails the prompt because its final response does not fit the schema.
 pub(super) fn fail(draft: &mut Draft, misfit: &str) {
     let message = format!("The response does not fit the agent's response schema: {misfit}");
     let error = PromptError { kind: "schema".to_owned(), message };

@@ -1,5 +1,7 @@
-//! Results on their way to the path. They stand there in source order; one that is known before an earlier one is kept, so
-//! that no crash loses it, and put in its place when its turn comes.
+//! Tool results in source order.
+//!
+//! A result that precedes an earlier call's result is stored in a buffer entry, so that no crash
+//! loses it. It is appended to the path when all earlier results are.
 
 use std::sync::Arc;
 
@@ -14,21 +16,22 @@ use crate::agent::phase::CallStatus;
 use crate::agent::raw::RawJson;
 use crate::agent::step::ending;
 
-/// Operations of a commit that kept results may fill: the next calls and the ends of turn and prompt still fit.
+/// Operations of a commit that buffered results may use. The next calls and the ends of turn and
+/// prompt still fit.
 const PUT_OPERATIONS: usize = 66;
-/// The same where the prompt is given up: nothing comes after but its end.
+/// Like [`FLUSH_OPERATIONS_MAX`], for a prompt that fails or aborts: only its end follows.
 const LAST_OPERATIONS: usize = 74;
-/// Bytes of kept results that go into one commit beside a result that has just come.
+/// Bytes of buffered results in one commit, in addition to a new result.
 const PUT_BYTES: u64 = 384 * 1024;
 
-/// A call whose result has just come.
+/// A call whose result was just received.
 pub(super) struct Ended {
     pub(super) call: CallRef,
-    /// Whether its output is in the prompt's view already.
+    /// True if the prompt's view already contains an output of the call.
     pub(super) is_asked: bool,
 }
 
-/// All earlier results stand on the path, so this one follows them.
+/// Appends a result whose earlier results are all on the path.
 pub(super) fn put(
     draft: &mut Draft,
     ended: &Ended,
@@ -42,7 +45,7 @@ pub(super) fn put(
     put_outputs(draft, ended.call, outputs);
 }
 
-/// An earlier call has no result yet.
+/// Buffers a result because an earlier call has none yet.
 pub(super) fn keep(
     draft: &mut Draft,
     ended: &Ended,
@@ -59,10 +62,11 @@ pub(super) fn keep(
     draft.kept.push(entry);
 }
 
-/// Puts what is kept in its place, as far as its turn has come and one commit has room. All in their places: the turn is over.
+/// Appends buffered results that are next in source order, as far as one commit has room. Closes
+/// the turn when all results are on the path.
 pub(super) fn put_kept(draft: &mut Draft) {
     while let Some((index, seq, bytes)) = next_kept(draft) {
-        // One alone always has room, or nothing would go on.
+        // A single result always has room; otherwise there would be no progress.
         let is_alone = draft.entries.is_empty() && !draft.gives_up;
         if !is_alone && !has_room(draft, index, seq, bytes) {
             return;
@@ -75,13 +79,14 @@ pub(super) fn put_kept(draft: &mut Draft) {
     }
 }
 
-/// The prompt ends with this commit: a kept result that has no room in it is named in its place.
+/// Like [`flush_buffered`], for the last commit of a prompt: a result without room is replaced by a
+/// reference to its entry.
 pub(super) fn put_or_name(draft: &mut Draft, index: usize) {
     put_kept(draft);
     let Some((_, seq, _)) = next_kept(draft).filter(|(next, ..)| *next == index) else { return };
     let Some((returned, entry)) = kept(draft, seq) else { return };
     let text = format!(
-        "[The result of this call is in the record as entry {}: it was too large to be put here when the prompt was given up.]",
+        "[The result of this call is stored as entry {}. It was too large to append when the prompt ended.]",
         entry.base.entry_id
     );
     let call = returned.call;
@@ -96,7 +101,7 @@ pub(super) fn put_or_name(draft: &mut Draft, index: usize) {
     put_kept(draft);
 }
 
-/// The result whose turn has come, if it is a kept one: index, `seq` and bytes.
+/// The next result in source order if it is buffered: index, `seq` and bytes.
 fn next_kept(draft: &Draft) -> Option<(usize, u64, u64)> {
     let index = draft.batch().next_placed()?;
     match draft.calls().get(index)?.status {
@@ -126,7 +131,8 @@ fn kept(draft: &Draft, seq: u64) -> Option<(&ToolReturned, &Entry)> {
 
 fn put_back(draft: &mut Draft, index: usize, seq: u64, bytes: u64) {
     let Some((returned, _)) = kept(draft, seq) else {
-        // The driver hands over what the phase names, so this is never so; a call without a result would be worse.
+        // Unreachable: the driver loads every entry that the phase names. A call without a result
+        // would be worse than a missing message.
         set_done(draft, index, seq, None);
         return;
     };

@@ -1,5 +1,6 @@
-//! Trying again: whether a failed call of the model is made once more, and after how long. Nobody sleeps: the wait stands
-//! in the phase, and `due` brings it back.
+//! Retries of failed model calls: whether there is another attempt, and after which delay.
+//!
+//! No worker sleeps: the phase stores the earliest time, and `due` wakes a worker then.
 
 use std::time::Duration;
 
@@ -12,30 +13,31 @@ use crate::agent::settings::Retry;
 use crate::agent::step::ending;
 use crate::clock::millis;
 
-/// Why there are no more retries of a prompt that somebody stopped.
+/// Final error of the retries of an aborted prompt.
 const CANCELLED: &str = "Retry cancelled";
 
-/// What a failed call of the model means for what comes next; the driver has it from the model port.
+/// Kind of a failed model call, which decides what follows. The model port classifies the failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Setback {
-    /// It may go better next time.
+    /// Another attempt may succeed.
     Passing {
-        /// What the service asked to wait; absent: the settings' back-off.
+        /// Delay that the service requested; absent: the back-off of the settings.
         after: Option<Duration>,
-        /// From 0 to 1, drawn by the driver: how much of the jitter is used.
+        /// Share of the jitter to add, from 0 to 1. The driver draws it.
         chance: f64,
     },
-    /// The input no longer fits the window: never tried again as it is.
+    /// The input exceeds the context window: the same input is never sent again.
     Overflow,
-    /// The same request fails again.
+    /// The same request would fail again.
     #[default]
     Final,
 }
 
-/// How long to wait after the try of that number (from 1) has failed; `None`: it is not tried again.
+/// Delay after the failed attempt of this number (from 1). Returns `None` if there is no other
+/// attempt.
 ///
-/// What the service asks for wins over the back-off, and `maxDelayMs` over both; jitter comes on top, so that many who
-/// were refused together do not come back together.
+/// A delay that the service requests replaces the back-off, and `maxDelayMs` bounds both. The
+/// jitter is added on top, so that clients which were rejected together do not return together.
 pub fn wait_after(attempt: u32, setback: Setback, retry: &Retry) -> Option<Duration> {
     let Setback::Passing { after, chance } = setback else { return None };
     if !retry.enabled || attempt > retry.max_retries {
@@ -48,7 +50,7 @@ pub fn wait_after(attempt: u32, setback: Setback, retry: &Retry) -> Option<Durat
     Some(wait.saturating_add(Duration::try_from_secs_f64(jitter).unwrap_or_default()))
 }
 
-/// Which try of the same answer is owed; `None`: none is.
+/// Number of the pending attempt; `None` if no model call is pending.
 fn attempt(draft: &Draft) -> Option<u32> {
     match draft.head.phase {
         Phase::Model { attempt, .. } => Some(attempt),
@@ -56,13 +58,14 @@ fn attempt(draft: &Draft) -> Option<u32> {
     }
 }
 
-/// How long the next try waits, now that this one has failed; `None`: there is none.
+/// Delay of the next attempt after this failure; `None` if there is none.
 pub(super) fn next_wait(draft: &Draft, setback: Setback) -> Option<Duration> {
     draft.head.prompt.as_ref()?;
     wait_after(attempt(draft)?, setback, &draft.rules.retry)
 }
 
-/// The failed answer stays in the record, and out of what the model is sent; the next try is owed from `wait` on.
+/// Schedules the next attempt after `wait`. The failed response stays stored, but not in the model
+/// input.
 pub(super) fn begin(draft: &mut Draft, failed: &Entry, wait: Duration) {
     let Some(attempt) = attempt(draft) else { return };
     end_run(draft, failed);
@@ -76,7 +79,8 @@ pub(super) fn begin(draft: &mut Draft, failed: &Entry, wait: Duration) {
     draft.head.phase = Phase::Model { attempt: attempt + 1, not_before };
 }
 
-/// The run ends with the failed answer, which is void, and the next try begins another.
+/// Ends the agent run with the failed response, which becomes void. The next attempt starts a new
+/// run.
 pub(super) fn end_run(draft: &mut Draft, failed: &Entry) {
     ending::end_turn(draft, failed.base.seq, Vec::new());
     let from_seq = draft.head.prompt.as_ref().map_or(failed.base.seq, Run::agent_from);
@@ -92,17 +96,17 @@ pub(super) fn end_run(draft: &mut Draft, failed: &Entry) {
     }
 }
 
-/// An answer came: the next failure is a first one again.
+/// Resets the attempt count after a complete response.
 pub(super) fn succeed(draft: &mut Draft) {
     end(draft, true, None);
 }
 
-/// There is no further try, whatever the reason: the last one failed for good, or somebody stopped the prompt.
+/// Ends the retries without success: the last attempt failed, or the prompt was aborted.
 pub(super) fn give_up(draft: &mut Draft, error: Option<&str>) {
     end(draft, false, Some(error.unwrap_or(CANCELLED).to_owned()));
 }
 
-/// Nothing is told where nothing was tried again.
+/// Emits the end of the retries, if there was one.
 fn end(draft: &mut Draft, success: bool, final_error: Option<String>) {
     let Some(attempt) = attempt(draft).filter(|attempt| *attempt > 1) else { return };
     draft.tell(EventBody::AutoRetryEnd(AutoRetryEnd {
@@ -132,7 +136,7 @@ mod tests {
         let patient = Retry { max_retries: u32::MAX, ..Retry::default() };
         assert_eq!(waits(passing(None, 0.0), &patient)[4], Some(32_000));
         let latest = wait_after(u32::MAX, passing(None, 0.0), &patient);
-        assert_eq!(latest, Some(Duration::from_mins(1)), "never more than the most");
+        assert_eq!(latest, Some(Duration::from_mins(1)), "the maximum delay bounds the back-off");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A stop: the prompt that it names ends where it stands, and its receipt says what had already happened.
+//! Aborting a prompt: it ends at once, and the abort's receipt lists the calls that already ran.
 
 use crate::agent::draft::Draft;
 use crate::agent::entry::{CallRef, PromptState, PromptStop};
@@ -11,13 +11,13 @@ use crate::agent::step::{
 };
 use crate::ids::{PromptId, RequestId};
 
-/// What the model reads of a call that a stop came before.
+/// Text that the model receives for a call that was aborted before its start.
 pub(super) const ABORTED: &str = "Operation aborted";
 
-/// What the record has in the place of an answer that was never asked for.
+/// Error text of the entry that stands for a response that was never requested.
 const NOT_ASKED: &str = "Request was aborted";
 
-/// Of the answer whose calls are open: the provider's ids.
+/// Outcome of the open calls, as the provider's ids.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) ran: Vec<String>,
@@ -25,7 +25,7 @@ pub(super) struct Batch {
     pub(super) unknown: Vec<String>,
 }
 
-/// Whether the prompt that runs is to be stopped.
+/// True if an abort of the running prompt waits in the inbox.
 pub(super) fn is_coming(draft: &Draft) -> bool {
     let Some(run) = &draft.head.prompt else { return false };
     draft.pending.iter().any(|pending| names(&pending.item, &run.id))
@@ -35,11 +35,11 @@ fn names(item: &InboxItem, prompt: &PromptId) -> bool {
     matches!(&item.body, InboxBody::Abort(abort) if abort.prompt_id.as_ref() == Some(prompt))
 }
 
-/// Ends the prompt that runs; what waits in the queues stays there.
+/// Aborts the running prompt. Queued inbox items stay queued.
 pub(super) fn stop(draft: &mut Draft) {
     let batch = batch(draft);
     land(draft, Outcome::Landed, &batch);
-    // The turn must not run on into another answer when its last call is settled.
+    // Settling the last call must not continue with another model call.
     let rules = draft.rules.clone();
     draft.rules.rounds_max = None;
     draft.rules.hard_rounds_max = u32::MAX;
@@ -57,7 +57,8 @@ pub(super) fn stop(draft: &mut Draft) {
     ending::end(draft, PromptState::Aborted, PromptStop::Aborted, None);
 }
 
-/// The stops of a prompt that ends get their receipts: of one that was stopped, or that they came too late.
+/// Writes receipts for the pending aborts of a prompt that ends: applied if the prompt was aborted,
+/// otherwise ignored as too late.
 pub(super) fn settle(draft: &mut Draft, state: PromptState) {
     let is_stopped = state == PromptState::Aborted;
     let outcome = if is_stopped { Outcome::Landed } else { Outcome::Ignored };
@@ -77,7 +78,7 @@ fn land(draft: &mut Draft, outcome: Outcome, batch: &Batch) {
     }
 }
 
-/// Stops of prompts that neither run nor wait came too late.
+/// Writes receipts for aborts that came too late: their prompts neither run nor wait.
 pub(super) fn ignore_late(draft: &mut Draft) {
     let to_come: Vec<PromptId> = draft
         .pending
@@ -94,7 +95,7 @@ pub(super) fn ignore_late(draft: &mut Draft) {
         let mut receipt = landing::receipt(draft, &item);
         let span =
             draft.head.prompts.iter().find(|span| Some(&span.id) == abort.prompt_id.as_ref());
-        // Its end was committed without a look at the inbox.
+        // The prompt's end was committed without an inbox read.
         let has_stopped = span.is_some_and(|span| span.state == PromptState::Aborted);
         receipt.outcome = if has_stopped { Outcome::Landed } else { Outcome::Ignored };
         receipt.prompt_id.clone_from(&abort.prompt_id);
@@ -102,7 +103,7 @@ pub(super) fn ignore_late(draft: &mut Draft) {
     }
 }
 
-/// What became of the calls of the open answer.
+/// Outcome of the calls of the open response.
 pub(super) fn batch(draft: &Draft) -> Batch {
     let mut batch = Batch::default();
     let Some(answer) = draft.open_answer() else { return batch };
@@ -124,7 +125,8 @@ enum Became {
     Unknown,
 }
 
-/// Of a call of the open answer, with what waits to be taken in; `None`: it was refused before, whatever came after.
+/// Outcome of one call of the open response. Pending inbox items count. Returns `None` if the call
+/// was rejected before its start.
 fn what_became(draft: &Draft, index: usize) -> Option<Became> {
     let state = draft.calls().get(index)?;
     Some(match &state.status {
@@ -154,14 +156,14 @@ fn what_became(draft: &Draft, index: usize) -> Option<Became> {
                 | None => Became::Unknown,
             }
         }
-        // Of a worker that stopped in its middle; nobody has sent it again.
+        // The worker stopped during the call, and no worker has sent it again.
         CallStatus::Ready if state.attempts > 0 && !has_come_late(draft, index) => Became::Unknown,
         CallStatus::Ready if state.attempts > 0 => Became::Ran,
         CallStatus::Ready | CallStatus::Waiting { .. } => Became::Skipped,
     })
 }
 
-/// What a decision that waits to be taken in says.
+/// Verdict of a pending decision on this request.
 fn said_of(draft: &Draft, id: &RequestId) -> Option<Verdict> {
     draft.pending.iter().find_map(|pending| {
         let InboxBody::Decision(decision) = &pending.item.body else { return None };
@@ -169,7 +171,7 @@ fn said_of(draft: &Draft, id: &RequestId) -> Option<Verdict> {
     })
 }
 
-/// Whether a stopped worker's result of the call waits to be taken in.
+/// True if a late result of the call, from a stopped worker, waits in the inbox.
 fn has_come_late(draft: &Draft, index: usize) -> bool {
     let Phase::Calls { answer, .. } = draft.head.phase else { return false };
     let call = CallRef { answer, index };
@@ -178,7 +180,7 @@ fn has_come_late(draft: &Draft, index: usize) -> bool {
     draft.pending.iter().any(|pending| is_it(&pending.item))
 }
 
-/// Whoever stops a prompt has decided what it asked. Accepted decisions have landed before.
+/// Decides all open requests as aborted. Accepted decisions are applied before.
 fn decide_all(draft: &mut Draft) {
     while let Some(request) = draft.head.requests.first() {
         let decision = Decision {
@@ -211,7 +213,7 @@ fn end_calls(draft: &mut Draft) {
     }
 }
 
-/// A turn that is open ends as one whose answer was cut before its first word.
+/// Closes an open turn with an empty, aborted response.
 fn end_turn(draft: &mut Draft) {
     if !draft.head.prompt.as_ref().is_some_and(|run| run.is_turn_open) {
         return;

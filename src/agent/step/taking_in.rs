@@ -1,4 +1,4 @@
-//! Where the loop looks at what waits: before an answer is asked for, after each result, and where it would stop.
+//! Draining the inbox: before a model call, after each result, and where the loop would stop.
 
 use std::borrow::Cow;
 
@@ -16,11 +16,11 @@ use crate::agent::step::{
 };
 use crate::ids::PromptId;
 
-/// What the model reads of a call that a steer came before.
+/// Text that the model receives for a call that a steer skipped.
 const SKIPPED: &str = "Skipped due to queued user message.";
 
-/// Whether this version ever takes such an item in. The others are left as they lie, due, for a version that does: counted
-/// among what waits, they would keep this one looking for ever.
+/// True if this version can apply such an item. Other items stay unchanged and due, for a newer
+/// version. Counting them as waiting would make this version poll for ever.
 pub fn is_understood(body: &InboxBody) -> bool {
     match body {
         InboxBody::Prompt(_)
@@ -35,10 +35,10 @@ pub fn is_understood(body: &InboxBody) -> bool {
     }
 }
 
-/// All that waits. Nothing lands by this alone: an answer that was given before is placed before it.
+/// Sets the pending inbox items without applying any: a response received before precedes them.
 pub(super) fn look(draft: &mut Draft, pending: &[Pending]) {
     draft.pending = pending.to_vec();
-    // Whoever looks finds out anew whether a brake is on.
+    // Each inbox read checks again whether a pause is active.
     draft.head.brake = None;
     draft.is_unsettled = is_idle(draft) && draft.head.waiting > 0;
     count_waiting(draft);
@@ -48,7 +48,7 @@ fn is_idle(draft: &Draft) -> bool {
     draft.head.prompt.is_none() && draft.head.phase == Phase::Idle
 }
 
-/// What can land now does, as far as one commit has room for it. A stop comes before everything else.
+/// Applies pending inbox items as far as one commit has room. An abort precedes all others.
 pub(super) fn take_in(draft: &mut Draft) {
     if draft.head.phase == Phase::Deleted {
         return;
@@ -64,15 +64,15 @@ pub(super) fn take_in(draft: &mut Draft) {
     stopping::ignore_late(draft);
     skip_calls(draft);
     steer(draft);
-    // What was still to be looked at when the last run ended has changed nothing, or was taken back.
+    // The items that waited at the end of the last run changed nothing, or were withdrawn.
     if draft.is_unsettled && is_idle(draft) && draft.head.waiting == 0 {
         draft.tell(EventBody::AgentSettled(Empty {}));
         draft.is_unsettled = false;
     }
 }
 
-/// Nothing runs: the oldest that may begin a prompt does, and what was kept for it joins. Messages that begin nothing are put
-/// on record in their turn.
+/// Starts the oldest waiting prompt if no prompt runs, and appends the messages held for it.
+/// Messages that start no prompt are appended in order.
 fn begin_when_idle(draft: &mut Draft) {
     while is_idle(draft) {
         let is_next = |item: &InboxItem| {
@@ -89,7 +89,7 @@ fn begin_when_idle(draft: &mut Draft) {
             continue;
         }
         begin(draft, &item, None);
-        // What was kept for a person's words waits on behind everything else.
+        // Messages for the next turn of a user keep waiting until a user's prompt starts.
         if !is_a_persons(&item) || is_idle(draft) {
             return;
         }
@@ -103,7 +103,7 @@ fn is_a_persons(item: &InboxItem) -> bool {
     item.prompt().is_some_and(|prompt| matches!(prompt.source, Source::User | Source::Queue))
 }
 
-/// Decisions, and results that came late.
+/// Applies pending decisions and late results.
 pub(super) fn settle_all(draft: &mut Draft) {
     let is_meant =
         |item: &InboxItem| matches!(item.body, InboxBody::Decision(_) | InboxBody::LateResult(_));
@@ -112,7 +112,7 @@ pub(super) fn settle_all(draft: &mut Draft) {
     }
 }
 
-/// The prompt that an item begins when nothing runs.
+/// Id of the prompt that an item starts when no prompt runs.
 pub(super) fn begins(item: &InboxItem) -> Option<PromptId> {
     if let InboxBody::Continue(input) = &item.body {
         return Some(input.prompt_id.clone());
@@ -120,8 +120,8 @@ pub(super) fn begins(item: &InboxItem) -> Option<PromptId> {
     prompt_of(item).map(|prompt| prompt.prompt_id.clone())
 }
 
-/// The loop would stop here: steers go on with the prompt, follow-ups begin the next in the same run, and without either it
-/// stops.
+/// Finishes the prompt, unless steers continue it. A waiting follow-up starts the next prompt in
+/// the same run.
 pub(super) fn stop(draft: &mut Draft) {
     if !ending::is_used_up(draft) && waits(draft, is_steer) {
         if stopping::is_coming(draft) {
@@ -149,9 +149,9 @@ pub(super) fn stop(draft: &mut Draft) {
     steer(draft);
 }
 
-/// Steers join the prompt before its next answer: the oldest, or all of them.
+/// Appends waiting steers to the prompt before its next model call: the oldest, or all of them.
 fn steer(draft: &mut Draft) {
-    // While a person is asked whether it may cost more, everything waits.
+    // Everything waits while a budget request is open.
     if !matches!(draft.head.phase, Phase::Model { .. }) || draft.head.is_paused() {
         return;
     }
@@ -165,7 +165,7 @@ fn steer(draft: &mut Draft) {
     }
 }
 
-/// Whether a call is left as it is because a steer waits, which skips it when those that run have ended.
+/// True if a waiting steer will skip this call as soon as the running calls have ended.
 pub fn gives_way(draft: &Draft, index: usize) -> bool {
     draft.rules.steering_skips_tools
         && draft.calls().get(index).is_some_and(is_untouched)
@@ -173,12 +173,13 @@ pub fn gives_way(draft: &Draft, index: usize) -> bool {
         && waits(draft, is_steer)
 }
 
-/// Nobody has started it, or agreed to it: what a person has agreed to is done.
+/// True if a steer may skip the call: it was neither started nor approved.
 fn is_untouched(call: &CallState) -> bool {
     call.status == CallStatus::Ready && call.attempts == 0 && call.approved.is_none()
 }
 
-/// Calls that nobody has started give way to a steer; each is announced and answered all the same.
+/// Skips all open calls if a steer waits and none of them was started or approved. Each still gets
+/// its start event and its result.
 fn skip_calls(draft: &mut Draft) {
     let open: Vec<usize> = indices(draft, |call| !call.is_done());
     let is_in_the_way = !open.is_empty() && open.len() == indices(draft, is_untouched).len();
@@ -198,14 +199,14 @@ fn indices(draft: &Draft, is_meant: impl Fn(&CallState) -> bool) -> Vec<usize> {
     calls.filter(|(_, call)| is_meant(call)).map(|(index, _)| index).collect()
 }
 
-/// The provider's ids of these calls.
+/// The provider's ids of the calls with these indices.
 fn call_ids(draft: &Draft, indices: &[usize]) -> Vec<String> {
     let Some(answer) = draft.open_answer() else { return Vec::new() };
     let calls = answer.tool_calls().enumerate();
     calls.filter(|(index, _)| indices.contains(index)).map(|(_, call)| call.id.clone()).collect()
 }
 
-/// The batch is closing: what became of its calls is told to whoever lands now.
+/// Records the outcome of the closing batch for the receipts of items that are applied now.
 pub(super) fn note_batch(draft: &mut Draft) {
     let batch = stopping::batch(draft);
     draft.ran_calls = batch.ran;
@@ -224,7 +225,7 @@ fn begin(draft: &mut Draft, item: &InboxItem, run_from_seq: Option<u64>) {
     draft.receipts.push(receipt);
 }
 
-/// The item's words become part of the prompt that runs; without one, of the record alone.
+/// Appends the item's message to the running prompt, or only to the conversation if no prompt runs.
 pub(super) fn join(draft: &mut Draft, item: &InboxItem) {
     open_turn(draft);
     say(draft, item);
@@ -237,7 +238,7 @@ pub(super) fn join(draft: &mut Draft, item: &InboxItem) {
     draft.receipts.push(receipt);
 }
 
-/// Each turn is begun once, before the first thing that belongs to it.
+/// Opens a turn, once, before its first entry.
 pub(super) fn open_turn(draft: &mut Draft) {
     let Some(run) = &mut draft.head.prompt else { return };
     if !std::mem::replace(&mut run.is_turn_open, true) {
@@ -250,7 +251,7 @@ pub(super) fn open_turn(draft: &mut Draft) {
     }
 }
 
-/// What the item says, as the record has it.
+/// Appends the item's message as an entry.
 pub(super) fn say(draft: &mut Draft, item: &InboxItem) {
     if let InboxBody::Custom(custom) = &item.body {
         let entry = draft.append(EntryBody::CustomMessage(custom.message.clone()));
@@ -266,7 +267,7 @@ pub(super) fn is_steer(item: &InboxItem) -> bool {
     item.queue() == Some(Queue::Steering)
 }
 
-/// The prompt that the item begins.
+/// Input of the prompt that the item starts.
 fn prompt_of(item: &InboxItem) -> Option<Cow<'_, PromptInput>> {
     let InboxBody::Custom(custom) = &item.body else { return item.prompt().map(Cow::Borrowed) };
     Some(Cow::Owned(PromptInput {
@@ -285,7 +286,8 @@ pub(super) fn waits(draft: &Draft, is_meant: impl Fn(&InboxItem) -> bool) -> boo
     draft.pending.iter().any(|pending| is_meant(&pending.item))
 }
 
-/// The oldest of its kind, if this commit still has room for it. There is room for one always.
+/// Removes and returns the oldest matching item if this commit has room for it. There is always
+/// room for one.
 pub(super) fn take(
     draft: &mut Draft,
     is_meant: impl Fn(&InboxItem) -> bool,
@@ -303,7 +305,8 @@ pub(super) fn take(
     Some(pending.item)
 }
 
-/// The same of what is worth any room, and needs hardly any.
+/// Like [`pop`], but ignores the size limit. For aborts, which are small and must always be
+/// applied.
 pub(super) fn take_surely(
     draft: &mut Draft,
     is_meant: impl Fn(&InboxItem) -> bool,

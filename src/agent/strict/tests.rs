@@ -1,4 +1,4 @@
-//! Mistakes have a place and plain words; what is right is read as ever.
+//! Errors have a pointer and a plain message. Valid JSON is read unchanged.
 
 use super::*;
 use crate::agent::content::Content;

@@ -1,4 +1,4 @@
-//! Calls that run at once: ends as they come, results in source order, whatever happens in between.
+//! Parallel tool calls: end events in completion order, results in source order.
 
 use super::*;
 use crate::agent::entry::{Output, PromptState, WidgetOutput};
@@ -13,7 +13,8 @@ fn at_once(most: u32) -> Draft {
     draft
 }
 
-/// The next commit: what the last one wrote is in the record, and the driver hands over what the phase names.
+/// A transition for the next commit: the entries of the last one are stored, and the driver loads
+/// the buffered results that the phase names.
 fn next_commit(draft: &Draft) -> Draft {
     let mut next =
         Draft::new(draft.head.clone(), draft.answer.clone(), draft.rules.clone(), draft.now);
@@ -47,7 +48,7 @@ fn ends_are_told_as_they_come_and_results_stand_in_source_order() {
     assert_eq!(
         play(&mut draft, &[returned(1, "B")]),
         ["tool_execution_end b", "prompt.output"],
-        "its message waits for the one of a"
+        "its message waits for the result of a"
     );
     assert_eq!(view(&draft)["output"][0]["result"], json!({"type": "success", "output": "B"}));
     assert_eq!(
@@ -76,7 +77,7 @@ fn a_kept_result_outlives_the_worker_that_had_it() {
     play(&mut first, &[prompt("go"), answer(&["a {}", "b {}"])]);
     play(&mut first, &reads(2));
     play(&mut first, &[returned(1, "B")]);
-    assert_eq!(first.head.reader_needed(), 2, "older workers leave it alone");
+    assert_eq!(first.head.reader_needed(), 2, "older workers do not process it");
     let mut next = next_commit(&first);
     play(&mut next, &[Input::TakenOver, gate(0, Effect::Read, None), returned(0, "A")]);
     assert_eq!(results(&next.entries), ["A", "B"]);
@@ -92,7 +93,7 @@ fn no_more_start_than_may_run_and_the_next_starts_when_one_has_ended() {
     assert_eq!(draft.batch().next(None), None);
     play(&mut draft, &[returned(1, "B")]);
     assert_eq!(draft.batch().next(None), Some(2));
-    assert_eq!(draft.batch().next(Some(2)), None, "it was looked at");
+    assert_eq!(draft.batch().next(Some(2)), None, "its preflight already ran");
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn a_call_that_waits_for_a_person_holds_nobody_else() {
     play(&mut draft, &[returned(1, "B")]);
     assert_eq!(draft.head.state(), State::WaitingForApproval);
     assert!(!draft.batch().is_owed());
-    assert_eq!(draft.head.owed_at(NOW), Some(Timestamp(NOW.0 + 1_000)), "its end alone is due");
+    assert_eq!(draft.head.owed_at(NOW), Some(Timestamp(NOW.0 + 1_000)), "only its expiry is due");
     let reject = decision(&draft, Verdict::Reject, None);
     let mut next = next_commit(&draft);
     play(&mut next, &[reject]);
@@ -122,7 +123,7 @@ fn a_call_behind_another_is_looked_at_when_that_one_is_done() {
     play(&mut draft, &[gate(0, Effect::Idempotent, Some("May I?")), behind]);
     assert_eq!(draft.batch().next(None), Some(2));
     play(&mut draft, &[gate(2, Effect::Read, None), returned(2, "C")]);
-    assert!(!draft.batch().is_owed(), "nobody is rung for a call that cannot start");
+    assert!(!draft.batch().is_owed(), "a call that cannot start is no pending work");
     let approve = decision(&draft, Verdict::Approve, None);
     play(&mut draft, &[approve, gate(0, Effect::Idempotent, None)]);
     assert_eq!(draft.batch().next(None), None);
@@ -146,7 +147,7 @@ fn after_a_take_over_each_call_is_judged_by_its_own_effect() {
         CallStatus::Done { .. } => "done",
     });
     assert!(kinds.by_ref().eq(["ready", "ready", "asked", "asked", "done"]));
-    assert_eq!(draft.head.requests.len(), 2, "each is a question of its own");
+    assert_eq!(draft.head.requests.len(), 2, "each has its own request");
 }
 
 fn asks_for_an_end(index: usize) -> Input {
@@ -181,7 +182,7 @@ fn one_result_that_does_not_ask_for_an_end_is_answered() {
     assert_eq!(draft.head.phase, Phase::Model { attempt: 1, not_before: None });
 }
 
-/// With so many widgets and bytes.
+/// A result with this number of widgets and bytes.
 fn large(index: usize, widgets: usize, bytes: usize) -> Input {
     let Input::Returned { mut result, .. } = returned(index, &"x".repeat(bytes)) else { panic!() };
     let widget = Output::Widget(WidgetOutput {
@@ -237,7 +238,7 @@ fn a_prompt_that_is_given_up_names_the_results_for_which_there_is_no_room() {
     let results = results(&draft.entries);
     assert_eq!(results.len(), CALLS);
     assert!(results[0].contains("did not finish") && results[CALLS - 1].contains("was not run"));
-    assert!(results[4].contains("is in the record as entry"), "{}", results[4]);
+    assert!(results[4].contains("is stored as entry"), "{}", results[4]);
     assert_eq!(draft.head.prompts[0].state, PromptState::Failed);
 }
 
@@ -254,7 +255,8 @@ fn side_outputs_follow_their_call_though_later_ones_are_settled_before() {
     assert_eq!(kinds, ["tool", "widget", "widget", "tool", "widget"]);
 }
 
-/// Whatever the order of ends, commits, take-overs and refusals: one result per call, in source order, one end each.
+/// Random orders of ends, commits, take-overs and rejections: each call has one end and one result,
+/// in source order.
 #[test]
 fn any_order_of_ends_gives_each_call_one_result_in_source_order() {
     for seed in 0..300 {

@@ -1,4 +1,4 @@
-//! Compaction: what is measured, where is cut, what the model is told, and what it is sent afterwards.
+//! Compaction: measured tokens, the cut, the transcript, and the model input afterwards.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::agent::projection::{convert, messages, spoken};
 use crate::agent::settings::CompactionSettings;
 use crate::agent::usage::Usage;
 
-/// A letter is a token.
+/// Counts one token per letter.
 fn letters(text: &str) -> u64 {
     text.chars().count() as u64
 }
@@ -27,8 +27,8 @@ fn entry(seq: usize, body: &Value) -> Arc<Entry> {
     Arc::new(serde_json::from_str(&whole.to_string()).unwrap())
 }
 
-/// Entries in a line, by short names: `u:text`, `a:text`, `call:name {json}`, `r:text`, `err`, `custom`, `say:text`,
-/// `branch:text`, `sum:first kept:text`.
+/// A path of entries from short forms: `u:text`, `a:text`, `call:name {json}`, `r:text`, `err`,
+/// `custom`, `say:text`, `branch:text`, `sum:first kept:text`.
 fn line(parts: &[&str]) -> Vec<Arc<Entry>> {
     let answer = |content: Value, stop: &str| json!({"type": "message", "message": {"role": "assistant", "content": content, "api": "a", "provider": "p", "model": "m", "stopReason": stop, "timestamp": 0}});
     let body = |part: &str| {
@@ -97,9 +97,9 @@ fn the_window_is_too_full_above_what_is_left_to_the_answer() {
     assert!(!room.is_full(89_000) && !room.is_full(90_000) && room.is_full(90_001));
     let off = CompactionSettings { enabled: false, ..settings(10_000, 1) };
     assert!(!Room::new(100_000, &off).is_full(99_000));
-    assert!(!Room::new(0, &settings(10_000, 1)).is_full(u64::MAX), "nobody knows the window");
+    assert!(!Room::new(0, &settings(10_000, 1)).is_full(u64::MAX), "the window is unknown");
     let small = Room::new(8_000, &CompactionSettings::default());
-    assert!(!small.is_full(6_000) && small.is_full(6_001), "made for a larger window");
+    assert!(!small.is_full(6_000) && small.is_full(6_001), "the reserve exceeds the window");
     assert_eq!(small.keep_recent, 3_000);
     assert_eq!(Room::new(1 << 20, &CompactionSettings::default()).summary_tokens(), 13_107);
 }
@@ -107,14 +107,14 @@ fn the_window_is_too_full_above_what_is_left_to_the_answer() {
 #[test]
 fn what_is_sent_is_the_last_usage_and_what_came_after() {
     let mut path = line(&["u:hello", "a:four", "r:12345", "u:12", "err"]);
-    assert_eq!(measured(&path), 1_000 + 5 + 4 + 5 + 2, "nobody told a usage");
+    assert_eq!(measured(&path), 1_000 + 5 + 4 + 5 + 2, "no entry has a usage");
     path[1] =
         with_usage(&path[1], &json!({"input": 100, "output": 20, "cacheRead": 3, "cacheWrite": 4}));
     assert_eq!(measured(&path), 127 + 5 + 2);
     path[1] = with_usage(&path[1], &json!({"input": 100, "totalTokens": 300}));
     assert_eq!(measured(&path), 300 + 5 + 2);
     path[4] = with_usage(&path[4], &json!({"totalTokens": 9_000}));
-    assert_eq!(measured(&path), 307, "what a failed answer told does not count");
+    assert_eq!(measured(&path), 307, "the usage of a failed response does not count");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn after_a_compaction_what_was_told_before_it_does_not_count() {
     );
     assert_eq!(measured(&path), 1_000 + summary + 4 + 8 + 3);
     let nothing = line(&["u:old", "sum:2:S", "u:new"]);
-    assert_eq!(measured(&nothing), 1_000 + summary + 3, "it may name itself: nothing is kept");
+    assert_eq!(measured(&nothing), 1_000 + summary + 3, "a compaction may name itself: no entry is kept");
 }
 
 fn image() -> Value {
@@ -138,7 +138,7 @@ fn an_image_counts_as_so_many_characters() {
     assert_eq!(measured(&[entry(1, &image())]), 1_000 + 1_200);
 }
 
-/// What is summed up, what of it is the first part of a turn, and what stays.
+/// The summarised history, the summarised first part of a divided turn, and the kept entries.
 fn cut(parts: &[&str], keep: u64) -> Result<[Vec<String>; 3], Uncut> {
     let path = line(parts);
     let plan = plan(&path, keep, &letters)?;
@@ -152,15 +152,15 @@ fn the_cut_keeps_enough_and_never_parts_a_result_from_its_call() {
     let turn = ["u:1111111111", "a:2222222222", "u:3333333333", "a:4444444444"];
     let [history, prefix, kept] = cut(&turn, 15).unwrap();
     assert_eq!((history.len(), prefix.len(), kept.len()), (2, 0, 2));
-    assert_eq!(cut(&turn, 41).unwrap_err(), Uncut::TooSmall, "all of it stays");
+    assert_eq!(cut(&turn, 41).unwrap_err(), Uncut::TooSmall, "all entries are kept");
     let tools = ["u:111", "a:2", "u:333", "call:t {}", "r:5555555555", "a:6"];
     let [history, prefix, kept] = cut(&tools, 5).unwrap();
     assert_eq!(history, ["user:111", "assistant:2"]);
     assert_eq!(prefix, ["user:333", "assistant:t", "toolResult:5555555555"]);
-    assert_eq!(kept, ["assistant:6"], "the first place at or after what is enough");
+    assert_eq!(kept, ["assistant:6"], "the first valid cut that keeps enough");
     let last = ["u:111", "a:2", "u:333", "call:t {}", "r:5555555555"];
     let [_, _, kept] = cut(&last, 5).unwrap();
-    assert_eq!(kept, ["assistant:t", "toolResult:5555555555"], "results stay with their calls");
+    assert_eq!(kept, ["assistant:t", "toolResult:5555555555"], "results are kept with their calls");
 }
 
 #[test]
@@ -244,11 +244,11 @@ fn what_would_not_fit_the_window_is_told_shorter_and_said_so() {
         text.len()
     );
     let (text, shortened) = told(2_500);
-    assert_eq!((shortened.tool_results, shortened.left_out), (2, 3), "then the oldest parts go");
+    assert_eq!((shortened.tool_results, shortened.left_out), (2, 3), "the oldest parts are left out next");
     assert!(
         text.starts_with("[3 earlier messages are left out]") && text.ends_with("[User]: last")
     );
-    assert!(told(0).1.left_out == 7, "whatever the room");
+    assert!(told(0).1.left_out == 7, "without any room, all is left out");
 }
 
 #[test]
@@ -344,8 +344,8 @@ fn part() -> impl Strategy<Value = &'static str> {
 }
 
 proptest! {
-    /// Whatever is cut and wherever: the model is sent each call with its result, nothing is lost between summary and what
-    /// is kept, and it ends with what the conversation ends with.
+    /// For every cut: the model input has each call with its result, no entry is lost between the
+    /// summary and the kept entries, and the last message stays the last.
     #[test]
     fn whatever_is_cut_what_is_sent_is_well_formed(parts in prop::collection::vec(part(), 1..40), keep in 0..200_u64) {
         let mut path = line(&parts);
@@ -376,7 +376,7 @@ proptest! {
             if sent.len() > 1 {
                 prop_assert_eq!(sent.last().map(AsRef::as_ref), before.as_ref());
             }
-            // It goes on.
+            // The conversation continues.
             for part in ["u:more and more of it", "a:still more"] {
                 let mut new = line(&[part]).remove(0).as_ref().clone();
                 let number = path.len() + 1;

@@ -1,4 +1,4 @@
-//! The decision of an extension on a turn that closes.
+//! Decisions of extensions on a turn that closes.
 
 use super::*;
 use crate::agent::entry::{PromptState, PromptStop};
@@ -14,7 +14,7 @@ fn queued(kind: &str, id: &str) -> InboxItem {
     item(id, json!({ kind: prompt }))
 }
 
-/// Queued while the model responds: the inbox is read, and drained by the `TakeIn` after the response.
+/// Queues items while the model responds: `DrainInbox` after the response applies them.
 fn read_queue(draft: &mut Draft, items: &[InboxItem]) {
     step(draft, &looked(items));
 }
@@ -161,7 +161,7 @@ fn stopped_or_poisoned_prompt_leaves_nothing_to_decide() {
 #[test]
 fn end_on_a_misfit_fails_the_prompt() {
     let misfit = |decision: Input| {
-        let Input::Answered(mut answered) = answer(&["no JSON"]) else { panic!("no response") };
+        let Input::Answered(mut answered) = answer(&["no JSON"]) else { panic!("not a response") };
         answered.misfit = Some("it is not JSON".to_owned());
         let mut draft = draft();
         play(&mut draft, &[prompt("go"), decision, Input::Answered(answered)]);

@@ -1,4 +1,4 @@
-//! Stored formats only grow: what an older version wrote always loads and comes back as it was.
+//! Compatibility of stored formats: documents of older versions load and round-trip unchanged.
 
 use super::*;
 use crate::agent::entry::Entry;

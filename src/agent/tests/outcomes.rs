@@ -1,4 +1,4 @@
-//! What becomes of calls and prompts when something went wrong around them.
+//! Failures around calls and prompts: lost outcomes, late results, exceeded limits.
 
 use super::*;
 use crate::agent::entry::{EntryBody, PromptState};
@@ -30,7 +30,7 @@ fn a_prompt_that_was_queued_behind_another_begins_when_that_one_has_ended() {
     let queued = looked(&[item("in_2", body)]);
     let mut draft = draft();
     play(&mut draft, &[prompt("one")]);
-    assert!(play(&mut draft, &[queued]).is_empty(), "not before");
+    assert!(play(&mut draft, &[queued]).is_empty(), "it waits for the first prompt");
     let told = play(&mut draft, &[answer(&["done"])]);
     let end = told.iter().position(|event| event == "turn_end 0").unwrap();
     assert_eq!(
@@ -42,7 +42,7 @@ fn a_prompt_that_was_queued_behind_another_begins_when_that_one_has_ended() {
             "message_start user:two",
             "message_end user:two"
         ],
-        "the run goes on"
+        "the run continues"
     );
     assert_eq!(draft.head.prompts[1].state, PromptState::Running);
     assert_eq!(draft.receipts.len(), 2);
@@ -51,9 +51,9 @@ fn a_prompt_that_was_queued_behind_another_begins_when_that_one_has_ended() {
     let Some(EventBody::AgentEnd(end)) =
         draft.events.iter().rev().map(|event| &event.body).find(|body| body.name() == "agent_end")
     else {
-        panic!("no end")
+        panic!("no agent_end event")
     };
-    assert_eq!(end.from_seq, 1, "of the whole run");
+    assert_eq!(end.from_seq, 1, "the span covers the whole run");
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn more_calls_than_one_commit_holds_fail_the_answer_with_the_reason() {
     let view = view(&draft);
     assert_eq!(view["state"], "failed");
     let message = view["error"]["message"].as_str().unwrap();
-    assert!(message.contains("65 tool calls") && message.contains("at most 64"), "{message}");
-    assert_eq!(view["usage"]["totalTokens"], 15, "what it cost is counted");
+    assert!(message.contains("65 tool calls") && message.contains("the maximum is 64"), "{message}");
+    assert_eq!(view["usage"]["totalTokens"], 15, "its usage is counted");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn the_last_text_of_a_finished_prompt_is_its_result_when_it_is_json() {
     let id = crate::ids::PromptId::new("pr_1");
     let mut view = prompt_view(&id, &running.head, &running.entries).unwrap();
     view.read_result(|_| true);
-    assert!(view.result.is_none(), "it has not ended");
+    assert!(view.result.is_none(), "the prompt still runs");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn usage_of_a_tool_counts_for_prompt_conversation_and_ledger() {
     let head = &draft.head;
     assert_eq!((head.usage.total_tokens, head.books.spent.total_tokens), (115, 115));
     assert_eq!((head.books.spent.calls, head.books.spent.nanos), (1, 500_000_000));
-    // The ledger that knows the model call alone is told of the tool's usage later.
+    // The ledger includes the model call only; the tool's usage stays unsettled.
     let paid = crate::agent::step::Paying::Settled {
         spent: crate::agent::usage::Tally {
             calls: 1,
@@ -209,7 +209,7 @@ fn cut_response_is_in_the_notification() {
 #[test]
 fn second_misfit_ends_the_prompt() {
     let misfit = |mut input: Input| {
-        let Input::Answered(answered) = &mut input else { panic!("it is a response") };
+        let Input::Answered(answered) = &mut input else { panic!("not a response") };
         answered.misfit = Some("it is not JSON".to_owned());
         input
     };

@@ -1,4 +1,4 @@
-//! What the model is sent is always well-formed (invariant 8).
+//! Model input is always well-formed (invariant 8).
 
 use std::borrow::Cow;
 
@@ -135,7 +135,7 @@ fn a_branch_does_not_hear_the_other() {
     assert_eq!(sent(&draft), ["user:one", "user:two"]);
 }
 
-/// A tree of random shape: each entry hangs on a random earlier one.
+/// A random tree: the parent of each entry is a random earlier one.
 fn tree() -> impl Strategy<Value = Vec<Arc<Entry>>> {
     let kind = prop_oneof![
         Just("user"),

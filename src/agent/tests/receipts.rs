@@ -1,4 +1,4 @@
-//! Receipts, from records alone.
+//! Prompt summaries, built from stored entries only.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::agent::receipt::{Writes, receipt};
 use crate::agent::step::UNKNOWN_OUTCOME;
 use crate::ids::PromptId;
 
-/// Entries of the prompt `pr_1`, a second apart.
+/// Entries of the prompt `pr_1`, one second apart.
 fn record(bodies: &[Value]) -> Vec<Arc<Entry>> {
     let entries = bodies.iter().enumerate().map(|(place, body)| {
         let mut entry = json!({
@@ -127,10 +127,10 @@ fn writes_are_told_by_what_became_of_them() {
         result(0, "paid", false),
     ];
     assert_eq!(writes(&again), Writes { done: 1, again: 1, ..Writes::default() });
-    // What must never be: the receipt would say so.
+    // This must never happen; the summary would report it.
     let repeated = [started(0, 1, write), started(0, 2, write), result(0, "paid", false)];
     assert_eq!(writes(&repeated), Writes { done: 1, repeated: 1, ..Writes::default() });
-    // Reads may run again; what an earlier version wrote does not say what it was.
+    // Reads may run again. Entries of earlier versions have no effect and are not counted.
     let reads = [started(0, 1, Some("read")), started(0, 2, Some("read")), started(1, 1, None)];
     assert_eq!(writes(&reads), Writes::default());
 }

@@ -1,4 +1,4 @@
-//! Calls of the model that fail and are made once more, told as events.
+//! Retries of failed model calls.
 
 use super::*;
 use crate::agent::entry::PromptState;
@@ -7,12 +7,12 @@ use crate::agent::projection::{convert, messages};
 use crate::agent::settings::Retry;
 use crate::agent::view::{RetryView, prompt_view};
 
-/// An answer that breaks off and may go better next time.
+/// A response that breaks off with a transient failure.
 fn failing(said: &str) -> Input {
     let Input::Answered(mut answered) =
         answer_with(&[json!({"type": "text", "text": said})], "error")
     else {
-        panic!("no answer")
+        panic!("not a response")
     };
     answered.setback = Setback::Passing { after: None, chance: 0.0 };
     Input::Answered(answered)
@@ -39,10 +39,10 @@ fn a_call_that_fails_twice_is_made_a_third_time() {
             "auto_retry_start 1 of 3 in 2000",
         ]
     );
-    assert_eq!(draft.head.owed_at(NOW), Some(Timestamp(NOW.0 + 2_000)), "nobody waits for it");
+    assert_eq!(draft.head.owed_at(NOW), Some(Timestamp(NOW.0 + 2_000)), "the phase stores the retry time");
     assert_eq!(view(&draft)["state"], "running");
     assert_eq!(view(&draft)["retry"]["attempt"], 1);
-    assert_eq!(view(&draft)["output"], json!([]), "what was said before is void");
+    assert_eq!(view(&draft)["output"], json!([]), "the failed output is void");
 
     let told = play(&mut draft, &[failing("part")]);
     assert_eq!(told[..2], ["agent_start", "turn_start"]);
@@ -66,7 +66,7 @@ fn a_call_that_fails_twice_is_made_a_third_time() {
     let view = view(&draft);
     assert_eq!((&view["state"], &view["retry"]), (&json!("completed"), &json!(null)));
     assert_eq!(view["output"].as_array().unwrap().len(), 1);
-    assert_eq!(view["usage"]["totalTokens"], 45, "what failed was paid for too");
+    assert_eq!(view["usage"]["totalTokens"], 45, "failed attempts count too");
     assert_eq!(draft.head.turn, 3);
 }
 
@@ -81,7 +81,7 @@ fn failed_answers_stay_in_the_record_and_out_of_the_context() {
     assert_eq!(said, ["user", "assistant"]);
     let ids: std::collections::HashSet<_> =
         draft.entries.iter().map(|entry| entry.base.entry_id.clone()).collect();
-    assert_eq!(ids.len(), draft.entries.len(), "each try is a message of its own");
+    assert_eq!(ids.len(), draft.entries.len(), "each attempt is a separate message");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn each_end_of_the_agent_names_the_messages_since_its_beginning() {
             of_span.filter(|entry| entry.body.message().is_some()).count()
         })
         .collect();
-    assert_eq!(spans, [2, 1], "the question with the failure, then the answer alone");
+    assert_eq!(spans, [2, 1], "user message and failure, then the response alone");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_answer_sets_the_count_back() {
     play(&mut draft, &[gate(0, Effect::Read, None), returned(0, "x")]);
     let told = play(&mut draft, &[failing("3")]);
     assert_eq!(told.last().unwrap(), "auto_retry_start 1 of 3 in 2000");
-    assert_eq!(draft.head.prompt.as_ref().unwrap().rounds, 1, "a failure is no round");
+    assert_eq!(draft.head.prompt.as_ref().unwrap().rounds, 1, "a failure does not count as a round");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn an_end_while_it_waits_is_told_once() {
     assert_eq!(
         told,
         ["auto_retry_end 1 Some(\"five workers\")", "prompt.error", "agent_settled"],
-        "the agent had ended before"
+        "the run ended with the failed response"
     );
     assert_eq!(RetryView::of(&draft.head), None);
 }

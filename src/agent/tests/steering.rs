@@ -1,4 +1,4 @@
-//! Steers and follow-ups: where they land, and what gives way to them.
+//! Steers and follow-ups: when they are appended, and which calls they skip.
 
 use super::*;
 use crate::agent::entry::EntryBody;
@@ -26,7 +26,7 @@ fn follow_up(id: &str, text: &str) -> InboxItem {
     )
 }
 
-/// What is said in the record, in order.
+/// Role and text of each stored message, in order.
 fn said(draft: &Draft) -> Vec<String> {
     let messages = draft.entries.iter().filter_map(|entry| entry.body.message());
     messages
@@ -101,7 +101,7 @@ fn a_steer_waits_while_a_call_runs_or_a_person_is_asked() {
     play(&mut draft, &[settled, looked(&[steer("in_2", "wait")])]);
     assert_eq!(said(&draft)[2..], ["toolResult:Rejected by user: no", SKIPPED, "user:wait"]);
     let receipt = draft.receipts.last().unwrap();
-    assert!(receipt.ran_calls.is_empty(), "what a person has refused did not run");
+    assert!(receipt.ran_calls.is_empty(), "a rejected call did not run");
     assert_eq!(receipt.skipped_calls, ["c1|fc_1"]);
 }
 
@@ -126,7 +126,7 @@ fn steers_are_taken_one_at_a_time_or_all() {
         let mut draft = draft();
         draft.rules.steering_mode = mode;
         play(&mut draft, &[prompt("go"), looked(&[steer("in_2", "a"), steer("in_3", "b")])]);
-        // Looking again before the answer takes no other: a repeated delivery lands nothing twice.
+        // A second drain before the response appends no other steer: repeated deliveries are safe.
         step(&mut draft, &Input::TakeIn);
         play(&mut draft, &[answer(&["1"])]);
         if mode == QueueMode::OneAtATime {

@@ -1,4 +1,4 @@
-//! Stops: where a prompt ends, what its receipt says, and what goes on without a new input.
+//! Aborts and their receipts, and prompts that continue without a new input.
 
 use super::*;
 use crate::agent::budget::{Level, Shortage, Unit};
@@ -22,7 +22,7 @@ fn go_on(is_answered: bool, turn: u64) -> InboxItem {
     item("in_9", json!({ "continue": input }))
 }
 
-/// As the driver does it: what waits, what was done, and then what waits is taken in.
+/// Applies the inputs in the driver's order: the inbox read, the given input, the drain.
 fn play_with(draft: &mut Draft, waiting: &[InboxItem], done: Input) -> Vec<String> {
     let before = draft.events.len();
     for input in [looked(waiting), done, Input::TakeIn] {
@@ -33,7 +33,7 @@ fn play_with(draft: &mut Draft, waiting: &[InboxItem], done: Input) -> Vec<Strin
 
 fn receipt(draft: &Draft) -> &Receipt {
     let is_stop = |receipt: &&Receipt| receipt.input_id.as_str().starts_with("stop-");
-    draft.receipts.iter().find(is_stop).expect("a receipt")
+    draft.receipts.iter().find(is_stop).expect("the abort has a receipt")
 }
 
 fn ends(draft: &Draft, state: PromptState, outcome: Outcome) {
@@ -120,7 +120,7 @@ fn an_outcome_that_is_lost_with_the_stop_asks_nobody() {
     assert!(draft.head.requests.is_empty());
     assert!(draft.entries.iter().all(|entry| !matches!(entry.body, EntryBody::Request(_))));
     assert!(draft.head.unknown_writes.contains_key("print"));
-    // Its last call has its result, so the turn is over; what nobody knows stands in the record.
+    // The last call has its result, so the turn is over; the unknown outcome is stored.
     ends(&draft, PromptState::Aborted, Outcome::Landed);
 }
 
@@ -140,7 +140,7 @@ fn what_a_person_was_asked_is_decided_by_the_stop() {
             EntryBody::Decision(entry) => Some(&entry.decision),
             _ => None,
         });
-        let decided = decided.expect("a decision");
+        let decided = decided.expect("the request is decided");
         assert_eq!((decided.verdict, decided.decided_by.as_str()), (Verdict::Aborted, "abort"));
         let receipt = receipt(&draft);
         let told = if is_lost { &receipt.unknown_calls } else { &receipt.skipped_calls };
@@ -207,7 +207,7 @@ fn a_stop_comes_before_steers_and_leaves_the_queues_alone() {
 
 #[test]
 fn a_prompt_that_waits_with_its_stop_begins_and_ends() {
-    let Input::Looked(waiting) = prompt("go") else { panic!("a look") };
+    let Input::Looked(waiting) = prompt("go") else { panic!("not an inbox read") };
     let mut draft = draft();
     let stop = Pending { item: Arc::new(abort("pr_1")), bytes: 100 };
     play(&mut draft, &[Input::Looked([vec![stop], waiting].concat())]);
@@ -236,8 +236,8 @@ fn going_on_from_an_answer_takes_steers_first_and_follow_ups_then() {
         let told = play(&mut draft, &[looked(&[waiting, vec![go_on(true, 0)]].concat())]);
         let expected = format!("message_end user:{joined}");
         assert_eq!(told.last(), Some(&expected));
-        assert_eq!(told.iter().filter(|event| event.contains("user:")).count(), 2, "one of them");
-        assert_eq!(draft.pending.len(), left, "no second poll before the answer");
+        assert_eq!(told.iter().filter(|event| event.contains("user:")).count(), 2, "one queued message joins");
+        assert_eq!(draft.pending.len(), left, "no second poll before the response");
         assert!(matches!(draft.head.phase, Phase::Model { .. }));
     }
 }
@@ -246,9 +246,9 @@ fn going_on_from_an_answer_takes_steers_first_and_follow_ups_then() {
 fn going_on_from_an_answer_with_nothing_that_waits_fails_with_the_sources_text() {
     let mut draft = draft();
     play(&mut draft, &[prompt("go"), answer(&["done"])]);
-    // As it was accepted there was a message nobody had answered; a prompt has run since.
+    // At acceptance a message had no response yet; a prompt has run since.
     let told = play(&mut draft, &[landed(go_on(false, 0))]);
-    // A turn that never was is not begun.
+    // No turn starts.
     let expected = ["prompt.created", "agent_start", "agent_end", "prompt.error", "agent_settled"];
     assert_eq!(told, expected);
     assert!(draft.events.iter().map(|event| event.n).eq(1..=draft.head.event_seq));

@@ -1,4 +1,4 @@
-//! What happens to prompts, told as events.
+//! Lifecycle of prompts, as events and views.
 
 use super::*;
 use crate::agent::entry::{EntryBody, PromptState};
@@ -137,7 +137,7 @@ fn a_gated_call_waits_and_holds_the_later_ones() {
     assert_eq!(output[0]["result"]["type"], "success");
     assert_eq!(output[1]["result"], json!({"type": "pending", "reason": "Gated"}));
     assert_eq!(output.as_array().unwrap().len(), 2);
-    // Nothing starts behind its back.
+    // The call does not start while its request is open.
     assert!(play(&mut draft, &[gate(1, Effect::Write, Some("Gated"))]).is_empty());
 }
 
@@ -414,10 +414,10 @@ fn a_second_prompt_waits_for_the_first() {
     play(&mut draft, &[prompt("one")]);
     assert!(play(&mut draft, &[prompt("two")]).is_empty());
     assert_eq!((draft.receipts.len(), draft.head.waiting), (1, 1));
-    // An answer that failed ends the run; who waits is owed a look.
+    // A failed response ends the run; the waiting prompt is pending work.
     let told = play(&mut draft, &[answer_with(&[], "error")]);
     assert!(told.contains(&"agent_end".to_owned()));
-    assert!(!told.contains(&"agent_settled".to_owned()), "something waits still");
+    assert!(!told.contains(&"agent_settled".to_owned()), "a prompt still waits");
     assert_eq!(draft.head.owed_at(NOW), Some(NOW));
     assert_eq!(draft.head.prompts[0].state, PromptState::Failed);
 }

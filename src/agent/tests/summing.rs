@@ -1,4 +1,4 @@
-//! A summary as a step: when it begins, and what its outcome comes to.
+//! Compaction as a step: when it starts, and the effects of its outcome.
 
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ fn last_end(draft: &Draft) -> Value {
         .iter()
         .rev()
         .find(|event| matches!(event.body, EventBody::AutoCompactionEnd(_)));
-    serde_json::to_value(&end.expect("an end was told").body).unwrap()
+    serde_json::to_value(&end.expect("the compaction has an end event").body).unwrap()
 }
 
 fn told_end(draft: &Draft) -> Option<String> {
@@ -69,7 +69,7 @@ fn told_end(draft: &Draft) -> Option<String> {
 fn an_answer_that_fills_the_window_is_followed_by_a_summary_and_then_the_end() {
     let mut draft = window(100_000);
     let mut told = play(&mut draft, &[prompt("go"), answer(&["done"]), Input::Crowded]);
-    assert_eq!(draft.head.reader_needed(), 2, "older workers leave it");
+    assert_eq!(draft.head.reader_needed(), 2, "older workers do not process it");
     let summary = summary(&draft);
     told.extend(play(&mut draft, &[summary]));
     insta::assert_snapshot!(told[8..].join("\n"), @r"
@@ -81,7 +81,7 @@ fn an_answer_that_fills_the_window_is_followed_by_a_summary_and_then_the_end() {
     agent_settled
     ");
     assert_eq!(draft.head.phase, crate::agent::phase::Phase::Idle);
-    assert_eq!(draft.head.usage.total_tokens, 15 + 7, "the summary is paid for too");
+    assert_eq!(draft.head.usage.total_tokens, 15 + 7, "the summary counts too");
     assert_eq!(last_end(&draft)["willRetry"], false);
     let numbers: Vec<u64> = draft.events.iter().map(|event| event.n).collect();
     assert_eq!(numbers, (1..=draft.head.event_seq).collect::<Vec<_>>());
@@ -100,7 +100,7 @@ fn a_summary_between_a_tool_round_and_the_next_answer_keeps_the_prompt_running()
     assert!(told.contains(&"agent_settled".to_owned()), "{told:?}");
     assert!(
         !told.contains(&"auto_compaction_start".to_owned()),
-        "nothing was said since: {told:?}"
+        "no new entry since: {told:?}"
     );
     let usage = draft.entries.iter().find_map(|entry| entry.body.compaction()?.usage);
     assert_eq!(usage.unwrap().input, 7);
@@ -119,7 +119,7 @@ fn what_no_longer_fits_is_summed_up_and_asked_for_once_more() {
         told.contains(&"auto_compaction_start") && told.last() == Some(&"agent_settled"),
         "{told:?}"
     );
-    assert!(!told.iter().any(|line| line.starts_with("auto_retry")), "never both");
+    assert!(!told.iter().any(|line| line.starts_with("auto_retry")), "no retry in addition");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_summary_that_fails_for_good_ends_a_prompt_only_when_it_cannot_go_on_without
     );
     assert!(matches!(draft.head.phase, crate::agent::phase::Phase::Model { .. }));
     play(&mut draft, &[answer(&["done"])]);
-    assert_eq!(told_end(&draft), None, "it went on");
+    assert_eq!(told_end(&draft), None, "the prompt continued");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_summary_is_tried_again_like_an_answer() {
         play(&mut draft, &[lost_summary("503", passing)]);
     }
     let told = play(&mut draft, &[lost_summary("503", passing)]);
-    assert_eq!(told, ["summarization_retry_finished", "auto_compaction_end"], "four tries");
+    assert_eq!(told, ["summarization_retry_finished", "auto_compaction_end"], "four attempts");
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn answers_in_a_window_that_was_full_are_overflows_too() {
     assert!(of("stop", json!({"input": 900, "cacheRead": 101})));
     assert!(!of("stop", json!({"input": 900, "cacheRead": 100})));
     assert!(of("length", json!({"input": 900, "output": 95})));
-    assert!(!of("length", json!({"input": 500, "output": 95})), "that was the output limit");
+    assert!(!of("length", json!({"input": 500, "output": 95})), "the output limit was reached, not the window");
     assert!(!of("toolUse", json!({"input": 5_000})) && !of("error", json!({"input": 5_000})));
     let mut draft = window(100_000);
     let Input::Answered(mut given) = super::answer(&["cut"]) else { unreachable!() };

@@ -1,10 +1,10 @@
-//! Stories of mistakes: said all at once, each with its line.
+//! Tests of mistakes in agent files: all are reported at once, each with its line.
 
 use insta::assert_snapshot;
 
 use super::load_files;
 
-/// The mistakes of one file, a line each.
+/// Returns the mistakes of one file, one per line.
 fn mistakes(text: &str) -> String {
     let loaded = load_files(&[("clerk.agent.md", text)]);
     assert!(loaded.catalog.agents.is_empty());
@@ -55,18 +55,18 @@ x"#), @r#"
     agents/clerk.agent.md:11: there is no tool `raed`: did you mean `read`?
     agents/clerk.agent.md:12: unknown key `bash` of a tool: there is no shell; an `http` tool may call a service that runs commands
     agents/clerk.agent.md:14: a tool's name is 1 to 64 of A-Z, a-z, 0-9, `_`, `-` and `.`
-    agents/clerk.agent.md:15: `parameters` is no JSON Schema (at /properties/to/type): "sting" is not valid under any of the schemas listed in the 'anyOf' keyword
-    agents/clerk.agent.md:16: `post` is no method a tool can have: did you mean `POST`?
-    agents/clerk.agent.md:17: `{too}` is none of the `parameters`: did you mean `to`?
+    agents/clerk.agent.md:15: `parameters` is not a JSON Schema (at /properties/to/type): "sting" is not valid under any of the schemas listed in the 'anyOf' keyword
+    agents/clerk.agent.md:16: `post` is not a method of a tool: did you mean `POST`?
+    agents/clerk.agent.md:17: `{too}` is not among the `parameters`: did you mean `to`?
     agents/clerk.agent.md:18: unknown key `header` of an http tool: did you mean `headers`?
-    agents/clerk.agent.md:19: `writes` is no value of `effect`: did you mean `write`?
-    agents/clerk.agent.md:20: `timeout` must be more than nothing and at most 4m
+    agents/clerk.agent.md:19: `writes` is not a value of `effect`: did you mean `write`?
+    agents/clerk.agent.md:20: `timeout` must be more than 0 and at most 4m
     agents/clerk.agent.md:21: `entra` is the service's scope and ends in /.default, such as api://payments/.default
-    agents/clerk.agent.md:23: `when` speaks of `amont`, which is none of the `parameters`: did you mean `amount`?
-    agents/clerk.agent.md:24: `reason` is read by people: it may hold arguments and no app setting
-    agents/clerk.agent.md:25: `role` is no approver: did you mean `role:NAME`?
-    agents/clerk.agent.md:25: `links` is no approver: did you mean `link`?
-    agents/clerk.agent.md:26: `expiresAfter` must be more than nothing and at most 90d
+    agents/clerk.agent.md:23: `when` names `amont`, which is not among the `parameters`: did you mean `amount`?
+    agents/clerk.agent.md:24: `reason` is shown to users: it may hold arguments and no app setting
+    agents/clerk.agent.md:25: `role` is not an approver: did you mean `role:NAME`?
+    agents/clerk.agent.md:25: `links` is not an approver: did you mean `link`?
+    agents/clerk.agent.md:26: `expiresAfter` must be more than 0 and at most 90d
     "#);
 }
 
@@ -104,23 +104,23 @@ x"#), @r#"
     agents/clerk.agent.md:8: the url may hold no user name or password: use `headers`
     agents/clerk.agent.md:9: the app setting EMPTY is empty: give it a value
     agents/clerk.agent.md:9: the app setting GONE is not set: in Azure add it to the app's settings, here set the environment variable, or add it to `Values` in local.settings.json
-    agents/clerk.agent.md:9: the app setting VAULTED is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    agents/clerk.agent.md:9: the app setting VAULTED is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
     agents/clerk.agent.md:10: the app setting AzureWebJobsStorage belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/clerk.agent.md:10: the app setting IDENTITY_HEADER belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
     agents/clerk.agent.md:10: the app setting cosmos__accountKey belongs to the platform or to Turnwheel and may not be sent: give the tool a setting of its own
-    agents/clerk.agent.md:11: the url leads where tools may not go: the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW
-    agents/clerk.agent.md:12: the header `Host` is Turnwheel's or the connection's: remove it
+    agents/clerk.agent.md:11: tools may not call this url: the address is private, local or reserved; an operator can list it in TURNWHEEL_HTTP_TOOLS_ALLOW
+    agents/clerk.agent.md:12: Turnwheel or the connection sets the header `Host`: remove it
     agents/clerk.agent.md:12: the header `x-a` would hold a line break or control character
-    agents/clerk.agent.md:12: `b c` is no name of a header
-    agents/clerk.agent.md:12: the header `idempotency-key` is Turnwheel's or the connection's: remove it
+    agents/clerk.agent.md:12: `b c` is not a header name
+    agents/clerk.agent.md:12: Turnwheel or the connection sets the header `idempotency-key`: remove it
     agents/clerk.agent.md:13: a GET has no body: remove `body`, or use POST
     agents/clerk.agent.md:14: `body` is a map or a list, and is sent as JSON
     agents/clerk.agent.md:15: `{` begins an argument: write {name}, or {{ for the character
     agents/clerk.agent.md:15: `parameters` must be of `type: object`: arguments have names
-    agents/clerk.agent.md:16: `timeout` is not a span of time: write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d
-    agents/clerk.agent.md:16: with `notRequester` the owner may not decide what the owner asked for: add `link` or `role:NAME` to `approvers`
+    agents/clerk.agent.md:16: `timeout` is not a duration: write a whole number and its unit, like 500ms, 30s, 2m, 24h or 7d
+    agents/clerk.agent.md:16: with `notRequester` the owner may not decide the owner's own requests: add `link` or `role:NAME` to `approvers`
     agents/clerk.agent.md:17: `approval` is a map of keys and values, not text
-    agents/clerk.agent.md:18: `auth` sends a token, which may not go without encryption: begin the url with https://
+    agents/clerk.agent.md:18: `auth` sends a token, which needs encryption: begin the url with https://
     agents/clerk.agent.md:18: `auth` sends the header `authorization`: remove it from `headers`
     agents/clerk.agent.md:19: unknown key `key` of `auth`: the nearest is `entra`; there are: entra
     agents/clerk.agent.md:20: `auth` is { entra: SCOPE }, with the scope of the service that is called, such as api://payments/.default
@@ -136,8 +136,8 @@ fn broken_yaml_says_where() {
     assert_snapshot!(mistakes("---\nmodel: a\nmodel: b\n---\nx"), @"agents/clerk.agent.md:3: this is not YAML: duplicate mapping key: model");
     assert_snapshot!(mistakes("---\n- a\n---\nx"), @"agents/clerk.agent.md:2: the front matter is a map of keys and values, not a list");
     assert_snapshot!(mistakes("---\nmodel: a\nx"), @"agents/clerk.agent.md:1: the front matter is not closed: write `---` on a line of its own before the instructions");
-    assert_snapshot!(mistakes("\n---\nmodel: a\n---\nx"), @"agents/clerk.agent.md:1: the front matter must begin in the first line: remove what stands before `---`");
-    assert_snapshot!(mistakes(" \n"), @"agents/clerk.agent.md:1: the file is empty: write what the agent is to do");
+    assert_snapshot!(mistakes("\n---\nmodel: a\n---\nx"), @"agents/clerk.agent.md:1: the front matter must begin in the first line: remove the lines before `---`");
+    assert_snapshot!(mistakes(" \n"), @"agents/clerk.agent.md:1: the file is empty: write instructions for the agent");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn lines_are_right_with_windows_line_ends_and_a_mark() {
 fn a_schema_that_lies_elsewhere_is_not_fetched() {
     for place in ["https://schemas.example/a.json", "file:///etc/hostname"] {
         let text = format!("---\nresponseSchema: {{ $ref: '{place}' }}\n---\nx");
-        assert!(mistakes(&text).contains("`responseSchema` is no JSON Schema"), "{place}");
+        assert!(mistakes(&text).contains("`responseSchema` is not a JSON Schema"), "{place}");
     }
 }
 
@@ -210,7 +210,7 @@ tools:
       approval: false
 ---
 x"#), @r#"
-    agents/clerk.agent.md:2: unknown key `trigger` of the front matter: a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, and no file says so
+    agents/clerk.agent.md:2: unknown key `trigger` of the front matter: a key of the Azure Functions agents runtime; here prompts come by HTTP, queue or schedule, without a key in the file
     agents/clerk.agent.md:3: unknown key `builtin_endpoints` of the front matter: a key of the Azure Functions agents runtime; here every agent has the HTTP API
     agents/clerk.agent.md:4: unknown key `mcp` of the front matter: a key of the Azure Functions agents runtime; here write each operation of the server as an `http` tool
     agents/clerk.agent.md:5: unknown key `instructions` of the front matter: write the instructions below the front matter
@@ -219,7 +219,7 @@ x"#), @r#"
     agents/clerk.agent.md:11: unknown key `inputSchema` of an http tool: write `parameters`
     agents/clerk.agent.md:12: unknown key `input_schema` of an http tool: write `parameters`
     agents/clerk.agent.md:13: unknown key `query` of an http tool: write it into `url`, such as `https://api.example/search?q={q}`
-    agents/clerk.agent.md:14: `readonly` is no value of `effect`: write `read`
+    agents/clerk.agent.md:14: `readonly` is not a value of `effect`: write `read`
     agents/clerk.agent.md:16: remove `approval`: without it no approval is requested
     "#);
 }

@@ -1,4 +1,4 @@
-//! What is going on, as far as subscribers have been told; and who may begin something.
+//! Run state of an agent after the published events, and the permit to begin a run.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,16 @@ use crate::app::agent::{AgentError, AgentEvent};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Activity {
-    /// A request is on its way, and its run has not been told of.
+    /// True from a request to start a run until its `agent_settled` event, or until its permit is
+    /// dropped.
     is_asked: bool,
     is_running: bool,
-    /// What a person is asked: ids of requests.
+    /// Ids of the pending approval requests.
     open: BTreeSet<String>,
 }
 
 impl Activity {
-    /// Of a conversation that was begun before.
+    /// Run state of an existing conversation.
     pub(super) fn of(head: &Head, is_to_come: bool) -> Self {
         Self {
             is_asked: false,
@@ -31,7 +32,7 @@ impl Activity {
         !self.is_asked && !self.is_running
     }
 
-    /// Something runs, and no person is asked.
+    /// True if a prompt runs and no approval is pending.
     pub(super) fn is_at_work(&self) -> bool {
         !self.is_idle() && self.open.is_empty()
     }
@@ -40,7 +41,7 @@ impl Activity {
         self.open.contains(request)
     }
 
-    /// What the event says of it; whether it says anything.
+    /// Applies an event. Returns true if the event is relevant for the run state.
     pub(super) fn take_in(&mut self, event: &AgentEvent) -> bool {
         match event {
             AgentEvent::AgentStart => self.is_running = true,
@@ -73,17 +74,20 @@ impl Activity {
     }
 }
 
-/// The right to begin a run. Dropped before the request is kept, it leaves the agent idle: also when nobody waits for the
-/// request any more.
-#[must_use = "dropped, nothing was begun"]
+/// Permit to begin a run. Dropping it before [`RunPermit::commit`] makes the agent idle again, for
+/// example after the caller has dropped its future.
+#[must_use = "dropping the permit makes the agent idle again"]
 pub(super) struct Claim<'a> {
     activity: &'a watch::Sender<Activity>,
     is_kept: bool,
 }
 
 impl<'a> Claim<'a> {
+    /// Acquires the permit and marks a run as requested.
+    ///
     /// # Errors
-    /// [`AgentError::Busy`] with these words, while something runs or waits for a person.
+    /// Returns [`AgentError::Busy`] with the text `busy` while a prompt runs or waits for an
+    /// approval: wait.
     pub(super) fn take(
         activity: &'a watch::Sender<Activity>,
         busy: &'static str,
@@ -96,7 +100,7 @@ impl<'a> Claim<'a> {
         if is_mine { Ok(Self { activity, is_kept: false }) } else { Err(AgentError::Busy(busy)) }
     }
 
-    /// The request is kept: events tell the rest.
+    /// Keeps the run requested after its request has been stored. Events then update the run state.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }

@@ -1,4 +1,4 @@
-//! How an agent is made.
+//! Builder of an agent.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::tools::RunTool;
 use crate::tools::code::{Services, Tool, code_tool_with};
 
-/// What an agent begins with; [`AgentBuilder::start`] makes it.
+/// Configuration of a new agent; [`AgentBuilder::start`] creates the agent.
 #[derive(Default)]
 pub struct AgentBuilder {
     pub(super) system_prompt: String,
@@ -47,7 +47,8 @@ impl AgentBuilder {
         self
     }
 
-    /// What answers; absent: the model that the environment names, as for the service, and without one the scripted model.
+    /// Sets the model client. Default: the model of the environment variables, as for the service;
+    /// without one, the fake model (scripted).
     #[must_use]
     pub fn models(mut self, models: Arc<dyn Model>) -> Self {
         self.models = Some(models);
@@ -69,8 +70,8 @@ impl AgentBuilder {
         self
     }
 
-    /// Injects a value into the tools: [`CallContext::service`] finds it by its type, whether the tool is registered before
-    /// or after it.
+    /// Registers a value that tools get by its type with [`CallContext::service`]. The order of
+    /// tool and service registrations does not matter.
     ///
     /// [`CallContext::service`]: crate::tools::code::CallContext::service
     #[must_use]
@@ -79,14 +80,15 @@ impl AgentBuilder {
         self
     }
 
-    /// Hooks: it changes what the model is sent, and may block calls. Asked in the order of registration.
+    /// Registers an extension. Its hooks can change the model's input and block tool calls. Hooks
+    /// run in the order of registration.
     #[must_use]
     pub fn extension(mut self, extension: impl Extension + 'static) -> Self {
         self.extensions.push(Arc::new(extension));
         self
     }
 
-    /// What was said before.
+    /// Sets earlier messages of the conversation.
     #[must_use]
     pub fn messages(mut self, messages: Vec<Message>) -> Self {
         self.messages = messages;
@@ -111,32 +113,35 @@ impl AgentBuilder {
         self
     }
 
-    /// Everything else that a conversation can be set to: rounds, retries, compaction. Replaces what was set before.
+    /// Sets all settings of a conversation, for example rounds, retries and compaction. Replaces
+    /// earlier calls of the individual setters.
     #[must_use]
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Groups calls for the provider's prompt cache; absent: each record is a group.
+    /// Sets the id that groups model calls for the provider's prompt cache. Default: one group for
+    /// each conversation.
     #[must_use]
     pub fn session_id(mut self, id: impl Into<String>) -> Self {
         self.session_id = Some(id.into());
         self
     }
 
-    /// Where the record is kept: an agent that is made again on the same folder goes on where it was. Absent: in a folder
-    /// that goes with the agent.
+    /// Sets the data folder. A new agent on the same folder continues its conversation. Default: a
+    /// temporary folder, which is deleted with the agent.
     #[must_use]
     pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data = Some(folder.into());
         self
     }
 
-    /// Makes the agent; it works in tasks of this runtime until its last handle is dropped.
+    /// Starts the agent. Its tasks run in this runtime until the last handle is dropped.
     ///
     /// # Errors
-    /// A tool is written wrongly, a setting is wrong, or the folder cannot be used: each says what to do.
+    /// A tool or a setting is invalid, or the data folder cannot be opened. Each error names the
+    /// fix.
     pub async fn start(self) -> Result<Agent, AgentError> {
         Box::pin(Agent::start(self)).await
     }

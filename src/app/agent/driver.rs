@@ -1,4 +1,4 @@
-//! The tasks of an agent: one turns the wheel for every bell, one tells what happens.
+//! Tasks of an agent: one processes nudges, one publishes events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::queue;
 use crate::turn::delivery::handle;
 use crate::turn::{Nudge, sweep};
 
-/// How long a bell may be silent before it is looked for what is owed.
+/// Time without a nudge until the recovery sweep runs.
 const SWEEP_EVERY: Duration = Duration::from_mins(1);
-/// How long after a record that did not answer it is asked once more.
+/// Delay before the next attempt after a failed read of the conversation.
 const ONCE_MORE_AFTER: Duration = Duration::from_secs(1);
-/// A bell that was heard is hidden for longer than a turn takes.
+/// Visibility timeout of a received nudge: longer than any turn.
 const HIDE: Duration = Duration::from_mins(10);
 
-/// Turns the wheel for every bell.
+/// Runs one delivery for each nudge.
 pub(super) async fn turn(inner: Arc<Inner>) {
     let mut arrivals = inner.world.queue.arrivals(queue::TURNS);
     loop {
@@ -34,19 +34,19 @@ pub(super) async fn turn(inner: Arc<Inner>) {
             if tokio::time::timeout(SWEEP_EVERY, arrived).await.is_err()
                 && let Err(error) = sweep::sweep(&inner.world, sweep::GRACE).await
             {
-                tracing::warn!(error = %error, "what is owed was not looked for; it is in a minute");
+                tracing::warn!(error = %error, "recovery sweep failed; will retry in a minute");
             }
             continue;
         };
         let _ = inner.world.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await;
         let Ok(nudge) = serde_json::from_str::<Nudge>(&message.text) else { continue };
         if let Err(error) = Box::pin(handle(&inner.world, &nudge)).await {
-            tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "a turn did not come to its end; it is tried again");
+            tracing::warn!(conversation.id = %nudge.key.conversation_id, error = %error, "turn failed; will retry");
         }
     }
 }
 
-/// Tells the events of the conversation that is followed, behind the one of that number.
+/// Publishes the events of the current conversation that follow event number `after`.
 pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
     let mut followed = inner.key.subscribe();
     let mut key = followed.borrow_and_update().clone();
@@ -64,7 +64,7 @@ pub(super) async fn tell(inner: Arc<Inner>, mut after: u64) {
                 }
             };
             match frame {
-                // The record did not answer; the next goes on behind it.
+                // The read failed; a new reader continues after the last event.
                 None => {
                     tokio::time::sleep(ONCE_MORE_AFTER).await;
                     break;

@@ -1,4 +1,4 @@
-//! What subscribers of an agent are told.
+//! Events for the subscribers of an agent.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,20 +8,21 @@ use crate::agent::event::AnswerEvent;
 use crate::agent::message::{Message, Rejection};
 use crate::agent::raw::RawJson;
 
-/// One thing that happened. Serializes with the sources' names and members; what the HTTP API adds to each event (`promptId`,
-/// `turn`, `at`) is not in it.
+/// An event of an agent. It serialises with the names and members of the source documents, without
+/// the members that the HTTP API adds to each event (`promptId`, `turn`, `at`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 #[non_exhaustive]
 pub enum AgentEvent {
     AgentStart,
-    /// The messages that are new in this run. Another run may follow at once: see [`AgentEvent::AgentSettled`].
+    /// End of a run, with its new messages. Another run may follow at once: see
+    /// [`AgentEvent::AgentSettled`].
     AgentEnd {
         messages: Vec<Message>,
-        /// Whether the answer failed and is tried once more.
+        /// True if the model call failed and will be retried.
         will_retry: bool,
     },
-    /// The true end: nothing runs and nothing waits to run.
+    /// The agent is idle: no prompt runs or is queued.
     AgentSettled,
     TurnStart,
     TurnEnd {
@@ -32,13 +33,13 @@ pub enum AgentEvent {
         message_id: String,
         message: Message,
     },
-    /// More of an answer. The answer so far is the state's `stream_message`.
+    /// A part of a streamed response. The response so far is in `stream_message` of the state.
     MessageUpdate {
         message_id: String,
         #[serde(rename = "assistantMessageEvent")]
         event: AnswerEvent,
     },
-    /// What was told of this message is void: it is begun anew.
+    /// Earlier events of this message are void; it starts again.
     MessageReset {
         message_id: String,
     },
@@ -66,7 +67,8 @@ pub enum AgentEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         rejected: Option<Rejection>,
     },
-    /// Prompts, approvals, retries, compactions and what later versions bring, as the HTTP API tells them.
+    /// Events of prompts, approvals, retries and compactions, and unknown events of later versions,
+    /// as in the HTTP API.
     #[serde(untagged)]
     Other {
         #[serde(skip)]
@@ -77,7 +79,7 @@ pub enum AgentEvent {
 }
 
 impl AgentEvent {
-    /// The event of that name with that data; what does not read as one of ours is told as it is.
+    /// Parses an event of the HTTP API. An unknown or invalid event becomes [`AgentEvent::Other`].
     pub(super) fn of(name: &str, data: &Value) -> Self {
         let other = || Self::Other { name: name.to_owned(), data: data.clone() };
         Self::known(name, data).unwrap_or_else(other)
@@ -134,7 +136,7 @@ impl AgentEvent {
     }
 }
 
-/// From text: what is read by parts loses nothing of how numbers were written.
+/// Deserialises through text, so that raw JSON members keep the original form of numbers.
 fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_str(&value.to_string()).ok()
 }

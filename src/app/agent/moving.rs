@@ -1,5 +1,7 @@
-//! Messages that were changed: the next run begins another conversation with them, since a record is never rewritten, and
-//! what waits in the queues goes along.
+//! Replacement of an agent's messages.
+//!
+//! Stored entries are never rewritten, so the next run begins a new conversation with the changed
+//! messages. The queued inputs move to the new conversation.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +16,21 @@ use crate::turn::admission::prompt::{Mode, PromptRequest, accept_prompt};
 use crate::turn::admission::waiting::clear_all;
 use crate::turn::views::load;
 
-/// In the metadata of a conversation: the one whose queues come along. It stands in the record before any of them is
-/// touched, so that a crash between leaves nothing behind.
+/// Metadata key: id of the conversation whose queued inputs move to this one. It is stored before
+/// any input moves, so that a restart after a crash can complete the move.
 const QUEUES_OF: &str = "turnwheel.queuesOf";
 
-/// Where the agent stands between two conversations. Held while anything is kept: what is kept lands in one of them for sure.
+/// State of the switch from one conversation to the next. Its lock is held while a request is
+/// stored, so that each request is stored in a definite conversation.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
-    /// Number of the change of the messages that the conversation has begun with.
+    /// Version of the messages with which the conversation began.
     pub(super) begun_with: u64,
-    /// The conversation whose queues have not come along entirely.
+    /// Previous conversation, while some of its queued inputs have not moved.
     pub(super) left: Option<ConversationKey>,
 }
 
-/// What waits for the next run, when none is under way.
+/// Request for an input that stays queued for the next run if the agent is idle.
 pub(super) fn held(mode: Mode, input: Option<Content>) -> PromptRequest {
     PromptRequest {
         input,
@@ -38,7 +41,7 @@ pub(super) fn held(mode: Mode, input: Option<Content>) -> PromptRequest {
 }
 
 impl Inner {
-    /// Another conversation, when the messages were changed since the last began. What waits goes with it.
+    /// Begins a new conversation if the messages were changed, and moves the queued inputs to it.
     pub(super) async fn begin_anew(&self, moving: &mut Moving) -> Result<(), AgentError> {
         self.bring_left(moving).await?;
         if moving.begun_with == lock(&self.seen).changes {
@@ -50,7 +53,8 @@ impl Inner {
         self.bring_left(moving).await
     }
 
-    /// A conversation with the messages as they are now, which is followed from here; the number of the change they have.
+    /// Creates a conversation with the current messages and makes it the current one. Returns the
+    /// version of these messages.
     pub(super) async fn begin(&self, before: Option<&ConversationKey>) -> Result<u64, AgentError> {
         let id = self.world.ids.fresh();
         let (messages, changes) = {
@@ -71,12 +75,12 @@ impl Inner {
         Ok(changes)
     }
 
-    /// What a crash has left behind of a move.
+    /// Returns the switch that a crash may have left incomplete.
     pub(super) fn left_by(&self, metadata: &BTreeMap<String, String>) -> Moving {
         Moving { begun_with: 0, left: metadata.get(QUEUES_OF).map(|id| self.owner.key(id)) }
     }
 
-    /// Brings along what has not come yet. Begun again, it brings nothing twice.
+    /// Moves the remaining queued inputs. It is idempotent.
     pub(super) async fn bring_left(&self, moving: &mut Moving) -> Result<(), AgentError> {
         let Some(before) = &moving.left else { return Ok(()) };
         let waiting = load::inbox(&self.world, before).await?;
@@ -102,14 +106,14 @@ impl Inner {
             | InboxBody::LateResult(_)
             | InboxBody::Command(_) => return Ok(()),
         };
-        // By its name there, so that it has one name here however often it is brought.
+        // The old input id is the idempotency key, so that a repeated move stores the input once.
         let key = item.input_id.as_str().to_owned();
         let name = Idempotency { key, is_repeatable: true, ..self.fresh() };
         self.keep(held(mode, waiting.input.clone()), &name).await?;
         Ok(())
     }
 
-    /// Keeps a request in the conversation that is followed.
+    /// Stores a request in the current conversation.
     pub(super) async fn keep(
         &self,
         request: PromptRequest,

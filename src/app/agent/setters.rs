@@ -1,4 +1,4 @@
-//! What an agent is set to, and what it is to remember.
+//! Setters for the configuration and messages of an agent.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::tools::code::{Tool, code_tool};
 use crate::tools::{RunTool, name_conflicts};
 
 impl Agent {
-    /// From the next answer on.
+    /// Sets the system prompt from the next model call on.
     pub fn set_system_prompt(&self, text: impl Into<String>) {
         self.change(|config| config.system_prompt = text.into());
     }
 
-    /// From the next answer on. A model that is not there is told by the next prompt.
+    /// Sets the model from the next model call on. The next prompt fails if the model is unknown.
     pub fn set_model(&self, id: impl Into<String>) {
         self.change(|config| config.settings.model = Some(id.into()));
     }
 
-    /// From the next answer on.
+    /// Sets the thinking level from the next model call on.
     pub fn set_thinking_level(&self, level: ThinkingLevel) {
         self.change(|config| config.settings.thinking_level = Some(level));
     }
@@ -40,15 +40,16 @@ impl Agent {
         lock(&self.inner.config).settings.follow_up_mode.unwrap_or_default()
     }
 
-    /// Groups calls for the provider's prompt cache, from the next answer on; `None`: each record is a group.
+    /// Sets the id that groups calls for the provider's prompt cache, from the next model call on.
+    /// `None`: one group for each conversation.
     pub fn set_session_id(&self, id: Option<String>) {
         self.change(|config| config.session_id = id);
     }
 
-    /// Instead of the tools so far, from the next answer on; [`code_tool`] makes them.
+    /// Replaces the tools from the next model call on; [`code_tool`] creates them.
     ///
     /// # Errors
-    /// Two have one name; nothing was changed.
+    /// Two tools have the same name: rename one. The tools stay unchanged.
     pub fn set_tools(&self, tools: Vec<Arc<dyn RunTool>>) -> Result<(), AgentError> {
         let conflicts = name_conflicts(&tools);
         if !conflicts.is_empty() {
@@ -58,15 +59,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Offered no more from the next answer on.
+    /// Removes all tools from the next model call on.
     pub fn clear_tools(&self) {
         self.change(|config| config.tools.clear());
     }
 
-    /// Offered from the next answer on; in the place of one of the same name.
+    /// Adds a tool from the next model call on. It replaces a tool of the same name.
     ///
     /// # Errors
-    /// The tool is written wrongly.
+    /// The definition of the tool is invalid; the error names the fix.
     pub fn add_tool<T: Tool>(&self, tool: T) -> Result<(), AgentError> {
         let tool = code_tool(tool).map_err(|mistake| AgentError::Mistakes(vec![mistake]))?;
         self.change(|config| {
@@ -76,7 +77,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What was said is this from now on. A run under way goes on with what it knows.
+    /// Replaces the messages for the next run. An active run continues with its own messages.
     pub fn replace_messages(&self, messages: Vec<Message>) {
         self.rewrite(|all| *all = messages);
     }

@@ -1,4 +1,4 @@
-//! What an agent is made of: the engine's ports over a folder, and a conversation.
+//! Start of an agent: services over a data folder, and its conversation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,10 +36,10 @@ use crate::turn::admission::prompt::{Sender, WhenBusy};
 use crate::turn::views::load;
 use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World, record, recount};
 
-/// The only agent there is.
+/// Name of the only agent in the catalog.
 pub(super) const NAME: &str = "agent";
 
-/// The one agent, as it is set now.
+/// Builds the catalog with the one agent from its current configuration.
 pub(super) fn catalog(config: &Config) -> Catalog {
     let names: Vec<&str> =
         config.tools.iter().map(|tool| tool.definition().revision.as_str()).collect();
@@ -67,13 +67,13 @@ pub(super) fn sender() -> Sender {
     Sender { source: Source::User, traceparent: None, when_busy: WhenBusy::Refuse }
 }
 
-/// Without a limit of rounds, where nobody sets one.
+/// Selects the agent loop by default, which has no limit of rounds.
 fn agents_loop(settings: Wanted) -> Wanted {
     let loop_kind = settings.loop_kind.or(Some(LoopKind::Agent));
     Wanted { loop_kind, ..settings }
 }
 
-/// What is wrong with the tools and settings, each a sentence.
+/// Returns one sentence for each mistake in the tools and settings.
 fn mistakes(world: &World, config: &Config) -> Vec<String> {
     let mut mistakes = name_conflicts(&config.tools);
     let Ok(agent) = world.agents.find(None) else { return mistakes };
@@ -87,7 +87,7 @@ fn model_from_environment() -> Result<Arc<dyn Model>, AgentError> {
     model_of(&settings, &Credentials::default()).map_err(AgentError::Mistakes)
 }
 
-/// The engine over a folder.
+/// Opens the services of the engine over a data folder.
 pub(super) async fn world(
     data: &Path,
     model: Arc<dyn Model>,
@@ -135,7 +135,7 @@ impl Agent {
         };
         let folder = match builder.data {
             Some(_) => None,
-            None => Some(tempfile::tempdir().map_err(io("make a folder"))?),
+            None => Some(tempfile::tempdir().map_err(io("create a temporary folder"))?),
         };
         let own = folder.as_ref().map(|folder| folder.path().to_owned());
         let data = builder.data.or(own).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Agent {
         } else {
             inner.remember().await?
         };
-        recount::start_up(&inner.world).await.map_err(io("read what is owed"))?;
+        recount::start_up(&inner.world).await.map_err(io("read pending work"))?;
         let turning = start(driver::turn(Arc::clone(&inner)));
         let telling = start(driver::tell(Arc::clone(&inner), after));
         Ok(Self { inner, _tasks: Arc::new([turning, telling]) })
@@ -182,13 +182,13 @@ impl Agent {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "ends with the agent; what it was at stands in the folder and is taken up again"
+    reason = "ends with the agent; its work is stored in the folder and recovered later"
 )]
 fn start(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(work))
 }
 
-/// The conversation that was begun last in this folder.
+/// Returns the newest conversation of the folder.
 async fn newest(world: &World, owner: &Owner) -> Result<Option<ConversationKey>, AgentError> {
     let query = HeadQuery {
         tenant: owner.tenant.clone(),
@@ -204,8 +204,8 @@ async fn newest(world: &World, owner: &Owner) -> Result<Option<ConversationKey>,
 }
 
 impl Inner {
-    /// What a folder holds from before: its messages, what runs, and behind which event to listen. What a crash has left
-    /// behind is finished.
+    /// Loads messages and run state from the folder, and completes a switch of conversations that a
+    /// crash interrupted. Returns the number of the last stored event.
     async fn remember(&self) -> Result<u64, AgentError> {
         let key = self.key.borrow().clone();
         let (head, _) = load::head(&self.world, &key).await?;

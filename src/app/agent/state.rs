@@ -1,4 +1,4 @@
-//! What an agent is like at this moment.
+//! Current state of an agent.
 
 use std::collections::BTreeSet;
 
@@ -7,32 +7,33 @@ use crate::agent::message::{AssistantMessage, Message};
 use crate::agent::settings::ThinkingLevel;
 use crate::app::agent::event::AgentEvent;
 
-/// As of the events that subscribers have been told.
+/// State of an agent after the events that its subscribers have received.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentState {
     pub system_prompt: String,
     /// A model id; `None`: the default.
     pub model: Option<String>,
     pub thinking_level: ThinkingLevel,
-    /// Names of the tools that are offered.
+    /// Names of the tools.
     pub tools: Vec<String>,
-    /// What was said, whole messages only.
+    /// Complete messages of the conversation.
     pub messages: Vec<Message>,
     pub is_streaming: bool,
-    /// What an answer under way holds so far.
+    /// Content blocks of a streamed response so far.
     pub stream_message: Option<Vec<Block>>,
     pub pending_tool_calls: BTreeSet<String>,
-    /// Of the last answer, if it failed or was aborted.
+    /// Error of the last response, if it failed or was aborted.
     pub error: Option<String>,
 }
 
-/// What the events say of the state.
+/// State derived from published events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) messages: Vec<Message>,
     pub(super) pending_tool_calls: BTreeSet<String>,
     pub(super) error: Option<String>,
-    /// How often the messages were changed by other than events: the next run may need another conversation.
+    /// Version of the messages, incremented by setters but not by events. After a change, the next
+    /// run begins a new conversation.
     pub(super) changes: u64,
 }
 

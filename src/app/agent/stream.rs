@@ -1,4 +1,4 @@
-//! Events as a stream with a result: pushed by one side, pulled by the other (ES-01 to ES-04).
+//! Event stream with a result, between a producer and consumers (ES-01 to ES-04).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 use crate::agent::message::Message;
 use crate::app::agent::{AgentEvent, Subscription, lock};
 
-/// Events in order, and a result that one of them brings. Clones share the stream: each event goes to one of them.
+/// An ordered stream of events, one of which completes it with a result. Clones share the stream:
+/// each event goes to one of them.
 pub struct EventStream<E, R> {
     shared: Arc<Shared<E, R>>,
 }
@@ -19,7 +20,7 @@ type Completes<E, R> = Box<dyn Fn(&E) -> Option<R> + Send + Sync>;
 struct Shared<E, R> {
     state: Mutex<State<E, R>>,
     changed: Notify,
-    /// The result that this event completes the stream with.
+    /// Returns the result if this event completes the stream.
     completes: Completes<E, R>,
 }
 
@@ -42,7 +43,8 @@ impl<E, R> fmt::Debug for EventStream<E, R> {
 }
 
 impl<E, R: Clone> EventStream<E, R> {
-    /// `completes` gives the result of the event that ends the stream, and `None` for the others.
+    /// Creates a stream. `completes` returns the result for the event that ends the stream, and
+    /// `None` for all others.
     pub fn new(completes: impl Fn(&E) -> Option<R> + Send + Sync + 'static) -> Self {
         let state = State { queue: VecDeque::new(), is_done: false, result: None };
         Self {
@@ -54,7 +56,7 @@ impl<E, R: Clone> EventStream<E, R> {
         }
     }
 
-    /// Gives the event to a waiting consumer, or queues it. Ignored once the stream is done.
+    /// Queues an event and wakes waiting consumers. Has no effect after the end of the stream.
     pub fn push(&self, event: E) {
         let mut state = lock(&self.shared.state);
         if state.is_done {
@@ -68,7 +70,7 @@ impl<E, R: Clone> EventStream<E, R> {
         self.shared.changed.notify_waiters();
     }
 
-    /// Ends the stream and releases all waiters. A result that came before stays.
+    /// Ends the stream and wakes all waiters. An existing result stays.
     pub fn end(&self, result: Option<R>) {
         let mut state = lock(&self.shared.state);
         state.is_done = true;
@@ -79,7 +81,7 @@ impl<E, R: Clone> EventStream<E, R> {
         self.shared.changed.notify_waiters();
     }
 
-    /// The next event, in order; `None`: the stream is done and empty.
+    /// Returns the next event. `None` if the stream has ended and is empty.
     pub async fn next(&self) -> Option<E> {
         self.wait_for(|state| match state.queue.pop_front() {
             Some(event) => Some(Some(event)),
@@ -89,7 +91,7 @@ impl<E, R: Clone> EventStream<E, R> {
         .await
     }
 
-    /// The result, once the completing event was pushed or the stream was ended; `None`: it was ended without one.
+    /// Waits for the end of the stream and returns its result. `None` if it ended without one.
     pub async fn result(&self) -> Option<R> {
         self.wait_for(|state| state.is_done.then(|| state.result.clone())).await
     }
@@ -97,7 +99,7 @@ impl<E, R: Clone> EventStream<E, R> {
     async fn wait_for<T>(&self, mut ready: impl FnMut(&mut State<E, R>) -> Option<T>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.shared.changed.notified());
-            // Before the look: what changes after it is not missed.
+            // Register before the check, so that a later change is not missed.
             changed.as_mut().enable();
             let found = ready(&mut lock(&self.shared.state));
             match found {
@@ -108,7 +110,8 @@ impl<E, R: Clone> EventStream<E, R> {
     }
 }
 
-/// Events of an agent from [`crate::app::Agent::events`] on, until its run ends. The result: the messages that are new in it.
+/// Events of an agent from [`crate::app::Agent::events`] until the end of its run. The result is
+/// the list of new messages of that run.
 #[derive(Debug)]
 pub struct AgentEvents {
     pub(super) stream: EventStream<AgentEvent, Vec<Message>>,
@@ -116,18 +119,18 @@ pub struct AgentEvents {
 }
 
 impl AgentEvents {
-    /// The next event; `None` after the run's `agent_end`.
+    /// Returns the next event. `None` after `agent_end` of the run.
     pub async fn next(&mut self) -> Option<AgentEvent> {
         self.stream.next().await
     }
 
-    /// The messages of the run's `agent_end`. It may be awaited beside or without the events.
+    /// Waits for `agent_end` and returns its messages. It works with or without reading the events.
     pub async fn result(&self) -> Vec<Message> {
         self.stream.result().await.unwrap_or_default()
     }
 }
 
-/// The end of a run: one after which a failed response is tried once more is none.
+/// Returns the messages of an event that ends the run. `agent_end` before a retry does not end it.
 pub(super) fn messages_at_end(event: &AgentEvent) -> Option<Vec<Message>> {
     let AgentEvent::AgentEnd { messages, will_retry: false } = event else { return None };
     Some(messages.clone())
@@ -149,7 +152,7 @@ mod tests {
         stream.push(1);
         stream.push(2);
         assert_eq!((stream.next().await, stream.next().await), (Some(1), Some(2)));
-        assert_eq!(stream.next().now_or_never(), None, "it waits");
+        assert_eq!(stream.next().now_or_never(), None, "an empty stream waits");
         let consumer = stream.clone();
         let (next, result, ()) = tokio::join!(consumer.next(), stream.result(), async {
             tokio::task::yield_now().await;
@@ -157,8 +160,8 @@ mod tests {
             stream.push(10);
         });
         assert_eq!((next, result.as_deref()), (Some(9), Some("nine")));
-        assert_eq!(stream.next().await, None, "nothing after the completing event");
-        assert_eq!(stream.result().await.as_deref(), Some("nine"), "as often as it is asked for");
+        assert_eq!(stream.next().await, None, "no event after the completing one");
+        assert_eq!(stream.result().await.as_deref(), Some("nine"), "the result can be read again");
     }
 
     #[tokio::test]

@@ -1,12 +1,12 @@
-//! A subscriber's place among the listeners of an agent.
+//! Subscription to the events of an agent.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::app::agent::{Inner, lock};
 
-/// A subscriber's place; dropped, the subscriber is told no more.
-#[must_use = "dropped, nothing is told any more"]
+/// A subscription. Dropping it removes the listener.
+#[must_use = "dropping the subscription removes the listener"]
 pub struct Subscription {
     pub(super) inner: Arc<Inner>,
     pub(super) number: u64,

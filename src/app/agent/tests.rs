@@ -1,4 +1,4 @@
-//! An agent in this process, with a model that says what it is told to.
+//! Tests of an in-process agent with a scripted model.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,14 +25,14 @@ mod moving;
 mod running;
 mod telling;
 
-/// Plays its answers one after the other and notes what it was sent.
+/// Model that returns scripted responses in order and records its requests.
 #[derive(Debug)]
 struct Played {
     script: Vec<Value>,
     requests: Mutex<Vec<Vec<String>>>,
     systems: Mutex<Vec<String>>,
     sessions: Mutex<Vec<String>>,
-    /// Answers wait for a permit each.
+    /// Each response waits for a permit.
     gate: Semaphore,
 }
 
@@ -69,7 +69,7 @@ impl Model for Played {
             lock(&self.sessions).push(request.session_id.to_owned());
             requests.len() - 1
         };
-        let play = self.script.get(number).cloned().unwrap_or(json!("nothing is left to say"));
+        let play = self.script.get(number).cloned().unwrap_or(json!("end of the script"));
         if let Some(delta) = play["begins"].as_str() {
             listener.hear(AnswerEvent::TextStart { content_index: 0 });
             listener.hear(AnswerEvent::TextDelta { content_index: 0, delta: delta.to_owned() });
@@ -132,7 +132,7 @@ impl Tool for Echo {
     }
 
     fn description(&self) -> &'static str {
-        "Says it again."
+        "Returns its argument."
     }
 
     fn effect(&self) -> Effect {
@@ -159,7 +159,8 @@ async fn agent_of(model: &Arc<Played>) -> Agent {
         .unwrap()
 }
 
-/// As soon as the folder is free: an agent that was dropped leaves it when its tasks have ended.
+/// Starts an agent once the data folder is unlocked: the tasks of a dropped agent hold the lock
+/// until they end.
 async fn made_on(folder: &std::path::Path, model: &Arc<Played>) -> Agent {
     let made = async {
         loop {
@@ -177,8 +178,8 @@ async fn made_on(folder: &std::path::Path, model: &Arc<Played>) -> Agent {
     soon(made).await
 }
 
-/// A prompt that runs while the test goes on.
-#[expect(clippy::disallowed_methods, reason = "it is awaited")]
+/// Runs a prompt in a task.
+#[expect(clippy::disallowed_methods, reason = "the test awaits the task")]
 fn beside(
     agent: &Agent,
     said: &'static str,
@@ -187,7 +188,7 @@ fn beside(
     tokio::spawn(async move { agent.prompt(said).await })
 }
 
-/// The names of what is told.
+/// Records the type names of all events.
 fn names(agent: &Agent) -> (Arc<Mutex<Vec<String>>>, Subscription) {
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let kept = Arc::clone(&told);
@@ -198,7 +199,7 @@ fn names(agent: &Agent) -> (Arc<Mutex<Vec<String>>>, Subscription) {
     (told, subscription)
 }
 
-/// Once it is so; it is soon, or never.
+/// Waits until the condition is true.
 async fn until(is_so: impl Fn() -> bool) {
     let comes = async {
         while !is_so() {
@@ -208,9 +209,9 @@ async fn until(is_so: impl Fn() -> bool) {
     soon(comes).await;
 }
 
-/// Nothing here takes that long.
+/// Awaits the future with a time limit of 30 s, which no test needs.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), work).await.expect("it comes to an end")
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("time limit of the test")
 }
 
 fn messages(state: &AgentState) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Changed, wrong and vanished agent files.
+//! Tests of changed, invalid and deleted agent files.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ fn files(root: &Path) -> AgentFiles {
         is_dev: true,
         telemetry: Telemetry::default(),
     };
-    let settings = Settings::read(|_| None).expect("nothing is set");
+    let settings = Settings::read(|_| None).expect("empty settings are valid");
     AgentFiles::new(&App::new(), &settings, &options, &Credentials::default()).unwrap()
 }
 
-/// A folder with one agent, its catalog, and who watches it.
+/// A folder with one agent, its catalog and the watcher of its files.
 struct TestFolder {
     root: tempfile::TempDir,
     agents: Agents,
@@ -43,7 +43,7 @@ impl TestFolder {
         std::fs::write(self.root.path().join("agents").join(name), text).unwrap();
     }
 
-    /// Until the files are the same twice.
+    /// Polls twice, so that a change takes effect. Returns true if the files were reloaded.
     fn poll(&mut self) -> bool {
         (0..2).any(|_| self.watched.poll(&self.agents))
     }
@@ -61,14 +61,14 @@ impl TestFolder {
 #[test]
 fn changed_agent_file_takes_effect_without_restart() {
     let mut folder = TestFolder::new();
-    assert!(!folder.poll(), "nothing has changed");
+    assert!(!folder.poll(), "no file has changed");
     folder.write("ops.agent.md", "Be very kind.");
     folder.write("new.agent.md", "I am new.");
-    assert!(!folder.watched.poll(&folder.agents), "a file may still be being written");
+    assert!(!folder.watched.poll(&folder.agents), "the file may be incomplete");
     assert!(folder.poll());
     assert_eq!(folder.instructions("ops").as_deref(), Some("Be very kind."));
     assert_eq!(folder.instructions("new").as_deref(), Some("I am new."));
-    assert!(!folder.poll(), "it is read once");
+    assert!(!folder.poll(), "unchanged files are not reloaded");
     std::fs::remove_file(folder.root.path().join("agents/new.agent.md")).unwrap();
     assert!(folder.poll());
     assert_eq!(folder.instructions("new"), None);
@@ -83,7 +83,7 @@ fn wrong_agent_file_leaves_its_revision_in_force() {
     assert!(folder.problem().starts_with("agents/ops.agent.md:2: "), "{}", folder.problem());
     folder.write("ops.agent.md", "---\ntoools: x\n---\nBe ruder.");
     assert!(folder.poll());
-    assert_eq!(folder.instructions("ops").as_deref(), Some("Be kind."), "still the first one");
+    assert_eq!(folder.instructions("ops").as_deref(), Some("Be kind."), "first revision");
     folder.write("ops.agent.md", "Be kind again.");
     assert!(folder.poll());
     assert_eq!(folder.instructions("ops").as_deref(), Some("Be kind again."));
@@ -123,6 +123,6 @@ fn service_starts_and_commands_stop_at_a_wrong_file() {
     assert!(loaded.find(Some("ops")).is_ok());
     let refused = loaded.find(Some("bad")).unwrap_err().to_string();
     assert!(refused.contains("`bad` is unavailable: agents/bad.agent.md:2: "), "{refused}");
-    let Err(StartError::Agents(mistakes)) = files.load_all() else { panic!("it is wrong") };
+    let Err(StartError::Agents(mistakes)) = files.load_all() else { panic!("no error") };
     assert!(mistakes[0].starts_with("agents/bad.agent.md:2: "), "{mistakes:?}");
 }

@@ -1,4 +1,4 @@
-//! `turnwheel doctor`: every check, and the report.
+//! `turnwheel doctor`: runs all checks and prints the report.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use crate::app::{App, checks, model};
 use crate::azure::credential::Credentials;
 use crate::doctor::{self, Format};
 
-/// What is looked at.
+/// Options of the command.
 pub(super) struct Examined {
-    /// Absent: the folder of the settings.
+    /// `None`: the folder of the settings.
     pub(super) agents: Option<PathBuf>,
     pub(super) data: PathBuf,
-    /// Nothing outside this machine.
+    /// True to make no request to another machine.
     pub(super) is_offline: bool,
 }
 

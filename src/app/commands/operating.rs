@@ -1,4 +1,4 @@
-//! Commands for who runs the service: they look at what is stored, and ring for it once more.
+//! Commands for operators: inspect stored conversations and usage, and re-enqueue work.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::app::usage::{self, Question};
 use crate::settings::Settings;
 use crate::turn::views::work::WorkQuery;
 
-/// With the settings of this machine; where they have mistakes, these are told and nothing is done.
+/// Runs `work` with the settings of this machine. Prints the mistakes instead if they are invalid.
 fn with_settings(work: impl AsyncFnOnce(&Settings) -> u8) -> u8 {
     match read_settings() {
         Ok(settings) => block_on(async { work(&settings).await }),
@@ -56,7 +56,7 @@ pub(super) fn ls(query: WorkQuery, data: &Path, is_json: bool) -> u8 {
     })
 }
 
-/// As JSON for a program, in words for a person.
+/// Prints a result as JSON or as rendered text, or prints its error. Returns the exit code.
 fn shown<T: serde::Serialize>(
     asked: Result<T, StartError>,
     is_json: bool,

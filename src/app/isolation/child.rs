@@ -1,4 +1,5 @@
-//! The isolated process: one delivery of one conversation, with the model, tools and settings of its parent.
+//! Child process of an isolated turn: one delivery, with the model, tools and settings of its
+//! parent.
 
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -30,22 +31,23 @@ use crate::turn::money::Money;
 use crate::turn::notify::{Herald, Told};
 use crate::turn::{EntryMemory, Isolation, Limits, NoProbe, Stops, World};
 
-/// Takes the turn that the parent names.
+/// Runs the turn that the parent assigns.
 ///
 /// # Errors
-/// It was not started by a parent, or cannot do what its parent does: the parent reads it on standard error.
+/// No parent started this process, or its set-up failed: print the error to standard error and
+/// exit. The operator sees it in the output of the parent.
 pub(in crate::app) async fn run(app: App) -> Result<(), StartError> {
     let (parent, beginning) =
-        connect().map_err(io("speak to the process that started this one"))?;
+        connect().map_err(io("connect to the parent process"))?;
     volunteer();
-    let _ignored = ignore_stops().map_err(io("listen to signals"))?;
+    let _ignored = ignore_stops().map_err(io("handle signals"))?;
     let settings = read_settings(&beginning)?;
     let style = match beginning.settings {
         SettingsSource::Local => Style::dev(),
         SettingsSource::Environment => Style::served(settings.is_in_azure),
     };
     let is_carried = matches!(beginning.settings, SettingsSource::Environment);
-    let telemetry = voice::start(&settings, style, is_carried).map_err(io("begin to log"))?;
+    let telemetry = voice::start(&settings, style, is_carried).map_err(io("start telemetry"))?;
     let nudge = beginning.nudge.clone();
     let world = world(app, &settings, beginning, (&parent, telemetry.clone()))?;
     let outcome = Box::pin(handle(&world, &nudge)).await;
@@ -54,7 +56,7 @@ pub(in crate::app) async fn run(app: App) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The parent, whose replies are read from now on, and what it wants.
+/// Connects to the parent, reads the first frame and starts the thread that reads replies.
 fn connect() -> std::io::Result<(Arc<Parent>, Beginning)> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let beginning = read(&mut socket)?.message()?;
@@ -66,8 +68,9 @@ fn connect() -> std::io::Result<(Arc<Parent>, Beginning)> {
     Ok((parent, beginning))
 }
 
-/// Until the parent is gone: then nothing that this process does can be kept.
-#[expect(clippy::exit, reason = "whatever a tool is doing, nothing may go on after the parent")]
+/// Reads replies until the socket closes, then exits the process. Without its parent, this process
+/// cannot commit any result.
+#[expect(clippy::exit, reason = "no tool call may continue after the end of the parent")]
 fn listen(mut socket: UnixStream, parent: &Parent) {
     while let Ok(frame) = read(&mut socket) {
         let bytes = frame.bytes.clone();
@@ -96,15 +99,17 @@ impl Frame {
     }
 }
 
-/// Where memory runs out, this process goes before its parent.
+/// Makes Linux kill this process before its parent when memory runs out.
 fn volunteer() {
     if cfg!(target_os = "linux") {
-        // Without it the system picks the largest process, which is likely this one too.
+        // Ignoring an error is safe: Linux otherwise kills the largest process, which is probably
+        // this one.
         let _ = std::fs::write("/proc/self/oom_score_adj", "800");
     }
 }
 
-/// A stop is the parent's: it lets the turn come to its end, or ends with this process.
+/// Ignores stop signals. The parent handles a stop: it lets the turn finish, or its exit ends this
+/// process.
 fn ignore_stops() -> std::io::Result<[Signal; 2]> {
     Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
 }
@@ -176,7 +181,8 @@ fn world(
     })
 }
 
-/// Notices are written here, and sent by the parent, whose queue wakes it for them.
+/// Marks notifications as enabled. This process only stores notifications; the parent receives
+/// their nudges and sends them.
 #[derive(Debug)]
 struct SentByParent;
 

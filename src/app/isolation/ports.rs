@@ -1,4 +1,4 @@
-//! The ports of an isolated turn: each call is made by the parent.
+//! Ports of an isolated turn: the parent process executes every call.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -28,13 +28,13 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
-/// The process that started this one.
+/// Connection to the parent process.
 #[derive(Debug)]
 pub(super) struct Parent {
     socket: Mutex<UnixStream>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<(RawJson, Bytes)>>>,
     calls: AtomicU64,
-    /// For readers in this process.
+    /// Live events for readers in this process.
     live: EmbeddedLive,
 }
 
@@ -48,7 +48,7 @@ impl Parent {
         })
     }
 
-    /// Where the parent is gone this process ends, so that nobody has to be told.
+    /// Sends a message. An error is only logged: this process exits when its parent is gone.
     pub(super) fn send(&self, message: &FromChild, bytes: &[u8]) {
         let sent = encode(message, bytes).and_then(|frame| {
             self.socket.lock().unwrap_or_else(PoisonError::into_inner).write_all(&frame)
@@ -61,7 +61,7 @@ impl Parent {
     pub(super) fn take(&self, reply: Reply, bytes: Bytes) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&reply.id);
         if let Some(waiting) = waiting {
-            // The caller may have been cancelled since.
+            // The caller may have been cancelled in the meantime.
             let _ = waiting.send((reply.result, bytes));
         }
     }
@@ -76,11 +76,11 @@ impl Parent {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
         self.send(&FromChild::Call { id, request: Box::new(request) }, bytes);
         let Ok((result, bytes)) = reply.await else {
-            return Err(F::unreadable("the parent process is gone".to_owned()));
+            return Err(F::unreadable("the parent process has exited".to_owned()));
         };
         match result.read::<Result<T, F>>() {
             Ok(result) => result.map(|value| (value, bytes)),
-            Err(error) => Err(F::unreadable(format!("the parent's reply: {error}"))),
+            Err(error) => Err(F::unreadable(format!("invalid reply of the parent process: {error}"))),
         }
     }
 
@@ -149,7 +149,7 @@ impl ConversationStore for Parent {
     async fn release(&self, key: &ConversationKey, worker: &WorkerId) {
         let request = Request::Release { key: key.clone(), worker: worker.clone() };
         if let Err(error) = self.store::<()>(request).await {
-            tracing::debug!(error = %error, "release of a lease by the parent process unknown");
+            tracing::debug!(error = %error, "lease release by the parent process failed or is unknown");
         }
     }
 
@@ -168,7 +168,7 @@ impl ConversationStore for Parent {
     }
 }
 
-/// A turn sends and never receives.
+/// Only [`Queue::send`] works: a turn sends messages and receives none.
 #[async_trait]
 impl Queue for Parent {
     async fn send(&self, queue: &str, text: String, delay: Duration) -> Result<(), QueueError> {
@@ -257,7 +257,7 @@ impl Live for Parent {
             | LiveEvent::AnswerStarted(_)
             | LiveEvent::Delta { .. }
             | LiveEvent::Reset { .. } => None,
-            // Not of a turn.
+            // A turn does not publish these events.
             LiveEvent::Gone | LiveEvent::SoFar(_) => return,
         };
         self.live.publish(key, event.clone());

@@ -1,4 +1,4 @@
-//! The parent's side of an isolated turn: serves the child's ports until it has ended or died.
+//! Parent side of an isolated turn: executes the child's port calls until the child ends or dies.
 
 use std::time::Duration;
 
@@ -21,17 +21,18 @@ use crate::store::{ClaimRequest, StoreError};
 use crate::turn::World;
 use crate::turn::delivery::Handled;
 
-/// A turn ends by itself within its limit; a child that goes on after that is stuck, and would hold any process up.
+/// Time after the turn limit until a child counts as stuck and is killed. A turn normally ends by
+/// itself within its limit.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
-/// For what a dead child's last requests still do in the store.
+/// Time for the last store requests of a dead child to complete.
 const LAST_CALLS: Duration = Duration::from_secs(10);
-/// For a child that has ended to leave.
+/// Time for a child to exit after it has reported its outcome.
 const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 
-/// How a child's turn came to its end.
+/// Outcome of a child's turn.
 pub(super) enum Served {
     Ended(Result<Handled, TurnFault>),
-    /// Says how.
+    /// The child died without an outcome; contains the reason.
     Died(String),
 }
 
@@ -45,7 +46,7 @@ pub(super) async fn serve(
     let (replies, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
     match encode(beginning, b"") {
         Ok(frame) => drop(replies.send(frame)),
-        Err(error) => return Served::Died(format!("it could not be started: {error}")),
+        Err(error) => return Served::Died(format!("its first message could not be serialised: {error}")),
     }
     let mut writing = std::pin::pin!(async move {
         while let Some(frame) = outgoing.recv().await {
@@ -76,13 +77,13 @@ pub(super) async fn serve(
                             return Served::Ended(outcome);
                         }
                         Err(error) => {
-                            return Served::Died(format!("it sent what is no message: {error}"));
+                            return Served::Died(format!("it sent an invalid message: {error}"));
                         }
                     }
                 }
             }
             Some(reply) = calls.next(), if !calls.is_empty() => {
-                // The writer lives as long as this loop.
+                // Sending cannot fail: the receiver lives as long as this loop.
                 let _ = replies.send(reply);
             }
             () = &mut writing => {}
@@ -93,10 +94,10 @@ pub(super) async fn serve(
             }
         }
     };
-    // What is on its way to the store arrives before somebody takes over.
+    // Store requests in flight complete before another worker takes over.
     let _ = tokio::time::timeout(LAST_CALLS, async { while calls.next().await.is_some() {} }).await;
     if is_stuck {
-        return Served::Died("it did not end within the time of a turn and was killed".to_owned());
+        return Served::Died("it exceeded the time limit of a turn and was killed".to_owned());
     }
     Served::Died(status.map_or_else(|error| error.to_string(), |status| status.to_string()))
 }
@@ -111,7 +112,7 @@ fn with_epoch(event: LiveEvent, epoch: Option<u64>) -> LiveEvent {
     }
 }
 
-/// Does what a child's call wants; the frame of the reply.
+/// Executes a port call of the child and returns the encoded reply.
 async fn answer(world: &World, id: u64, request: Request, frame: Frame) -> Vec<u8> {
     let (result, bytes) = Box::pin(perform(world, request, frame.bytes)).await;
     let reply = encode(&Reply { id, result }, &bytes);

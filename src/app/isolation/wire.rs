@@ -1,4 +1,4 @@
-//! What an isolated process and its parent say to each other: frames of JSON, with bytes beside it.
+//! Protocol between an isolated process and its parent: frames with a JSON part and a byte part.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,28 +18,28 @@ use crate::store::{Freshness, HeadQuery, Partition, Selection, StoreError, Write
 use crate::turn::Nudge;
 use crate::turn::delivery::{Handled, TurnError};
 
-/// Lengths of the JSON and of the bytes, four bytes each.
+/// Size of the frame prefix: the lengths of the JSON part and the byte part, four bytes each.
 pub(super) const PREFIX: usize = 8;
 
-/// Where the settings are read.
+/// Source of the settings.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(in crate::app) enum SettingsSource {
-    /// As the Functions host sets them.
+    /// Environment variables, which the Functions host sets.
     Environment,
-    /// And behind it `local.settings.json`.
+    /// Environment variables, then `local.settings.json`.
     Local,
 }
 
-/// The first frame: all that a child needs besides its environment.
+/// Content of the first frame: everything a child needs besides its environment.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Beginning {
     pub(super) nudge: Nudge,
-    /// Under this id it takes its lease.
+    /// Worker id with which the child acquires its lease.
     pub(super) worker: WorkerId,
     pub(super) settings: SettingsSource,
     pub(super) payments_url: Option<String>,
     pub(super) root: PathBuf,
-    /// The folder of the agent files, for messages.
+    /// Folder of the agent files, used in messages.
     pub(super) agents: Option<PathBuf>,
     pub(super) agents_in_force: AgentsInForce,
     pub(super) writes_notices: bool,
@@ -49,9 +49,9 @@ pub(super) struct Beginning {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromChild {
-    /// Answered by a [`Reply`] of the same id.
+    /// The parent sends a [`PortReply`] with the same id.
     Call { id: u64, request: Box<Request> },
-    /// `epoch` belongs to a tool's update, whose own is not serialised.
+    /// `epoch` is that of a tool update, which does not serialise its own `epoch` field.
     Publish { key: ConversationKey, event: Box<LiveEvent>, epoch: Option<u64> },
     /// The last frame.
     Ended(Result<Handled, TurnFault>),
@@ -60,11 +60,11 @@ pub(super) enum FromChild {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Reply {
     pub(super) id: u64,
-    /// A `Result`, of the types that the request has.
+    /// A serialised `Result` with the types of the requested port method.
     pub(super) result: RawJson,
 }
 
-/// A call of a port.
+/// A call of a port method.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     Write { partition: Partition, writes: Vec<Write> },
@@ -81,10 +81,10 @@ pub(super) enum Request {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ArtifactCall {
-    /// The bytes are those of the frame.
+    /// The artifact bytes are in the byte part of the frame.
     Put(ArtifactFacts),
     Facts(ArtifactId),
-    /// The bytes are those of the reply's frame.
+    /// The artifact bytes are in the byte part of the reply's frame.
     Get {
         id: ArtifactId,
         range: Option<Range<u64>>,
@@ -218,7 +218,7 @@ impl TurnFault {
     }
 }
 
-/// What a call comes to whose reply cannot be read.
+/// Error type of a call that can represent a missing or invalid reply.
 pub(super) trait Unreadable {
     fn unreadable(why: String) -> Self;
 }
@@ -262,10 +262,10 @@ pub(super) struct Frame {
 }
 
 /// # Errors
-/// It is longer than a frame may be.
+/// The JSON or the bytes exceed 4 GiB, or serialisation failed: report the call as failed.
 pub(super) fn encode(message: &impl Serialize, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     let json = serde_json::to_vec(message)?;
-    let too_long = |_| std::io::Error::other("a message to another process is too long");
+    let too_long = |_| std::io::Error::other("a message to another process exceeds 4 GiB");
     let mut frame = Vec::with_capacity(PREFIX + json.len() + bytes.len());
     for length in [json.len(), bytes.len()] {
         frame.extend(u32::try_from(length).map_err(too_long)?.to_be_bytes());
@@ -275,13 +275,13 @@ pub(super) fn encode(message: &impl Serialize, bytes: &[u8]) -> std::io::Result<
     Ok(frame)
 }
 
-/// Of a frame that begins so: how long its JSON and its bytes are.
+/// Decodes the lengths of the JSON part and the byte part from a frame prefix.
 pub(super) fn lengths(prefix: [u8; PREFIX]) -> (usize, usize) {
     let mut prefix = &prefix[..];
     (prefix.get_u32() as usize, prefix.get_u32() as usize)
 }
 
-/// The first whole frame of what has come; `None`: not all of it has.
+/// Removes the first complete frame from the buffer. Returns `None` if it is incomplete.
 pub(super) fn take_frame(buffer: &mut BytesMut) -> Option<Frame> {
     let (json, bytes) = lengths(*buffer.first_chunk::<PREFIX>()?);
     let whole = PREFIX + json + bytes;

@@ -1,4 +1,5 @@
-//! What is known of an artifact, as a blob's properties and metadata. Those travel as headers: ASCII, and names in lower case.
+//! Artifact metadata as properties and metadata of a blob. They are sent as headers: ASCII, with
+//! lower-case names.
 
 use std::collections::HashMap;
 
@@ -11,17 +12,17 @@ use crate::ids::ArtifactId;
 const NAME: &str = "name";
 const MIME_TYPE: &str = "mimetype";
 const CREATED_AT: &str = "createdat";
-/// What the service says of a blob that was given no type.
+/// Content type that the service gives a blob without one.
 const UNTYPED: &str = "application/octet-stream";
 
-/// For the portal and for links; `None` when it cannot be a header.
+/// Content type for the portal and for links; `None` if it is not valid in a header.
 pub(super) fn content_type(mime_type: &str) -> Option<String> {
     let is_header =
         !mime_type.is_empty() && mime_type.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     is_header.then(|| mime_type.to_owned())
 }
 
-/// Size and id are the blob's own.
+/// Returns the metadata of the blob. The blob itself has the size and the id.
 pub(super) fn metadata(facts: &ArtifactFacts) -> HashMap<String, String> {
     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let mut metadata = HashMap::from([

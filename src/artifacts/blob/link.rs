@@ -1,4 +1,5 @@
-//! Links to one blob, signed in the name of the app's identity: they end by themselves, and with the identity's right.
+//! Links to single blobs, signed with the app's identity. They expire, and end when the identity
+//! loses its role.
 
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use super::super::Shown;
 use crate::azure::storage;
 use crate::clock::{Clock, SystemClock, Timestamp};
 
-/// Long enough to begin a download, too short to be passed around.
+/// Long enough to start a download, too short to be shared.
 const LINK_LIFE: Duration = Duration::from_mins(5);
-/// One request for a key signs the links of an hour.
+/// Lifetime of a delegation key: one request for each hour of links.
 const KEY_LIFE: Duration = Duration::from_hours(1);
-/// Clocks differ.
+/// Allowed clock skew.
 const SKEW: Duration = Duration::from_mins(5);
 
 pub(super) struct Links {
@@ -44,7 +45,7 @@ impl Links {
         }
     }
 
-    /// The query of a link to `(container, blob)`.
+    /// Returns the query of a link to `(container, blob)`.
     pub(super) async fn sign(
         &self,
         service: &BlobServiceClient,
@@ -89,7 +90,7 @@ fn time(at: Timestamp) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// `name` of `https://name.blob.core.windows.net`; an emulator has it in the path.
+/// Returns `name` of `https://name.blob.core.windows.net`. An emulator has it in the path.
 fn account_of(endpoint: &Url) -> String {
     let in_path = endpoint.path_segments().and_then(|mut parts| parts.next());
     match (in_path, endpoint.domain()) {

@@ -1,4 +1,4 @@
-//! Blobs on Azurite.
+//! Blob artifacts on Azurite.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn large_artifacts_go_in_blocks_and_only_once() {
     artifacts.create().await.unwrap();
     let (first, sent) = requests(artifacts.put(&shelf, &facts, bytes.clone())).await;
     first.unwrap();
-    // A look, five blocks of 4 MiB and their list.
+    // One existence check, five blocks of 4 MiB and the block list.
     assert_eq!(sent, [("blob.facts", 1), ("blob.put", 6)]);
     let (again, sent) = requests(artifacts.put(&shelf, &facts, bytes.clone())).await;
     again.unwrap();
@@ -148,7 +148,7 @@ async fn an_identity_signs_links_to_one_blob_for_five_minutes() {
     assert_eq!(answer.headers()["content-disposition"], shown.content_disposition.as_str());
     assert_eq!(answer.bytes().await.unwrap(), "234");
     let written = client.put(link.clone()).header("x-ms-blob-type", "BlockBlob").body("no").send();
-    assert_eq!(written.await.unwrap().status(), 403, "it reads and does not write");
+    assert_eq!(written.await.unwrap().status(), 403, "the link is read-only");
     link.set_path(links.1.path());
-    assert_eq!(client.get(link).send().await.unwrap().status(), 403, "it is for one blob");
+    assert_eq!(client.get(link).send().await.unwrap().status(), 403, "the link is valid for one blob");
 }

@@ -1,5 +1,5 @@
-//! One artifact in one file, so that its bytes and its facts appear together: a mark, the length of the facts, the facts
-//! as JSON, the bytes.
+//! File format of an artifact: magic bytes, length of the metadata, metadata as JSON, content. One
+//! file holds both, so that content and metadata appear together.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _, Result, Seek as _, SeekFrom, Write as _};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use super::super::{ArtifactFacts, cut};
 
-/// The last digit is the version of this layout.
+/// Magic bytes; the last digit is the version of the format.
 const MARK: &[u8; 8] = b"turnart1";
 const HEADER_BYTES: u64 = 12;
-/// Facts are small; more is damage and not worth the memory.
+/// Bytes of the metadata. A larger length is damage and must not allocate memory.
 const FACTS_BYTES_MAX: u32 = 1024 * 1024;
 
-/// Writes a file that must not exist, and syncs it.
+/// Writes and syncs a file that must not exist.
 pub(super) fn write_new(path: &Path, facts: &ArtifactFacts, bytes: &[u8]) -> Result<()> {
     let json = serde_json::to_vec(facts)?;
     let length = u32::try_from(json.len()).ok().filter(|length| *length <= FACTS_BYTES_MAX);
@@ -46,7 +46,7 @@ pub(super) fn bytes(path: &Path, range: Option<Range<u64>>) -> Result<Vec<u8>> {
 struct Opened {
     file: File,
     facts: ArtifactFacts,
-    /// Where the bytes do.
+    /// Offset of the content.
     starts_at: u64,
 }
 
@@ -74,7 +74,7 @@ fn damaged() -> Error {
     Error::new(ErrorKind::InvalidData, "the file is damaged: restore it from a backup or delete it")
 }
 
-/// What is in a folder; one that does not exist is empty.
+/// Lists the entries of a folder; a missing folder is empty.
 pub(super) fn children(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -84,10 +84,11 @@ pub(super) fn children(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// Makes names in the folder outlive a power cut. Where folders cannot be opened, the file system does so by itself.
+/// Syncs a folder, so that its names survive a power failure. Where folders cannot be opened, the
+/// file system does so itself.
 pub(super) fn sync_folder(folder: &Path) -> Result<()> {
     if cfg!(unix) {
-        // The parent of a relative path of one part is the empty path.
+        // The parent of a relative path with one part is the empty path.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         File::open(folder)?.sync_all()?;
     }

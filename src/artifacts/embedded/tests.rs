@@ -1,4 +1,4 @@
-//! Stories of the files of `dev`: what a crash leaves, what a restart finds, and who may not climb out.
+//! Local artifact files: crashes, restarts and path traversal.
 
 use tempfile::TempDir;
 
@@ -114,7 +114,7 @@ async fn many_writers_of_one_artifact_leave_one() {
     });
     let mut seen = futures_util::future::join_all(puts).await;
     seen.dedup();
-    assert_eq!(seen.len(), 1, "the first wins, and stays");
+    assert_eq!(seen.len(), 1, "the first write wins");
     let all = artifacts.list(&shelf("a")).await.unwrap();
     assert_eq!(all, seen);
     assert_eq!(artifacts.get(&shelf("a"), &all[0].id, None).await.unwrap(), bytes);
@@ -141,7 +141,7 @@ async fn writing_and_deleting_neighbours_at_once_disturbs_nobody() {
 #[tokio::test]
 async fn a_folder_that_cannot_be_made_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("data"), "a file is in the way").unwrap();
+    std::fs::write(folder.path().join("data"), "a file blocks the folder").unwrap();
     let refused = EmbeddedArtifacts::open(&folder.path().join("data/artifacts")).await;
     assert!(matches!(refused, Err(ArtifactError::Unavailable(_))));
 }

@@ -1,9 +1,9 @@
-//! What went wrong at a storage account, in words: what to do, and nothing secret.
+//! Error texts of a storage account: cause and advice, without secrets.
 
 use azure_core::error::ErrorKind;
 use url::Url;
 
-/// One sentence for whoever runs the app.
+/// An error of a storage account, as one sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StorageFault(String);
@@ -14,18 +14,18 @@ impl StorageFault {
     }
 }
 
-/// Storage's word for what was wrong, such as `QueueNotFound`.
+/// Returns the error code of Azure Storage, such as `QueueNotFound`.
 pub fn code(error: &azure_core::Error) -> Option<&str> {
     let ErrorKind::HttpResponse { error_code, .. } = error.kind() else { return None };
     error_code.as_deref()
 }
 
-/// `None` when there was no answer.
+/// Returns the HTTP status; `None` if there was no response.
 pub fn status(error: &azure_core::Error) -> Option<u16> {
     error.http_status().map(u16::from)
 }
 
-/// The SDK's own texts may hold the address with a signature in its query, so they are not passed on.
+/// Builds the error text. Omits the SDK's own texts, which may contain a URL with a signature.
 pub fn fault(error: &azure_core::Error, endpoint: &Url) -> StorageFault {
     let place = place(endpoint);
     let text = match error.kind() {
@@ -40,17 +40,17 @@ pub fn fault(error: &azure_core::Error, endpoint: &Url) -> StorageFault {
                 401 => ": check the identity and its tenant",
                 _ => "",
             };
-            format!("{place} answered {status} {code}{advice}")
+            format!("{place} returned {status} {code}{advice}")
         }
         ErrorKind::Connection | ErrorKind::Io => {
             format!(
-                "{place} cannot be reached ({}): check the address in AzureWebJobsStorage, the network and its rules; \
-                 an emulator has to be started",
+                "{place} cannot be reached ({}): check the address in AzureWebJobsStorage and the network rules; \
+                 start the emulator if you use one",
                 innermost(error)
             )
         }
         ErrorKind::Credential => format!(
-            "there is no token for {place}: check AzureWebJobsStorage__credential and what it names ({})",
+            "no token for {place}: check AzureWebJobsStorage__credential and the identity it names ({})",
             innermost(error)
         ),
         ErrorKind::DataConversion | ErrorKind::Other => {
@@ -60,7 +60,7 @@ pub fn fault(error: &azure_core::Error, endpoint: &Url) -> StorageFault {
     StorageFault(text)
 }
 
-/// Without what may be secret: user, query.
+/// Renders the URL without its secrets: user, password, query and fragment.
 fn place(endpoint: &Url) -> String {
     let mut place = endpoint.clone();
     place.set_query(None);
@@ -70,13 +70,13 @@ fn place(endpoint: &Url) -> String {
     place.to_string()
 }
 
-/// The last cause: those above it repeat the address.
+/// Returns the innermost cause: the outer ones repeat the URL.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {
         last = cause;
     }
-    // One that is the last itself may hold an address.
+    // The innermost cause may contain a URL too.
     let text = last.to_string();
     if text.contains("://") { "no further reason".to_owned() } else { text }
 }
@@ -91,7 +91,7 @@ mod tests {
     use crate::settings::secret::Secret;
 
     fn nobody(access: StorageAccess) -> StorageAccount {
-        // Bound and not listened on: nothing else can take it meanwhile.
+        // Bound without a listener: no other process can use the port meanwhile.
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let url = Url::parse(&format!("http://127.0.0.1:{port}/acc")).unwrap();

@@ -1,4 +1,5 @@
-//! Signs requests with an account's key, which the storage crates do not know. Source: Microsoft's "Authorize with Shared Key".
+//! Shared Key signatures, which the storage crates do not support. Source: Microsoft's "Authorize
+//! with Shared Key".
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,7 +37,7 @@ impl SharedKeyPolicy {
         let date = http_date(self.clock.now());
         request.insert_header(HeaderName::from_static("x-ms-date"), HeaderValue::from(date));
         let text = string_to_sign(&self.account, request);
-        // A key of any length is good for HMAC.
+        // HMAC accepts a key of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.key.reveal()) else { return };
         mac.update(text.as_bytes());
         let signature = STANDARD.encode(mac.finalize().into_bytes());
@@ -65,7 +66,7 @@ impl Policy for SharedKeyPolicy {
     }
 }
 
-/// `Fri, 26 Jun 2015 23:39:12 GMT`
+/// Formats a time as in `Fri, 26 Jun 2015 23:39:12 GMT`.
 pub(in crate::azure) fn http_date(now: Timestamp) -> String {
     let seconds = i64::try_from(now.0 / 1000).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
@@ -76,7 +77,7 @@ fn string_to_sign(account: &str, request: &Request) -> String {
     let header = |name: &'static str| {
         request.headers().get_optional_str(&HeaderName::from_static(name)).unwrap_or("").to_owned()
     };
-    // The transport adds the header from the body; no length at all stands for an empty one.
+    // The transport adds the length header. An empty body signs as an empty string, not as 0.
     let length = match request.body().len() {
         Some(0) => String::new(),
         Some(length) => length.to_string(),
@@ -89,7 +90,7 @@ fn string_to_sign(account: &str, request: &Request) -> String {
         length,
         header("content-md5"),
         header("content-type"),
-        // `Date`: `x-ms-date` stands in for it.
+        // `Date` is empty: `x-ms-date` replaces it.
         String::new(),
         header("if-modified-since"),
         header("if-match"),
@@ -132,7 +133,7 @@ mod tests {
         request
     }
 
-    /// The example of Microsoft's page.
+    /// The example of Microsoft's documentation.
     #[test]
     fn the_text_to_sign_is_microsofts() {
         let url = "https://myaccount.blob.core.windows.net/mycontainer?restype=container&comp=metadata&timeout=20";

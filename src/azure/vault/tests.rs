@@ -1,4 +1,4 @@
-//! Stories about a secret that changes, in a vault of our own behind the SDK's client.
+//! Tests of secret rotation, with a fake vault behind the SDK's client.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,10 +9,10 @@ use url::Url;
 
 use super::*;
 
-/// A vault with one secret: challenges who comes without a token, as Azure's does.
+/// A fake vault with one secret. Challenges requests without a token, as Azure does.
 #[derive(Debug, Default)]
 struct Vault {
-    /// Absent: it fails.
+    /// Absent if reads fail.
     value: Mutex<Option<&'static str>>,
     read: AtomicUsize,
     paths: Mutex<Vec<String>>,
@@ -98,7 +98,7 @@ async fn value(secret: &VaultSecret) -> String {
 async fn a_value_is_read_once_and_again_when_it_may_have_changed() {
     let vault = Vault::holding("first");
     let secret = vault.secret(None);
-    assert_eq!(value(&secret).await, "first", "and no line end");
+    assert_eq!(value(&secret).await, "first", "trimmed");
     vault.now_holds(Some("second"));
     tokio::time::advance(FRESH.saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(value(&secret).await, "first");
@@ -117,16 +117,16 @@ async fn a_refused_value_is_read_again_at_once_and_not_for_every_refusal() {
     let vault = Vault::holding("first");
     let secret = vault.secret(None);
     value(&secret).await;
-    assert!(secret.instead_of("first").await.is_none(), "there is no other");
+    assert!(secret.instead_of("first").await.is_none(), "there is no other value");
     assert_eq!(vault.times_read(), 2);
     assert!(secret.instead_of("first").await.is_none());
-    assert_eq!(vault.times_read(), 2, "many refusals ask once");
+    assert_eq!(vault.times_read(), 2, "repeated rejections cause one read");
     vault.now_holds(Some("second"));
     tokio::time::advance(PAUSE).await;
     let (one, other) = tokio::join!(secret.instead_of("first"), secret.instead_of("first"));
     assert_eq!(one.unwrap().reveal(), "second");
     assert_eq!(other.unwrap().reveal(), "second");
-    assert_eq!(vault.times_read(), 3, "and two at once ask once");
+    assert_eq!(vault.times_read(), 3, "concurrent rejections cause one read");
     assert_eq!(value(&secret).await, "second");
 }
 
@@ -140,7 +140,7 @@ async fn a_vault_that_fails_takes_no_good_value_away() {
     assert_eq!(value(&secret).await, "first");
     let asked = vault.times_read();
     assert_eq!(value(&secret).await, "first");
-    assert_eq!(vault.times_read(), asked, "and is left in peace for a while");
+    assert_eq!(vault.times_read(), asked, "no read within the retry interval");
     vault.now_holds(Some("second"));
     tokio::time::advance(PAUSE).await;
     assert_eq!(value(&secret).await, "second");

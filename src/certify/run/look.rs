@@ -1,4 +1,4 @@
-//! What a run looks at: what the store holds of its conversation, and what is left at the end.
+//! Reads the store during a run, and builds the result at its end.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::store::{
 };
 use crate::turn::record::{self, EventsBody};
 
-/// Nothing is owed later than that.
+/// No pending work is due later than this.
 const HORIZON: Duration = Duration::from_hours(24 * 366);
-/// One conversation and its tenant's books owe fewer things.
+/// One conversation and its tenant's ledger have fewer due documents.
 const DUE_MAX: usize = 200;
 
 impl Play<'_> {
@@ -28,7 +28,7 @@ impl Play<'_> {
         Partition::Conversation(self.key.clone())
     }
 
-    /// All of a kind. What cannot be read is found out by what is missing.
+    /// Reads all documents of a kind. An unreadable document shows up as missing.
     async fn all(&self, kind: Kind) -> Vec<Stored> {
         let all = Selection::all(kind);
         let found = self.stage.store.select(&self.partition(), &all, Freshness::Latest).await;
@@ -52,7 +52,7 @@ impl Play<'_> {
             && self.all(Kind::Inbox).await.iter().all(is_held)
     }
 
-    /// When the conversation owes something next.
+    /// Time of the conversation's next pending work.
     pub(super) async fn next_due(&self) -> Option<Timestamp> {
         let (horizon, partition) = (self.stage.time.now().plus(HORIZON), self.partition());
         let owed = self.stage.store.due(horizon, DUE_MAX, None).await.ok()?;
@@ -62,7 +62,7 @@ impl Play<'_> {
 
     pub(super) async fn outcome(mut self, agent: &Agent) -> Outcome {
         if self.cut.is_some() && !self.has_struck {
-            self.missed = Some("this run did not come there");
+            self.missed = Some("this run did not reach the fail point");
         }
         let entries = self.all(Kind::Entry).await;
         let entries = entries.iter().filter_map(|stored| record::read(&stored.document).ok());

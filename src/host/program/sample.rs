@@ -1,13 +1,13 @@
-//! ELF files small enough to be made by hand, for tests: they say what a program needs and do nothing.
+//! Hand-made minimal ELF files for tests: they declare requirements and contain no code.
 
-/// What the file says. The default fits Azure and needs glibc 2.34.
+/// Contents of the file. The default fits Azure and needs glibc 2.34.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     /// `e_machine`.
     pub(crate) machine: u16,
     pub(crate) loader: Option<&'static str>,
     pub(crate) libraries: &'static [&'static str],
-    /// Symbol versions asked of the first library; empty: there is no table of them.
+    /// Symbol versions required of the first library; empty: the file has no version table.
     pub(crate) versions: &'static [&'static str],
 }
 
@@ -61,7 +61,7 @@ impl Sample {
         self.file(&loader, &strings, &dynamic, &needed)
     }
 
-    /// Header, program headers, the four parts, section headers.
+    /// Writes the header, program headers, the four parts and the section headers.
     fn file(&self, loader: &[u8], strings: &[u8], dynamic: &[u8], needed: &[u8]) -> Vec<u8> {
         let segments = u16::from(!loader.is_empty());
         let mut at = 64 + 56 * u64::from(segments);
@@ -99,7 +99,7 @@ impl Sample {
             file.extend(part);
             file.resize(file.len().next_multiple_of(8), 0);
         }
-        // None, SHT_STRTAB, SHT_DYNAMIC, SHT_GNU_VERNEED; the last two name the strings.
+        // None, SHT_STRTAB, SHT_DYNAMIC, SHT_GNU_VERNEED; the last two refer to the strings.
         for (kind, place, link) in [
             (0_u32, (0, 0), 0_u32),
             (3, strings_at, 0),

@@ -1,4 +1,4 @@
-//! Stories about programs: which of them Azure can start, and what is said of the others.
+//! Tests of which programs Azure can start, and of the texts for the others.
 
 use super::sample::Sample;
 use super::*;
@@ -18,9 +18,10 @@ fn the_newest_version_that_is_asked_for_counts() {
     assert_eq!(told(&Sample::default().bytes()), "glibc 2.34");
     let of = |versions| told(&Sample { versions, ..Sample::default() }.bytes());
     assert_eq!(of(&["GLIBC_2.9", "GLIBC_2.31"]), "glibc 2.31");
-    // A version with three parts is older than the one its first two name next.
+    // A version with three parts is older than the version that the next number of its second part
+    // names.
     assert_eq!(of(&["GLIBC_2.2.5"]), "glibc 2.2");
-    // Of the compiler's own library, which has other numbers.
+    // GCC_… belongs to the compiler's own library, which has other numbers.
     assert_eq!(of(&["GLIBC_2.17", "GCC_12.0.0"]), "glibc 2.17");
     assert_eq!(of(&["GLIBC_2.17", "GLIBC_ABI_DT_RELR"]), "glibc 2.36");
 }
@@ -70,7 +71,7 @@ fn what_azure_cannot_start_says_what_to_do() {
     insta::assert_snapshot!(lines.join("\n"));
 }
 
-/// Only where the tests run on such a machine; the hand-made files tell the same everywhere.
+/// Only on such machines; the hand-made files cover the same everywhere.
 #[cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 #[test]
 fn a_program_of_the_real_linker_is_read() {
@@ -79,7 +80,7 @@ fn a_program_of_the_real_linker_is_read() {
     let facts = Facts::read(&cache).unwrap();
     assert_eq!(facts.loader.as_deref(), Some(LOADER));
     assert!(facts.libraries.iter().any(|name| name == "libc.so.6"), "{:?}", facts.libraries);
-    // What every program of Rust's standard library asks for.
+    // Every program with Rust's standard library needs this version.
     assert!(facts.versions.iter().any(|name| name == "GLIBC_2.2.5"), "{:?}", facts.versions);
     assert!(facts.versions.iter().filter_map(|name| glibc(name)).count() > 3);
 }

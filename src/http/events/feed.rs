@@ -1,4 +1,4 @@
-//! A feed: one reader's place in the events of one conversation, and what it was told live already.
+//! Event reader: merges stored and live events of one conversation for one client.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,26 +25,28 @@ use crate::turn::admission::Refusal;
 use crate::turn::record::{self, EventsBody};
 use crate::turn::views::load;
 
-/// How often it is made sure that the conversation is still there.
+/// Interval of checks that the conversation still exists.
 const LOOK_AT_HEAD_EVERY: Duration = Duration::from_secs(5);
 const COMMENT_EVERY: Duration = Duration::from_secs(15);
-/// A stream is a running invocation: it ends long before the host would end the process.
+/// A stream is a running invocation. It ends long before the host's time-out, at which the host
+/// kills the process.
 const ENDS_AFTER: Duration = Duration::from_secs(200);
-/// Documents of events read at once.
+/// Number of `events` documents in one read.
 const PAGE: usize = 32;
-/// Events that one commit tells at most; how far back the first look begins to find the document that holds a number.
+/// Maximum number of events of one commit. Bounds how far back the first read starts to find the
+/// document with a given number.
 const EVENTS_OF_COMMIT_MAX: u64 = 1_000;
 
-/// When a feed ends by itself.
+/// Condition under which a reader ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After the event of that number.
+    /// After the event with this number.
     Past(u64),
-    /// When nothing runs any more.
+    /// When nothing runs.
     Settled,
-    /// When the reader goes, or the time is over.
+    /// When the client disconnects or the maximum duration is over.
     Closed,
-    /// When the reader goes: one of this process, whose stream nothing else ends.
+    /// Only when the reader is dropped. For readers in this process.
     Dropped,
 }
 
@@ -52,26 +54,26 @@ pub struct Feed {
     world: World,
     key: ConversationKey,
     partition: Partition,
-    /// Number of the last event that was told.
+    /// Number of the last stored event that was emitted.
     after: u64,
-    /// Number of the newest event whose commit was heard of.
+    /// Number of the newest event of all commits announced live.
     heard: u64,
     until: Until,
-    /// Whether `after` is the end of a document, so that the next one begins right behind it.
+    /// True if `last_emitted` is the end of a document, so that the next document starts after it.
     is_aligned: bool,
     filler: Filler,
     frames: VecDeque<Frame>,
     reader: Box<dyn LiveReader>,
-    /// Kept while the feed follows what happens.
+    /// Keeps live events coming while the reader follows the conversation.
     _attention: Option<Box<dyn Attention>>,
-    /// What was under way when the reader came, until the past has been told.
+    /// Snapshot of the model response in progress at the start. Emitted after the stored events.
     snapshot: Option<Snapshot>,
     told: Told,
     ends_at: Option<Instant>,
     last_frame_at: Instant,
     look_at: Instant,
     head_seen_at: Instant,
-    /// Whether somebody said that the conversation is gone.
+    /// True if a live event reported that the conversation was deleted.
     wants_head: bool,
     is_over: bool,
 }
@@ -86,10 +88,10 @@ impl fmt::Debug for Feed {
 }
 
 impl Feed {
-    /// Begins behind the event of that number; 0: from the beginning.
+    /// Creates a reader that starts after event number `last_emitted`; 0 starts at the first event.
     pub fn new(world: World, key: ConversationKey, after: u64, until: Until) -> Self {
         let now = Instant::now();
-        // Heard from now on; the past is read after that, so nothing falls between.
+        // Subscribe before the first read of stored events, so that no event falls between.
         let (snapshot, reader) = world.live.subscribe(&key);
         let attention = match until {
             Until::Past(_) => None,
@@ -120,7 +122,7 @@ impl Feed {
         }
     }
 
-    /// The next frame; `None`: the stream ends.
+    /// Returns the next frame, or `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.frames.pop_front() {
@@ -131,8 +133,8 @@ impl Feed {
                 return None;
             }
             if let Err(refusal) = Box::pin(self.advance()).await {
-                // The reader connects again and goes on behind the last number it has.
-                tracing::warn!(conversation.id = %self.key, error = %refusal, "a stream of events ends early");
+                // The client reconnects and continues after its last event number.
+                tracing::warn!(conversation.id = %self.key, error = %refusal, "event stream failed");
                 self.is_over = true;
             }
         }
@@ -166,7 +168,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Tells durable events that are new; whether another look is due at once.
+    /// Reads and emits new stored events. True if another read is due at once.
     async fn look(&mut self) -> Result<bool, Refusal> {
         if matches!(self.until, Until::Past(last) if self.after >= last) {
             return Ok(false);
@@ -187,7 +189,7 @@ impl Feed {
             }
         };
         let found = self.world.store.select(&self.partition, &selection, Freshness::Latest).await?;
-        // The end of the record: what is heard meanwhile belongs between and behind these events.
+        // End of the stored events. Live events that arrive now belong between or after these.
         let is_end = self.is_aligned && found.len() < PAGE;
         let was_aligned = std::mem::replace(&mut self.is_aligned, true);
         let mut events = VecDeque::new();
@@ -202,13 +204,14 @@ impl Feed {
         Ok(is_new || is_behind || !was_aligned)
     }
 
-    /// Live events in the order in which they happened among the durable ones: the record may be ahead of what was heard, and
-    /// an answer's deltas would come behind its end. Whether something newer than `events` was committed.
+    /// Emits live and stored events in their order. Stored events may be ahead of live ones, and
+    /// the deltas of a response would come after its end. True if events newer than `events` were
+    /// committed.
     async fn tell_in_order(&mut self, events: &mut VecDeque<Event>) -> Result<bool, Refusal> {
         loop {
             self.tell_up_to(events, self.heard).await?;
             if self.heard > self.after {
-                // What is heard behind it waits for the next look.
+                // Later live events wait for the next read.
                 return Ok(true);
             }
             match self.reader.next().now_or_never() {
@@ -244,7 +247,8 @@ impl Feed {
         Ok(())
     }
 
-    /// The past has been told.
+    /// Finishes a read in which all stored events were emitted: emits the snapshot and checks the
+    /// end condition.
     async fn caught_up(&mut self) -> Result<(), Refusal> {
         if let Some(snapshot) = self.snapshot.take() {
             self.show(&snapshot);
@@ -284,7 +288,7 @@ impl Feed {
         match event {
             LiveEvent::Committed { event_seq, .. } => {
                 self.heard = self.heard.max(event_seq);
-                // Also told in place of deltas that this reader was too slow for.
+                // Also sent in place of deltas for which this reader was too slow.
                 self.told.has_gap |= self.told.current.is_some();
                 if event_seq > self.after || self.told.has_gap {
                     self.look_at = Instant::now();
@@ -323,7 +327,7 @@ impl Feed {
         }
     }
 
-    /// Tells that an answer begins, unless the record has told it already.
+    /// Emits the start of a model response, unless its stored copy was emitted.
     fn begin(&mut self, answer: &LiveAnswer) {
         if self.told.ended.contains(&answer.message_id) {
             return;
@@ -345,7 +349,7 @@ impl Feed {
         self.told.current = Some(answer.clone());
     }
 
-    /// What an answer holds so far: replace, then append.
+    /// Emits the content of a response so far. Clients replace their content by it, then append.
     fn show(&mut self, snapshot: &Snapshot) {
         let answer = &snapshot.answer;
         if self.told.ended.contains(&answer.message_id) {
@@ -356,7 +360,7 @@ impl Feed {
         self.push("message_snapshot", (&answer.prompt_id, answer.turn), data);
     }
 
-    /// A live event: without a number.
+    /// Queues a live event, which has no number.
     fn push(&mut self, name: &str, (prompt_id, turn): (&PromptId, u64), members: Value) {
         let mut data = json!({
             "type": name, "promptId": prompt_id, "turn": turn, "at": self.world.clock.now().to_string(),
@@ -370,7 +374,7 @@ impl Feed {
     }
 }
 
-/// The answer as it begins: a whole message, in which nothing is said yet.
+/// Returns the assistant message at its start, without content.
 fn nothing_yet(author: &Author, timestamp: Timestamp) -> Value {
     let message = AssistantMessage {
         content: Vec::new(),

@@ -1,4 +1,4 @@
-//! Filling: a stored event holds references; here it gets what the entries hold.
+//! Hydration of stored events: replaces their references by data of the entries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::turn::views::approvals::{approval, call_arguments};
 use crate::turn::views::conversation::message_of;
 use crate::turn::views::load;
 
-/// Entries that one reader keeps.
+/// Maximum number of entries that one reader caches.
 const KEPT_MAX: usize = 2_000;
-/// Entries before the end of a prompt among which its last response is looked up first.
+/// Number of entries before the end of a prompt in which its last model response is searched first.
 const TAIL: u64 = 16;
 
-/// What a reader of events has read of the conversation.
+/// Builds the `data` of events from the entries of a conversation, which it caches.
 #[derive(Debug)]
 pub(super) struct Filler {
     world: World,
@@ -37,7 +37,7 @@ impl Filler {
         Self { world, key, entries: BTreeMap::new() }
     }
 
-    /// The event's `data`.
+    /// Returns the `data` of an event.
     pub(super) async fn data(&mut self, event: &Event) -> Result<Value, Refusal> {
         self.load_for(event).await?;
         let mut data = base(event);
@@ -92,7 +92,7 @@ impl Filler {
         Ok(Value::Object(data))
     }
 
-    /// What the event's references need.
+    /// Loads the entries that an event refers to.
     async fn load_for(&mut self, event: &Event) -> Result<(), Refusal> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let mut one = |seq: u64| ranges.push((seq, seq));
@@ -121,7 +121,7 @@ impl Filler {
                     let is_end = !matches!(event.body, EventBody::PromptCreated(_));
                     let to = span.to_seq.filter(|_| is_end).unwrap_or(span.from_seq);
                     self.load(to.saturating_sub(TAIL).max(span.from_seq), to).await?;
-                    // The last response of a model lies further back after many results.
+                    // After many tool results the last model response is further back.
                     if is_end && self.resolved_model(event).is_none() {
                         ranges.push((span.from_seq, to));
                     }
@@ -167,7 +167,7 @@ impl Filler {
         self.entries.get(&seq).and_then(|entry| spoken(entry)).unwrap_or_default()
     }
 
-    /// Of a failed answer.
+    /// Returns the error message of a failed model response.
     fn error_message(&self, seq: u64) -> &str {
         let failed = self.message_at(seq).and_then(Message::as_assistant);
         failed.and_then(|failed| failed.error_message.as_deref()).unwrap_or("Unknown error")
@@ -177,7 +177,7 @@ impl Filler {
         json!({"messageId": message.message_id, "message": self.message(message.seq)})
     }
 
-    /// The summary and what it stands for, when there is one.
+    /// Returns the members of `auto_compaction_end`: the summary, if there is one, and the outcome.
     fn compaction(&self, end: &CompactionEnd) -> Value {
         let entry = end.entry.and_then(|seq| self.entries.get(&seq));
         let result = entry.and_then(|entry| entry.body.compaction()).map(|compaction| {
@@ -196,7 +196,7 @@ impl Filler {
         told
     }
 
-    /// Of a run, which may be of several prompts.
+    /// Returns the messages of an agent run, which may span several prompts.
     fn messages(&self, from: u64, to: u64) -> Vec<Value> {
         self.entries
             .range(from..=to.max(from))
@@ -212,7 +212,8 @@ impl Filler {
             .map_or(Value::Null, |raw| raw.value())
     }
 
-    /// What the sources call a tool's result: what the model reads, and details for programs.
+    /// Returns the members of `tool_execution_end`: the content for the model and the details for
+    /// programs.
     fn tool_end(&self, end: &ToolExecutionEnd) -> Value {
         let message = self.entries.get(&end.result).and_then(|entry| entry.body.result());
         let result = message.map_or(
@@ -230,7 +231,7 @@ impl Filler {
         data
     }
 
-    /// The item as it was at the time of the event.
+    /// Returns the output item as it was at the time of the event.
     fn output(&self, event: &Event, reference: &OutputRef) -> Value {
         let Some(prompt_id) = &event.prompt_id else { return Value::Null };
         let origin = match (reference.block, reference.call) {
@@ -238,7 +239,7 @@ impl Filler {
             (None, Some(call)) => Origin::Call(call),
             (None, None) => Origin::Side { seq: reference.seq },
         };
-        // Only what made the item: its view of a long prompt is not built anew for each event.
+        // Only the entries of this item. The view of a long prompt is not rebuilt for each event.
         let from = reference.call.map_or(reference.seq, |call| call.answer.min(reference.seq));
         let entries: Vec<Arc<Entry>> = self
             .entries
@@ -263,7 +264,7 @@ impl Filler {
             None => as_value(&found.view()),
         };
         let mut members = json!({"approval": view});
-        // The source's members, for a call; other kinds of requests have none.
+        // Members of the source API. Only requests for tool calls have them.
         if let (Some(tool), Some(members)) = (&found.request.tool, members.as_object_mut()) {
             members.insert("toolCallId".to_owned(), json!(found.request.tool_call_id));
             members.insert("toolName".to_owned(), json!(tool));
@@ -281,7 +282,7 @@ impl Filler {
         begun.map_or(json!({}), |prompt| json!({"source": prompt.source, "model": prompt.model}))
     }
 
-    /// Of the last response that a model sent in that prompt.
+    /// Returns the model of the last model response of the event's prompt.
     fn resolved_model(&self, event: &Event) -> Option<&str> {
         let of_prompt =
             self.entries.values().rev().filter(|entry| entry.base.prompt_id == event.prompt_id);
@@ -312,7 +313,7 @@ impl Filler {
     }
 }
 
-/// The message that an event is about: of a person, the model or a tool, or of a program's own kind.
+/// Returns the message of an entry: from user, model or tool, or a custom message.
 fn spoken(entry: &Entry) -> Option<Value> {
     if let EntryBody::CustomMessage(_) = &entry.body {
         return message_of(entry);
@@ -320,7 +321,8 @@ fn spoken(entry: &Entry) -> Option<Value> {
     entry.body.message().map(as_value)
 }
 
-/// Whether an entry is about the call, or is the entry, that an output event names.
+/// True if an entry belongs to the output that an event refers to: the entry itself, or an entry of
+/// the same tool call.
 fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
     if entry.base.seq == reference.seq {
         return true;
@@ -350,7 +352,7 @@ fn concerns(entry: &Entry, reference: &OutputRef) -> bool {
     call.is_some() && call == reference.call
 }
 
-/// What every event says.
+/// Returns the members that all events have.
 fn base(event: &Event) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("type".to_owned(), Value::String(event.body.name()));

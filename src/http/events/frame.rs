@@ -1,19 +1,19 @@
-//! Frames of server-sent events: as values here, as text on the wire.
+//! Frames of server-sent events and their text format.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// One frame. As text it is what the wire carries.
+/// One frame. Its `Display` text is the wire format.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// The first: how soon to connect again.
+    /// The first frame: sets the reconnection delay.
     Retry,
-    /// Keeps the line open; readers pass it over.
+    /// A comment that keeps the connection open. Clients ignore it.
     Comment,
-    /// What happened. Without a number: it is live only.
+    /// An event. Live events have no number.
     Event { id: Option<u64>, name: String, data: Value },
-    /// Moves the reader's number on and tells nothing: what it stands for was told live.
+    /// Advances the client's event number. Confirms an event that was sent live.
     IdOnly(u64),
 }
 
@@ -23,7 +23,8 @@ impl fmt::Display for Frame {
             Self::Retry => f.write_str("retry: 1000\n\n"),
             Self::Comment => f.write_str(": still here\n\n"),
             Self::IdOnly(id) => write!(f, "id: {id}\n\n"),
-            // JSON holds no line break outside of escapes, so one `data:` line is enough. A name is ours or was checked.
+            // JSON has no line break outside of escapes, so one `data:` line is enough. Names are
+            // ours or checked.
             Self::Event { id, name, data } => {
                 let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
                 let name: String = name.chars().filter(|letter| !letter.is_control()).collect();

@@ -1,4 +1,4 @@
-//! What one reader was told live.
+//! Deduplication of live and stored events for one reader.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,24 +6,25 @@ use crate::agent::event::{Event, EventBody};
 use crate::ids::{EntryId, PromptId};
 use crate::live::LiveAnswer;
 
-/// What was told live: its durable copy only moves the number on.
+/// The events that one reader received live. Their stored copies only advance the event number.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Turns with which the agent began anew.
+    /// Turns whose `agent_start` was sent.
     pub(super) agents: HashSet<(PromptId, u64)>,
     pub(super) turns: HashSet<(PromptId, u64)>,
     pub(super) starts: HashSet<EntryId>,
     pub(super) resets: HashMap<EntryId, u32>,
-    /// Answers whose end was told: deltas that come later are late.
+    /// Messages whose end was sent. Deltas that arrive later are dropped.
     pub(super) ended: HashSet<EntryId>,
-    /// The answer under way.
+    /// The model response in progress.
     pub(super) current: Option<LiveAnswer>,
-    /// Whether deltas may have been missed.
+    /// True if deltas may have been lost.
     pub(super) has_gap: bool,
 }
 
 impl Told {
-    /// Whether a durable event was told live; and what it says about the answer under way.
+    /// True if a stored event was already sent live. Also updates the state of the response in
+    /// progress.
     pub(super) fn has_told(&mut self, event: &Event) -> bool {
         match &event.body {
             EventBody::TurnStart(_) => event
@@ -49,7 +50,7 @@ impl Told {
                     true
                 }
                 Some(_) | None => {
-                    // Its next attempt begins anew for this reader too.
+                    // Send `message_start` again for the next attempt.
                     self.resets.entry(reset.message_id.clone()).or_default();
                     self.current.take_if(|answer| answer.message_id == reset.message_id);
                     false

@@ -1,4 +1,5 @@
-//! The envelope of an invocation: `{"Data": {<binding>: …}, "Metadata": {…}}`, most of it JSON inside JSON strings.
+//! Envelopes of invocations: `{"Data": {<binding>: …}, "Metadata": {…}}`, most of it JSON inside
+//! JSON strings.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub const TIMER: &str = "timer";
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnvelopeError {
-    /// Says where only: the JSON error itself quotes what it found.
+    /// Names the position only: the JSON error itself quotes content.
     #[error("the envelope is not the host's JSON (line {line}, column {column})")]
     NotJson { line: usize, column: usize },
     #[error(
@@ -24,32 +25,32 @@ pub enum EnvelopeError {
     NoBinding { function: String, name: &'static str },
 }
 
-/// One call by the host.
+/// One invocation by the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Invocation {
-    /// The folder's name, from the path.
+    /// Name of the function folder, from the path.
     pub function: String,
     pub data: BTreeMap<String, RawJson>,
-    /// Whoever writes a message writes in here too: the host copies the members of a JSON message over its own, so even
-    /// `DequeueCount` may be a lie. Decide nothing by it.
+    /// Untrusted: the host copies the members of a JSON message over its own, so a message can
+    /// forge even `DequeueCount`. Decide nothing by it.
     pub metadata: BTreeMap<String, RawJson>,
     pub invocation_id: Option<String>,
     pub traceparent: Option<String>,
 }
 
-/// What is known about an invocation beside its input.
+/// Metadata of an invocation, apart from its input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     pub invocation_id: Option<String>,
     pub traceparent: Option<String>,
-    /// The queue's id of the message; absent when the message could have written it itself.
+    /// The queue's id of the message. `None` if the message could have forged it.
     pub message_id: Option<String>,
 }
 
-/// Why a timer fires.
+/// Timer data of an invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimerInfo {
-    /// A run was missed while no host was up.
+    /// True if a run was missed while no host was running.
     pub is_past_due: bool,
 }
 
@@ -63,8 +64,7 @@ struct Envelope {
 }
 
 impl Invocation {
-    /// # Errors
-    /// The body is not an envelope: answer the host that the invocation failed.
+    /// The body is not an envelope. Respond to the host that the invocation failed.
     pub fn decode(
         function: String,
         headers: &HeaderMap,
@@ -84,10 +84,10 @@ impl Invocation {
         })
     }
 
-    /// The text of the queue message, and what else is known.
+    /// Returns the text of the queue message and the metadata.
     ///
-    /// # Errors
-    /// The trigger has another name: a mistake in `function.json`.
+    /// The trigger has another name, a mistake in `function.json`. Respond that the invocation
+    /// failed.
     pub fn message(&self) -> Result<(String, Meta), EnvelopeError> {
         let binding = self.data.get(MESSAGE).ok_or_else(|| EnvelopeError::NoBinding {
             function: self.function.clone(),
@@ -98,7 +98,7 @@ impl Invocation {
         Ok((text, meta))
     }
 
-    /// A timer that cannot be read is a timer that fired.
+    /// Returns the timer data. Unreadable timer data counts as a regular run.
     pub fn timer(&self) -> TimerInfo {
         let is_past_due = self
             .data
@@ -109,7 +109,7 @@ impl Invocation {
         TimerInfo { is_past_due }
     }
 
-    /// `message`: the text of the queue message, if there is one.
+    /// Returns the metadata. `message` is the text of the queue message, if there is one.
     pub fn meta(&self, message: Option<&str>) -> Meta {
         let message_id = message
             .filter(|text| !writes_metadata(text, "id"))
@@ -123,8 +123,8 @@ impl Invocation {
     }
 }
 
-/// The text of a binding. The host sends strings as JSON inside a JSON string; its documentation shows them plain, so both
-/// are read. What is no string is its JSON.
+/// Returns the text of a binding. The host sends strings as JSON inside a JSON string, but its
+/// documentation shows plain strings, so both are accepted. Other values are returned as JSON.
 pub fn text_of(binding: &RawJson) -> String {
     match binding.read::<String>() {
         Ok(outer) => serde_json::from_str::<String>(&outer).unwrap_or(outer),
@@ -132,7 +132,7 @@ pub fn text_of(binding: &RawJson) -> String {
     }
 }
 
-/// Whether the host copied a member of the message over its own metadata of that name. It compares without case.
+/// True if the host replaced its metadata `name` by a member of the message. The host ignores case.
 fn writes_metadata(message: &str, name: &str) -> bool {
     serde_json::from_str::<BTreeMap<String, RawJson>>(message).is_ok_and(|members| {
         members

@@ -1,11 +1,13 @@
-//! Completes the generated description with facts that attributes cannot state: unions, credentials, problems.
+//! Completes the generated OpenAPI document with facts that attributes cannot state: unions,
+//! credentials, problems.
 
 use serde_json::{Map, Value, json};
 
-/// `schemas` replace or join the generated ones; `properties` replace single members of generated ones.
+/// `schemas` add or replace generated schemas. `properties` replace single members of generated
+/// schemas.
 const SHAPES: &str = include_str!("shapes.json");
 
-/// Operations without a credential.
+/// Paths of operations without authentication.
 const OPEN: [&str; 3] = ["/api/health", "/api/approvals/{token}", "/api/openapi.json"];
 const APPROVALS: [&str; 2] =
     ["/api/approvals/{token}", "/api/conversations/{id}/approvals/{approvalId}"];
@@ -13,7 +15,7 @@ const ARTIFACT: &str = "/api/conversations/{id}/artifacts/{artifactId}";
 const CONVERSATION: &str = "/api/conversations/{id}";
 const EVENTS: &str = "/api/conversations/{id}/events";
 
-/// Status, HTTP's phrase, and the header that comes with it.
+/// Status, HTTP's phrase, and the header of the response.
 const PROBLEMS: [(&str, &str, Option<&str>); 16] = [
     ("400", "Bad Request", None),
     ("401", "Unauthorized", None),
@@ -79,7 +81,7 @@ fn credentials() -> Value {
     json!({
         "functionKey": header("x-functions-key", "Modes `keys` and `header`."),
         "functionKeyInQuery": {"type": "apiKey", "in": "query", "name": "code"},
-        "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Mode `easyauth`: a token of Microsoft Entra."},
+        "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Mode `easyauth`: a Microsoft Entra token."},
         "gatewayUser": header("Turnwheel-User", "Mode `header`: set by a trusted gateway."),
         "gatewayTenant": header("Turnwheel-Tenant", "Mode `header`: absent means `default`."),
         "gatewayRoles": header("Turnwheel-Roles", "Mode `header`: separated by commas."),
@@ -132,7 +134,7 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
         return;
     };
     if method == "get" && path == ARTIFACT {
-        // Bytes of the artifact's own type, which have no schema.
+        // The bytes have the artifact's own type and no schema.
         for status in ["200", "206"] {
             if let Some(response) = responses.get_mut(status).and_then(Value::as_object_mut) {
                 response.insert("content".to_owned(), json!({"*/*": {"schema": {}}}));
@@ -145,19 +147,19 @@ fn complete_operation(path: &str, method: &str, operation: &mut Value) {
     }
 }
 
-/// Every read of a conversation takes it, for operators.
+/// Adds the parameter `userId`, with which operators select a user on every read of a conversation.
 fn add_user(operation: &mut Map<String, Value>) {
     let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
     let Some(parameters) = parameters.as_array_mut() else { return };
     if parameters.iter().all(|parameter| parameter.get("name") != Some(&json!("userId"))) {
         parameters.push(json!({
             "name": "userId", "in": "query", "required": false, "schema": {"type": "string"},
-            "description": "for operators: the user whose conversation it is",
+            "description": "For operators: the owner of the conversation.",
         }));
     }
 }
 
-/// The problems that an operation responds with.
+/// Returns the problem statuses of an operation.
 fn statuses(path: &str, method: &str, operation: &Value) -> Vec<&'static str> {
     if path == "/api/health" || path == "/api/openapi.json" {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! JSON arguments with one member per line; no digit of what is approved changes.
+//! Pretty-printing of JSON arguments. Every digit stays as the approver must see it.
 
-/// JSON text with a line per member; every other character stays as it is.
+/// Returns the JSON text with one member per line. Only whitespace changes.
 pub(super) fn spread(text: &str) -> String {
     let mut spread = String::with_capacity(text.len() * 2);
     let mut depth = 0_usize;

@@ -1,4 +1,4 @@
-//! What one reader has not read yet: bounded, whatever the reader does.
+//! Bounded queue of the events that one reader has not read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use super::super::LiveEvent;
 use crate::ids::EntryId;
 
-/// Events that wait for one reader.
+/// Events in the queue of one reader.
 pub(super) const EVENTS_MAX: usize = 2048;
-/// Bytes that wait for one reader, unless a single event is larger.
+/// Bytes in the queue of one reader, unless a single event is larger.
 pub(super) const BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) struct Mailbox {
@@ -22,7 +22,8 @@ pub(super) struct Mailbox {
 struct Mail {
     events: VecDeque<Arc<LiveEvent>>,
     bytes: usize,
-    /// The answer of which this reader misses a part, and is therefore told nothing more: it comes whole from the store.
+    /// The response of which this reader missed a part. It gets no more of its deltas and reads the
+    /// whole response from the store.
     unseen: Option<EntryId>,
 }
 
@@ -31,7 +32,8 @@ impl Mailbox {
         Self { mail: Mutex::new(Mail { unseen, ..Mail::default() }), arrived: Notify::new() }
     }
 
-    /// `message_id`: of the answer under way. `event_seq`: of the newest commit, this one included.
+    /// Queues an event. `message_id` is that of the partial response, `event_seq` that of the
+    /// newest commit, this one included.
     pub(super) fn put(&self, event: Arc<LiveEvent>, message_id: Option<&EntryId>, event_seq: u64) {
         let mut mail = self.mail();
         if !mail.wants(&event) {
@@ -59,7 +61,7 @@ impl Mailbox {
 
     pub(super) async fn take(&self) -> LiveEvent {
         loop {
-            // Looks before it waits: a note of an arrival that was read already only costs a look.
+            // Reads before it waits. A stale notification costs only one more read.
             let next = self.mail().pop();
             if let Some(event) = next {
                 return Arc::unwrap_or_clone(event);

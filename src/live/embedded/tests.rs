@@ -1,4 +1,4 @@
-//! Stories of readers that join while others write, that read slowly, and of what is forgotten.
+//! Concurrent subscriptions, slow readers and eviction.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn nothing_is_kept_for_nobody() {
         assert!(live.hub().conversations.is_empty());
     }
     live.publish(&key("c"), start("m1"));
-    assert_eq!(live.hub().conversations.len(), 1, "for who joins in the middle");
+    assert_eq!(live.hub().conversations.len(), 1, "for readers that subscribe in the middle");
     live.publish(&key("c"), committed(2));
     assert!(live.hub().conversations.is_empty());
 
@@ -80,10 +80,10 @@ fn answers_that_never_end_are_forgotten_oldest_first() {
     assert_eq!(waiting(&mut *heard), [start("m1")]);
 }
 
-/// Numbers as text, each once and in order: a gap, a double and a swap all show.
+/// Number of deltas. Each is a number, so that gaps, duplicates and swaps are detected.
 const DELTAS: usize = 20_000;
 
-/// Joins in the middle again and again; what it is told must continue what it was given, to the end.
+/// Subscribes in the middle repeatedly. The events must continue the snapshot, to the end.
 async fn join_again_and_again(live: EmbeddedLive, whole: Arc<String>) -> usize {
     let mut joins = 0;
     loop {
@@ -94,10 +94,10 @@ async fn join_again_and_again(live: EmbeddedLive, whole: Arc<String>) -> usize {
             match reader.next().await {
                 LiveEvent::AnswerStarted(_) => seen = Some(String::new()),
                 LiveEvent::Delta { event: AnswerEvent::TextDelta { delta, .. }, .. } => {
-                    seen.as_mut().expect("a beginning comes first").push_str(&delta);
+                    seen.as_mut().expect("the start comes first").push_str(&delta);
                 }
                 LiveEvent::Committed { .. } => {
-                    assert!(seen.is_none_or(|seen| seen == *whole), "not the whole answer");
+                    assert!(seen.is_none_or(|seen| seen == *whole), "not the whole response");
                     return joins;
                 }
                 LiveEvent::Delta { .. }
@@ -108,11 +108,12 @@ async fn join_again_and_again(live: EmbeddedLive, whole: Arc<String>) -> usize {
             }
         }
         let seen = seen.unwrap_or_default();
-        assert!(whole.starts_with(&seen), "{} bytes are not the beginning", seen.len());
+        assert!(whole.starts_with(&seen), "{} bytes are not a prefix", seen.len());
     }
 }
 
-/// Returns when all readers have caught up, so that they join all the time and never miss anything.
+/// Waits until all readers have caught up, so that they subscribe all the time and never miss an
+/// event.
 async fn nobody_lags(live: &EmbeddedLive) {
     let behind = || {
         let hub = live.hub();
@@ -124,7 +125,7 @@ async fn nobody_lags(live: &EmbeddedLive) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), all_read).await.expect("a reader has stopped");
+    tokio::time::timeout(Duration::from_secs(30), all_read).await.expect("a reader makes no progress");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -144,14 +145,14 @@ async fn between_snapshot_and_stream_there_is_no_gap_and_nothing_twice() {
     }
     let mut joins = 0;
     while !readers.is_empty() {
-        // Again and again: a reader may join after it was told.
+        // Repeated, because a reader may subscribe after the last event.
         live.publish(&key("c"), committed(99));
         while let Some(joined) = readers.try_join_next() {
             joins += joined.unwrap();
         }
         nobody_lags(&live).await;
     }
-    assert!(joins > 1000, "{joins} joins prove little");
+    assert!(joins > 1000, "{joins} subscriptions are too few");
 }
 
 #[test]
@@ -164,14 +165,14 @@ fn a_slow_reader_is_sent_to_the_store_and_not_given_half_an_answer() {
     for _ in 0..EVENTS_MAX + 100 {
         live.publish(&key("c"), text("m1", "x"));
     }
-    assert_eq!(waiting(&mut *slow), [committed(41)], "instead of what it missed");
+    assert_eq!(waiting(&mut *slow), [committed(41)], "in place of the missed events");
     live.publish(&key("c"), text("m1", "x"));
-    assert_eq!(waiting(&mut *slow), [], "the answer comes whole from the store");
+    assert_eq!(waiting(&mut *slow), [], "the reader takes the whole response from the store");
 
     let (snapshot, mut fresh) = live.subscribe(&key("c"));
     assert_eq!(joined_text(&snapshot.unwrap().content).len(), EVENTS_MAX + 101);
     live.publish(&key("c"), text("m1", "y"));
-    assert_eq!(waiting(&mut *fresh), [text("m1", "y")], "others miss nothing");
+    assert_eq!(waiting(&mut *fresh), [text("m1", "y")], "other readers miss nothing");
 
     live.publish(&key("c"), committed(42));
     live.publish(&key("c"), start("m2"));
@@ -181,7 +182,7 @@ fn a_slow_reader_is_sent_to_the_store_and_not_given_half_an_answer() {
     for event in [start("m1"), text_start("m1")] {
         live.publish(&key("c"), event);
     }
-    assert_eq!(waiting(&mut *slow).len(), 2, "begun anew, nothing of it is missing");
+    assert_eq!(waiting(&mut *slow).len(), 2, "after a new start nothing is missing");
 }
 
 #[test]
@@ -215,7 +216,7 @@ fn what_waits_is_bounded_in_bytes_too() {
     assert_eq!(waiting(&mut *reader).len(), 2);
     let huge = AnswerEvent::TextEnd { content_index: 0, content: "x".repeat(BYTES_MAX * 2) };
     live.publish(&key("one"), delta("m1", huge.clone()));
-    assert_eq!(waiting(&mut *reader), [delta("m1", huge)], "alone it is let through");
+    assert_eq!(waiting(&mut *reader), [delta("m1", huge)], "a single event of any size is delivered");
 }
 
 #[tokio::test]

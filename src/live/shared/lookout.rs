@@ -1,7 +1,9 @@
-//! A lookout: what other instances do in a conversation, looked for once for all its readers on this one.
+//! Remote poller: reads the events of other instances in a conversation, once for all readers on
+//! this instance.
 //!
-//! The head says that something was committed, and whether it is worth looking for more; readers take events from the store
-//! themselves. What it finds comes to readers as if it had happened here.
+//! The head shows commits, and whether a poll for deltas is worthwhile; readers take durable events
+//! from the store themselves. The poller publishes the events to local readers as if they were
+//! local.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,22 +24,23 @@ use crate::live::LiveEvent;
 use crate::live::under_way::UnderWay;
 use crate::store::{Freshness, HEAD_ID, Kind, Partition, Selection, StoreError, Stored};
 
-/// While something is going on elsewhere.
+/// Poll interval while another instance is active.
 const BUSY: Duration = Duration::from_millis(500);
-/// While it goes on here, where everybody is told at once; and between looks at the head while pages come.
+/// Interval between reads of the head while this instance is active, and while batches arrive.
 const HEAD_EVERY: Duration = Duration::from_secs(2);
-/// The longest between looks at a conversation that rests.
+/// Longest poll interval of an idle conversation.
 const RESTING: Duration = Duration::from_secs(2);
-/// The same when it has rested for [`QUIET_AFTER`].
+/// Longest poll interval of a conversation that is idle for [`QUIET_AFTER`].
 const QUIET: Duration = Duration::from_secs(5);
-/// A conversation that rests for so long is not watched until something happens.
+/// Idle time after which the poller stops renewing the watch, until the next activity.
 const QUIET_AFTER: Duration = Duration::from_mins(5);
-/// What is due so soon counts as going on.
+/// Work that is due within this time counts as active.
 const SOON: Duration = Duration::from_secs(1);
-/// Pages read at once.
+/// Batches of one query.
 const PAGES: usize = 32;
 
-/// What the head tells of a conversation. Nothing else of it is read, so that a newer version's head is understood too.
+/// The members of a head that the poller reads. The rest is ignored, so that heads of newer
+/// versions work too.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Sight {
@@ -53,11 +56,13 @@ struct Sight {
 }
 
 impl Sight {
+    /// Parses a stored head.
+    ///
     /// # Errors
-    /// [`StoreError::Corrupt`]: the readers find out for themselves.
+    /// [`StoreError::Corrupt`]: skip this poll; the readers detect the error themselves.
     fn of(stored: &Stored) -> Result<Self, StoreError> {
         let read = stored.document.body.read();
-        read.map_err(|error| StoreError::Corrupt(format!("a head: {error}")))
+        read.map_err(|error| StoreError::Corrupt(format!("invalid head: {error}")))
     }
 
     fn is_deleted(&self) -> bool {
@@ -77,19 +82,19 @@ impl Sight {
 pub(super) struct Lookout {
     key: ConversationKey,
     partition: Partition,
-    /// Whether readers want more than commits.
+    /// True if a reader needs deltas too.
     wants_all: Arc<AtomicBool>,
     post: Post,
     sight: Option<Sight>,
-    /// When the head is due again, and when it was read last.
+    /// Time of the next read of the head. `last_head_read` is that of the last one.
     head_at: Instant,
     head_seen_at: Instant,
-    /// Between looks while nothing goes on; grows.
+    /// Poll interval while the conversation is idle; it grows.
     pause: Duration,
     epoch: u64,
-    /// The last page that was read.
+    /// The last batch that was read.
     page: Option<LastPage>,
-    /// Whether pages were looked for before: the first time, they tell the past.
+    /// True after the first read of batches, which contains only past events.
     has_read: bool,
 }
 
@@ -99,22 +104,22 @@ struct LastPage {
     n: u64,
 }
 
-/// What a look at the pages came to.
+/// Summary of one read of batches.
 #[derive(Default)]
 struct Told {
     is_any: bool,
     is_commit: bool,
 }
 
-/// What pages tell of the past: readers that come now are shown its outcome, not its course.
+/// State after past batches. New readers get this state, not its events.
 #[derive(Default)]
 struct Past {
     answer: Option<UnderWay>,
-    /// Something was committed since, most likely this answer.
+    /// True if a commit followed, most likely that of this response.
     is_doubtful: bool,
 }
 
-/// Until nobody reads on, which drops it.
+/// Polls until the last reader is gone, which drops this future.
 pub(super) async fn run(
     live: Weak<Inner>,
     key: ConversationKey,
@@ -127,14 +132,14 @@ pub(super) async fn run(
         let pause = match lookout.look(&inner).await {
             Ok(pause) => pause,
             Err(error) => {
-                tracing::debug!(%error, "a conversation was not looked at");
+                tracing::debug!(%error, "conversation poll failed");
                 RESTING
             }
         };
         drop(inner);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            // Not at once: more of it follows most likely.
+            // Delayed, because more commits usually follow.
             () = wake.notified() => {
                 lookout.head_at = Instant::now();
                 tokio::time::sleep(pause.min(BUSY)).await;
@@ -160,7 +165,7 @@ impl Lookout {
         }
     }
 
-    /// Looks once; answers when the next look is due.
+    /// Polls once. Returns the delay until the next poll.
     async fn look(&mut self, live: &Inner) -> Result<Duration, StoreError> {
         let is_news = Instant::now() >= self.head_at && self.look_at_head(live).await?;
         let Some(sight) = &self.sight else { return Ok(QUIET) };
@@ -181,7 +186,7 @@ impl Lookout {
         }
         self.tell_commits(live);
         if told.is_any && !told.is_commit {
-            // Who tells is at work, most likely: it is asked less often whether somebody else is.
+            // The publisher is most likely still active, so take-overs are checked less often.
             self.head_at = self.head_seen_at + HEAD_EVERY;
         }
         if goes_on || is_news {
@@ -192,7 +197,7 @@ impl Lookout {
         Ok(self.pause)
     }
 
-    /// Whether something was committed since the last look.
+    /// Reads the head. True if there is a new commit.
     async fn look_at_head(&mut self, live: &Inner) -> Result<bool, StoreError> {
         self.head_seen_at = Instant::now();
         let found = live.store.read(&self.partition, HEAD_ID, Freshness::Any).await?;
@@ -205,13 +210,14 @@ impl Lookout {
         };
         let (is_news, epoch) = (sight.event_seq > known, sight.epoch);
         if self.enter(live, epoch) {
-            // What the new holder committed first, such as the end of another's answer, comes before what it tells.
+            // Commits of the new lease owner, such as the end of another's response, precede its
+            // deltas.
             self.tell_commits(live);
         }
         Ok(is_news)
     }
 
-    /// Whether the epoch is a new one: what was told in an older one and is not committed is void.
+    /// Enters an epoch; true if it is new. Uncommitted deltas of older epochs are void.
     fn enter(&mut self, live: &Inner, epoch: u64) -> bool {
         let is_new = epoch > self.epoch;
         if is_new {
@@ -222,7 +228,7 @@ impl Lookout {
         is_new
     }
 
-    /// What is done here was told when it was done.
+    /// Publishes commits of other instances. Those of this instance are already published.
     fn tell_commits(&self, live: &Inner) {
         let Some(sight) = self.sight.as_ref().filter(|sight| !sight.is_here(live)) else { return };
         let event_seq = sight.event_seq;
@@ -270,7 +276,7 @@ impl Lookout {
         let page = match Page::of(stored) {
             Ok(page) => page,
             Err(error) => {
-                tracing::debug!(%error, "a page was passed over");
+                tracing::debug!(%error, "delta batch skipped");
                 self.page = Some(LastPage { id, began: Timestamp(0), n: 0 });
                 return;
             }

@@ -1,4 +1,4 @@
-//! A page: what one instance tells the others at once, as a document that is soon forgotten.
+//! Delta batch: live events of one instance for the others, as a short-lived document.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::live::under_way::UnderWay;
 use crate::live::{LiveAnswer, LiveEvent};
 use crate::store::{Document, Kind, StoreError, Stored};
 
-/// Long enough for who begins to read in the middle of an answer.
+/// Long enough for a reader that subscribes in the middle of a response.
 const TTL_SECONDS: u32 = 120;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,22 +18,24 @@ const TTL_SECONDS: u32 = 120;
 pub(super) struct Page {
     pub(super) from: WorkerId,
     pub(super) epoch: u64,
-    /// When its relay began, by the clock of `from`: one that begins anew in the same epoch comes behind the first.
+    /// Start time of the publisher, by the clock of `instance`. A publisher that restarts in the
+    /// same epoch sorts after the first.
     pub(super) began: Timestamp,
-    /// From 1; a number is left out when its page could not be written, and `so_far` makes up for it.
+    /// Number of the batch, from 1. A batch that could not be written leaves a gap; `partial` of a
+    /// later one fills it.
     pub(super) n: u64,
-    /// In order, none merged.
+    /// Events in order, none merged.
     pub(super) told: Vec<LiveEvent>,
-    /// The answer under way behind `told`: for who has missed a part of it.
+    /// The partial response after `events`, for readers that missed a part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) so_far: Option<SoFar>,
 }
 
-/// An answer as far as it has got.
+/// A partial response.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SoFar {
     answer: LiveAnswer,
-    /// What leads there.
+    /// Events that rebuild the partial response.
     events: Vec<AnswerEvent>,
 }
 
@@ -65,23 +67,25 @@ impl Page {
         }
     }
 
+    /// Parses a stored batch.
+    ///
     /// # Errors
-    /// Another version wrote it, most likely: pass it over.
+    /// Skip the batch: most likely another version wrote it.
     pub(super) fn of(stored: &Stored) -> Result<Self, StoreError> {
         let document = &stored.document;
         document
             .body
             .read()
-            .map_err(|error| StoreError::Corrupt(format!("the page `{}`: {error}", document.id)))
+            .map_err(|error| StoreError::Corrupt(format!("invalid delta batch `{}`: {error}", document.id)))
     }
 }
 
-/// Ids of an epoch's pages begin with it, and sort in the order of writing.
+/// Prefix of the ids of an epoch's batches, which sort in the order of writing.
 pub(super) fn first_id(epoch: u64) -> String {
     format!("live-{epoch:012}")
 }
 
-/// Behind that page's id and before the next one's.
+/// Returns an id that sorts after this batch's id and before the next one's.
 pub(super) fn behind(id: &str) -> String {
     format!("{id}.")
 }

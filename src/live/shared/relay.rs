@@ -1,8 +1,9 @@
-//! Relaying: what happens on this instance is told to those that watch elsewhere, in at most four pages a second.
+//! Publisher: sends live events of this instance to watchers on other instances, in at most four
+//! batches a second.
 //!
-//! A conversation that nobody watches elsewhere costs one point read per answer, made beside the answer when its first
-//! delta comes, and one more for each further 20 s that it streams. Nothing waits for a relay, and what it loses is only
-//! told later, by the commit.
+//! A conversation without remote watchers costs one point read per response, made when its first
+//! delta arrives, and one more for each further 20 s of streaming. Nothing waits for a publisher.
+//! Events that it loses reach readers with the commit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -20,20 +21,21 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::live::LiveEvent;
 use crate::store::{Partition, StoreError, Write};
 
-/// Four pages a second.
+/// Four batches a second.
 const PAGE_EVERY: Duration = Duration::from_millis(250);
-/// After a page that was not taken.
+/// Delay after a failed write.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// How often it is looked for a watch while nobody watches an answer that goes on.
+/// Interval between checks for watchers while a response without watchers streams.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
-/// How long a relay waits for the next answer.
+/// Time that a publisher waits for the next response.
 const LINGERS: Duration = Duration::from_secs(10);
-/// A model or tool that says nothing for so long is no longer waited for.
+/// Time without events after which a publisher gives up an active model or tool.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
-/// What waits for the next page; beyond it, the page holds the answer so far instead.
+/// Limits of the events for the next batch. Beyond them, the batch contains the partial response
+/// instead.
 const EVENTS_MAX: usize = 2048;
 const BYTES_MAX: usize = 256 * 1024;
-/// Relays of one process; what begins beyond is told on this instance alone.
+/// Publishers of one process. Events of further conversations stay local.
 const RELAYS_MAX: usize = 4096;
 
 #[derive(Default)]
@@ -42,19 +44,19 @@ pub(super) struct Relays(HashMap<ConversationKey, Relay>);
 pub(super) struct Relay {
     epoch: u64,
     began: Timestamp,
-    /// Of the last page that was sent.
+    /// Number of the last batch.
     n: u64,
     watched: Watched,
-    /// For the next page.
+    /// Events of the next batch.
     waiting: Vec<LiveEvent>,
     bytes: usize,
-    /// Whether the next page holds the answer so far in place of what was heard of it.
+    /// True if the next batch contains the partial response in place of its events.
     begins_anew: bool,
     heard_at: Instant,
-    /// Whether an answer or a tool may be under way.
+    /// True if a response or a tool may be active.
     is_under_way: bool,
     wake: Arc<Notify>,
-    /// Runs from the first delta on.
+    /// Started by the first delta.
     task: Option<AbortOnDropHandle<()>>,
 }
 
@@ -64,7 +66,7 @@ enum Watched {
     By { places: Vec<Place>, until: Timestamp },
 }
 
-/// What a relay does next.
+/// Next action of a publisher.
 enum Next {
     Look,
     Write(Box<Page>),
@@ -78,7 +80,7 @@ impl Relays {
         self.0.len()
     }
 
-    /// Passes on what is published; `start` runs the relay that it is the first for.
+    /// Passes an event to its publisher. `start` starts the task of a new publisher.
     pub(super) fn hear(
         &mut self,
         key: &ConversationKey,
@@ -96,7 +98,7 @@ impl Relays {
         }
         match event {
             LiveEvent::Delta { .. } | LiveEvent::ToolUpdate(_) => relay.task = Some(start()),
-            // It ended without a word, and nobody else would forget it.
+            // The response ended without a delta, and no task would remove its publisher.
             LiveEvent::Committed { .. } | LiveEvent::Reset { .. } | LiveEvent::Gone => {
                 self.0.remove(key);
             }
@@ -138,7 +140,7 @@ impl Relay {
             LiveEvent::AnswerStarted(_) => {
                 self.is_under_way = true;
                 if !self.is_watched() {
-                    // Somebody may have come since: looked for with the first delta.
+                    // A watcher may have arrived since; the first delta triggers a check.
                     self.watched = Watched::NotKnown;
                 }
                 true
@@ -188,7 +190,7 @@ impl Relay {
         self.bytes = 0;
     }
 
-    /// Tells nobody until somebody is found again.
+    /// Stops publishing until a check finds a watcher.
     fn stop(&mut self) {
         self.begin_anew();
         self.begins_anew = false;
@@ -212,7 +214,7 @@ impl Relay {
             Watched::NotKnown => Next::Look,
             Watched::Nobody { look_at } => {
                 let span = look_at.saturating_duration_since(Instant::now());
-                // Between answers nobody is looked for: the next one looks for itself.
+                // No checks between responses: the next response triggers one.
                 if span.is_zero() && self.is_under_way {
                     Next::Look
                 } else {
@@ -241,7 +243,7 @@ impl Relay {
     }
 
     fn looked(&mut self, found: Vec<Place>, now: Timestamp) {
-        // Whatever the clock of who wrote it said, it is looked again when a place would have ended.
+        // The next check is due when the last watcher expires, limited by the local clock.
         let Some(until) = found.iter().map(|place| place.until).max() else {
             self.stop();
             return;
@@ -253,13 +255,14 @@ impl Relay {
             Watched::NotKnown | Watched::Nobody { .. } => false,
         };
         if !found.iter().all(knows) {
-            // A newcomer has missed what was told before.
+            // A new watcher has missed the earlier events.
             self.begin_anew();
         }
         self.watched = Watched::By { places: found, until: until.min(now.plus(watch::LASTS)) };
     }
 
-    /// What was told with the page may be lost: the next one makes up for it, unless none ever can.
+    /// Handles a failed write. The next batch contains the lost events, unless a retry cannot
+    /// succeed.
     fn failed(&mut self, error: &StoreError) {
         match error {
             StoreError::Unavailable(_) | StoreError::Conflict => self.begin_anew(),
@@ -270,7 +273,7 @@ impl Relay {
     }
 }
 
-/// Until the conversation falls silent, or the process ends.
+/// Runs until the conversation has no more events, or the process ends.
 pub(super) async fn run(live: Weak<Inner>, key: ConversationKey) {
     let partition = Partition::Conversation(key.clone());
     loop {
@@ -290,7 +293,7 @@ pub(super) async fn run(live: Weak<Inner>, key: ConversationKey) {
             Next::Look => {
                 let found = watch::others(&*live.store, &partition, &live.instance, now).await;
                 let found = found.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "nobody was looked for");
+                    tracing::debug!(%error, "watcher check failed");
                     Vec::new()
                 });
                 if let Some(relay) = live.relays().0.get_mut(&key) {
@@ -301,7 +304,7 @@ pub(super) async fn run(live: Weak<Inner>, key: ConversationKey) {
                 let write = vec![Write::Create(page.document())];
                 let mut pause = PAGE_EVERY;
                 if let Err(error) = live.store.write(&partition, write).await {
-                    tracing::debug!(%error, "a page was not written");
+                    tracing::debug!(%error, "delta batch write failed");
                     pause = TRY_AGAIN;
                     if let Some(relay) = live.relays().0.get_mut(&key) {
                         relay.failed(&error);

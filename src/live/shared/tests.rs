@@ -1,4 +1,4 @@
-//! Stories of several instances over one store, in paused time.
+//! Several instances over one store, in paused time.
 
 mod costs;
 mod counting;
@@ -38,9 +38,9 @@ async fn deltas_of_one_instance_reach_readers_of_another_in_order_and_once() {
         view.hear();
         assert!(whole.starts_with(view.text()), "{} of {whole}", view.text());
     }
-    assert!(view.text().len() * 2 > whole.len(), "it streams: {} of {whole}", view.text());
+    assert!(view.text().len() * 2 > whole.len(), "deltas arrive while streaming: {} of {whole}", view.text());
     let pages = stage.pages().await;
-    assert!((8..=13).contains(&pages.len()), "{} pages in 3 s", pages.len());
+    assert!((8..=13).contains(&pages.len()), "{} batches in 3 s", pages.len());
 
     let call = ToolCall {
         id: "call_1".to_owned(),
@@ -56,8 +56,8 @@ async fn deltas_of_one_instance_reach_readers_of_another_in_order_and_once() {
     after(1_000).await;
     let last = view.hear();
     assert_eq!(view.text(), whole);
-    assert_eq!(last[last.len() - 2..], [delta("m1", end), committed(12)], "numbers as written");
-    assert_eq!(view.snapshots, 1, "what was there when it joined, and then only what is new");
+    assert_eq!(last[last.len() - 2..], [delta("m1", end), committed(12)], "numbers keep their written form");
+    assert_eq!(view.snapshots, 1, "one snapshot on subscription, then only new events");
     after(5_000).await;
     assert_eq!(view.hear(), []);
 }
@@ -70,25 +70,25 @@ async fn what_nobody_watches_elsewhere_is_not_written() {
     let before = stage.store.counts();
     a.publish(&key("c"), begun(1));
     after(5_000).await;
-    assert_eq!(stage.store.since(&before).total(), 0, "nothing before the first delta");
+    assert_eq!(stage.store.since(&before).total(), 0, "no request before the first delta");
     for _ in 0..190 {
         a.publish(&key("c"), text("m1", "x"));
         after(100).await;
     }
     let cost = stage.store.since(&before);
-    assert_eq!((cost.total(), cost.of("read watch")), (1, 1), "one point read for an answer");
+    assert_eq!((cost.total(), cost.of("read watch")), (1, 1), "one point read for a response");
     for _ in 0..200 {
         a.publish(&key("c"), text("m1", "x"));
         after(100).await;
     }
-    assert_eq!(stage.store.since(&before).total(), 2, "and one more for each 20 s");
+    assert_eq!(stage.store.since(&before).total(), 2, "one more for each 20 s");
     a.publish(&key("c"), committed(2));
     after(60_000).await;
     assert_eq!(stage.store.since(&before).total(), 2);
-    assert_eq!(a.inner.relays().count(), 0, "and then it is forgotten");
+    assert_eq!(a.inner.relays().count(), 0, "the publisher is removed");
     a.publish(&key("c"), begun(2));
     a.publish(&key("c"), reset("m1"));
-    assert_eq!(a.inner.relays().count(), 0, "an answer that ends without a word too");
+    assert_eq!(a.inner.relays().count(), 0, "the publisher of a response without deltas is removed too");
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,12 +136,12 @@ async fn when_the_last_reader_has_gone_the_writing_stops() {
     publish(60).await;
     let cost = stage.store.since(&before);
     assert_eq!(cost.of("write live"), 0, "{cost:?}");
-    assert_eq!(cost.total(), cost.of("read watch"), "and b does nothing more: {cost:?}");
+    assert_eq!(cost.total(), cost.of("read watch"), "b sends no more requests: {cost:?}");
 
     let mut again = View::of(&b);
     publish(25).await;
     again.hear();
-    assert!(again.text().len() > 440, "who comes back is told all of it: {}", again.text().len());
+    assert!(again.text().len() > 440, "a returning reader gets the whole response: {}", again.text().len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,11 +156,11 @@ async fn who_joins_in_the_middle_is_shown_what_there_is() {
     }
     after(1_000).await;
     let mut second = View::of(&b);
-    assert_eq!(second.text(), "Hello", "the same instance knows it already");
+    assert_eq!(second.text(), "Hello", "the same instance already has it");
     let mut third = View::of(&c);
     after(1_000).await;
     third.hear();
-    assert_eq!((third.text(), third.snapshots), ("Hello", 1), "another one reads the pages");
+    assert_eq!((third.text(), third.snapshots), ("Hello", 1), "another instance reads the batches");
     a.publish(&key("c"), text("m1", ", you"));
     after(1_000).await;
     for view in [&mut first, &mut second, &mut third] {
@@ -169,12 +169,12 @@ async fn who_joins_in_the_middle_is_shown_what_there_is() {
     }
     a.publish(&key("c"), committed(2));
     after(1_000).await;
-    assert!(b.subscribe(&key("c")).0.is_none(), "what is committed is no snapshot");
+    assert!(b.subscribe(&key("c")).0.is_none(), "a committed response is no snapshot");
     drop((first, second));
     a.publish(&key("c"), begun(1));
     a.publish(&key("c"), text("m1", "x"));
     after(1_000).await;
-    assert!(b.subscribe(&key("c")).0.is_none(), "nor what nobody follows any more");
+    assert!(b.subscribe(&key("c")).0.is_none(), "a response without a poller is no snapshot");
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +186,7 @@ async fn a_take_over_voids_what_was_told() {
     after(100).await;
     a.publish(&key("c"), begun(5));
     a.publish(&key("c"), text_start("m1"));
-    a.publish(&key("c"), text("m1", "of a worker that is thought dead"));
+    a.publish(&key("c"), text("m1", "of a worker presumed dead"));
     after(1_000).await;
     view.hear();
     assert!(view.text().starts_with("of a worker"));
@@ -196,7 +196,7 @@ async fn a_take_over_voids_what_was_told() {
         a.publish(&key("c"), text("m1", ", and goes on"));
         after(300).await;
     }
-    assert_eq!(view.hear().last(), Some(&committed(11)), "the reset is in the record");
+    assert_eq!(view.hear().last(), Some(&committed(11)), "the reset is committed");
     assert!(b.subscribe(&key("c")).0.is_none());
     c.publish(&key("c"), begun(6));
     c.publish(&key("c"), text_start("m1"));
@@ -206,7 +206,7 @@ async fn a_take_over_voids_what_was_told() {
         after(300).await;
     }
     view.hear();
-    assert_eq!(view.text(), "anew", "the other's pages are not looked at any more");
+    assert_eq!(view.text(), "anew", "batches of the old epoch are ignored");
     assert_eq!(View::of(&b).text(), "anew");
 }
 
@@ -280,11 +280,11 @@ async fn a_conversation_that_is_gone_is_told() {
     stage.deleted().await;
     after(5_000).await;
     assert_eq!(waiting(&mut *reader).first(), Some(&LiveEvent::Gone));
-    assert_eq!(stage.store.counts().of("write watch"), 0, "who waits for commits wants no deltas");
+    assert_eq!(stage.store.counts().of("write watch"), 0, "a reader of commits needs no deltas");
     drop(attention);
     let before = stage.store.counts();
     after(60_000).await;
-    assert_eq!(stage.store.since(&before).total(), 0, "nobody reads, nobody looks");
+    assert_eq!(stage.store.since(&before).total(), 0, "without readers there is no poller");
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,9 +297,9 @@ async fn of_three_instances_that_watch_each_finds_another() {
     for _ in 0..60 {
         after(2_000).await;
         for name in names {
-            assert!(!stage.watching(name).await.is_empty(), "{name} finds nobody else");
+            assert!(!stage.watching(name).await.is_empty(), "{name} finds no other watcher");
         }
-        assert!(stage.watching("z").await.len() <= 2, "two places, whoever watches");
+        assert!(stage.watching("z").await.len() <= 2, "at most two watchers are stored");
     }
     drop(views);
     after(31_000).await;
@@ -322,5 +322,5 @@ async fn a_void_answer_is_void_elsewhere() {
     after(1_000).await;
     assert_eq!(view.hear(), [reset("m1")]);
     assert!(b.subscribe(&key("c")).0.is_none());
-    assert_eq!(start("m1"), begun(1), "the contract's answer");
+    assert_eq!(start("m1"), begun(1), "the response of the contract test");
 }

@@ -1,7 +1,7 @@
-//! The watch: one document of a conversation that names instances whose readers want to be told.
+//! Watch document of a conversation: lists instances whose readers need live events.
 //!
-//! It has two places, however many instances watch: whoever looks finds at least one that is not its own. An instance that
-//! finds two others there has nothing to add.
+//! It has at most two entries, for any number of instances: each publisher finds at least one other
+//! instance. An instance that finds two others adds nothing.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::store::{
 };
 
 const WATCH_ID: &str = "watch";
-/// How long a place lasts unless it is renewed.
+/// Lifetime of an entry without renewal.
 pub(super) const LASTS: Duration = Duration::from_secs(30);
-/// How long before its end a place is renewed.
+/// Time before its expiry at which an entry is renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(12);
-/// Between tries when the store did not take it.
+/// Delay after a failed renewal.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 const TTL_SECONDS: u32 = 60;
 const PLACES_MAX: usize = 2;
@@ -42,14 +42,14 @@ async fn read(
     let Some(stored) = store.read(partition, WATCH_ID, Freshness::Any).await? else {
         return Ok(None);
     };
-    // What another version wrote is nobody's place.
+    // A document of another version counts as empty.
     Ok(Some((stored.etag, stored.document.body.read().unwrap_or_default())))
 }
 
-/// Who watches but this instance: one point read.
+/// Returns the watchers except this instance: one point read.
 ///
 /// # Errors
-/// As the store's: nobody is told for a while.
+/// Assume no watchers and check again later.
 pub(super) async fn others(
     store: &dyn ConversationStore,
     partition: &Partition,
@@ -61,7 +61,7 @@ pub(super) async fn others(
 }
 
 impl Watch {
-    /// The one that lasts longest first.
+    /// Returns the other live watchers, the one with the latest expiry first.
     fn others(self, me: &WorkerId, now: Timestamp) -> Vec<Place> {
         let mut places = self.places;
         places.retain(|place| place.until > now && place.instance != *me);
@@ -70,16 +70,17 @@ impl Watch {
     }
 }
 
-/// This instance's own place in the watch of one conversation.
+/// This instance's own entry in the watch of one conversation.
 #[derive(Debug, Default)]
 pub(super) struct Post {
     renew_at: Option<Timestamp>,
-    /// As this instance wrote it last.
+    /// The document that this instance wrote last.
     known: Option<(ETag, Watch)>,
 }
 
 impl Post {
-    /// Takes or renews the place when its time has come: one write, and a read when somebody else was there too.
+    /// Adds or renews the entry when that is due: one write, and a read if another instance wrote
+    /// the document.
     pub(super) async fn keep(
         &mut self,
         store: &dyn ConversationStore,
@@ -92,10 +93,10 @@ impl Post {
         }
         self.renew_at = match self.renew(store, partition, me, now).await {
             Ok(renew_at) => Some(renew_at),
-            // Somebody else wrote: the next look reads what.
+            // Another instance wrote the document; the next poll reads it.
             Err(StoreError::Conflict) => None,
             Err(error) => {
-                tracing::debug!(%error, "the watch was not renewed");
+                tracing::debug!(%error, "watch renewal failed");
                 Some(now.plus(TRY_AGAIN))
             }
         };

@@ -1,4 +1,4 @@
-//! The request's body: one stateless call, nothing kept by the service.
+//! Request body: one stateless call, nothing stored by the service.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,18 +17,19 @@ use crate::model::responses::item::Item;
 use crate::model::responses::names::Names;
 use crate::model::{ModelRequest, ToolOffer};
 
-/// What an item's names and ids take, about.
+/// Estimated bytes of an item's names and ids.
 const ITEM_BYTES: usize = 160;
-/// What stands beside the items, about.
+/// Estimated bytes of the body without its items.
 const FRAME_BYTES: usize = 4 * 1024;
 
-/// Borrows the history and the tools; members are written in this order.
+/// The request body. It borrows the history and the tools. Members are serialised in this order.
 #[derive(Serialize)]
 pub struct Body<'a> {
     model: &'a str,
     input: Vec<Item<'a>>,
     stream: bool,
-    /// With `true`, ids of earlier items are looked up in a store that forgets.
+    /// Always `false`. With `true`, the service looks up ids of earlier items in a store that
+    /// expires them.
     store: bool,
     max_output_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +40,7 @@ pub struct Body<'a> {
     include: Option<[&'static str; 1]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<Reasoning>,
-    /// Reasoning models refuse it.
+    /// Absent for reasoning models, which reject it.
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,14 +54,14 @@ pub struct Body<'a> {
 }
 
 impl fmt::Debug for Body<'_> {
-    /// Content is never printed.
+    /// Prints no content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Body({} items)", self.input.len())
+        write!(f, "RequestBody({} items)", self.input.len())
     }
 }
 
 impl Body<'_> {
-    /// With what the provider's prompt cache is to keep (AZ-23).
+    /// Sets the retention of the provider's prompt cache (AZ-23).
     #[must_use]
     pub fn retained(mut self, retention: CacheRetention, compat: Compat) -> Self {
         match retention {
@@ -73,18 +74,18 @@ impl Body<'_> {
         self
     }
 
-    /// What the service would not take about it; `None`: nothing.
+    /// Returns the first reason why the service would reject the input; `None` without any.
     pub fn objection(&self) -> Option<String> {
         objection(&self.input)
     }
 
-    /// As it is sent.
+    /// Serialises the body.
     ///
     /// # Errors
-    /// None that is known: nothing in it is without a form in JSON.
+    /// None is known: every value has a JSON form.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let texts: usize = self.input.iter().map(|item| item.bytes() + ITEM_BYTES).sum();
-        // Some of their characters are escaped.
+        // Allowance for escaped characters.
         let mut bytes = Vec::with_capacity(FRAME_BYTES + texts + texts / 16);
         serde_json::to_writer(&mut bytes, self)?;
         Ok(bytes)
@@ -132,7 +133,8 @@ struct Function<'a> {
     name: Cow<'a, str>,
     description: &'a str,
     parameters: Parameters<'a>,
-    /// Azure OpenAI treats an absent member as `true`; only an endpoint without strict mode gets none.
+    /// Always sent, because Azure OpenAI treats an absent member as `true`. Omitted only for an
+    /// endpoint without strict mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     strict: Option<bool>,
 }
@@ -148,11 +150,11 @@ impl<'a> Function<'a> {
     }
 }
 
-/// A tool's schema; `None` for one that is no object.
+/// A tool's schema; `None` if it is not an object.
 struct Parameters<'a>(Option<&'a Map<String, Value>>);
 
 impl Serialize for Parameters<'_> {
-    /// With `type` and `properties`: an object schema without them is refused.
+    /// Adds missing `type` and `properties`: the service rejects an object schema without them.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let member = |name: &str| self.0.and_then(|schema| schema.get(name));
         let kind = member("type");
@@ -171,7 +173,7 @@ impl Serialize for Parameters<'_> {
     }
 }
 
-/// What the answer has to fit.
+/// Required format of the response.
 #[derive(Serialize)]
 struct Answer<'a> {
     format: Format<'a>,
@@ -182,7 +184,8 @@ struct Answer<'a> {
 struct Format<'a> {
     name: &'static str,
     schema: &'a Value,
-    /// Not strict: that takes a part of JSON Schema only. The core holds the answer against the whole schema.
+    /// Not strict: strict mode supports only a part of JSON Schema. The core validates the response
+    /// against the whole schema.
     strict: bool,
 }
 
@@ -192,7 +195,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// None without a session.
+/// Returns the prompt cache key; `None` without a session.
 fn cache_key(session_id: &str) -> Option<Cow<'_, str>> {
     match session_id.len() {
         0 => None,

@@ -1,20 +1,21 @@
-//! The last look at a request (invariant 8): what the service would refuse is not sent, so that it costs nothing and the record
-//! says why. The plan of the input keeps these rules by itself; this is who notices when it does not. What an item's type keeps (a
-//! known role, arguments, a list of summaries) needs no rule.
+//! Final validation of a request (invariant 8). A request that the service would reject is not
+//! sent: it costs nothing, and the record contains the reason. The input builder keeps these rules
+//! itself; this check detects its errors. The types of items already guarantee known roles,
+//! arguments and lists of summaries.
 
 use std::collections::HashSet;
 
 use crate::model::responses::ids::WIRE_ID_MAX;
 use crate::model::responses::item::{Item, Part, Role, Words};
 
-/// Characters of one tool's output.
+/// Characters of a tool output.
 const OUTPUT_CHARS_MAX: usize = 10_485_760;
 
-/// What the service would not take about a request's input; `None`: nothing.
+/// Returns the first reason why the service would reject the input; `None` without any.
 pub(crate) fn objection(input: &[Item<'_>]) -> Option<String> {
     if input.is_empty() {
         return Some(
-            "there is nothing to answer: the conversation has no message, and the agent no instructions.".to_owned(),
+            "the input is empty: the conversation has no message, and the agent has no instructions.".to_owned(),
         );
     }
     let mut look = Look::default();
@@ -32,9 +33,9 @@ struct Look<'a> {
     open: Vec<&'a str>,
     call_ids: HashSet<&'a str>,
     item_ids: HashSet<&'a str>,
-    /// Whether the last item was a thought, whose successor has to come now.
+    /// True if the last item was a reasoning item, whose successor must follow.
     is_after_thought: bool,
-    /// Of the instructions so far.
+    /// Role of the instructions so far.
     role: Option<Role>,
 }
 
@@ -42,7 +43,7 @@ impl<'a> Look<'a> {
     fn at(&mut self, item: &'a Item<'_>) -> Result<(), &'static str> {
         let is_of_model = !matches!(item, Item::Told { .. } | Item::FunctionCallOutput { .. });
         if self.is_after_thought && !is_of_model {
-            return Err("stands between a thought and what it led to");
+            return Err("separates a reasoning item from its successor");
         }
         self.is_after_thought = matches!(item, Item::Reasoning { .. });
         self.id(item)?;
@@ -50,20 +51,20 @@ impl<'a> Look<'a> {
             Item::Told { role, content } => self.told(*role, content),
             Item::FunctionCall { call_id, name, .. } => self.call(call_id, name),
             Item::FunctionCallOutput { call_id, output } => self.output(call_id, output),
-            // What the service keeps nothing of has to come back whole.
+            // The service stores no reasoning, so it must be replayed whole.
             Item::Reasoning { encrypted_content, .. } if encrypted_content.is_empty() => {
-                Err("is a thought without its content")
+                Err("is a reasoning item without its content")
             }
-            // The model's own words and items of the service go back as they came.
+            // Output text of the model and items of the service are replayed unchanged.
             Item::Reasoning { .. } | Item::Message { .. } | Item::Carried(_) => Ok(()),
         }
     }
 
     fn end(&self) -> Result<(), &'static str> {
         if self.is_after_thought {
-            return Err("is a thought without what it led to");
+            return Err("is a reasoning item without its successor");
         }
-        if self.open.is_empty() { Ok(()) } else { Err("comes before the output of a call") }
+        if self.open.is_empty() { Ok(()) } else { Err("lacks the output of a call") }
     }
 
     fn id(&mut self, item: &'a Item<'_>) -> Result<(), &'static str> {
@@ -72,14 +73,14 @@ impl<'a> Look<'a> {
             return Err("has an id that is too long or empty");
         }
         if matches!(item, Item::FunctionCall { .. }) && !id.starts_with("fc") {
-            return Err("is a call whose id is none of a call");
+            return Err("is a call whose id does not begin with fc");
         }
-        if self.item_ids.insert(id) { Ok(()) } else { Err("has the id of an earlier one") }
+        if self.item_ids.insert(id) { Ok(()) } else { Err("has the id of an earlier item") }
     }
 
     fn told(&mut self, role: Role, content: &Words<'_>) -> Result<(), &'static str> {
         if !self.open.is_empty() {
-            return Err("stands between a call and its output");
+            return Err("separates a call from its output");
         }
         if role != Role::User && *self.role.get_or_insert(role) != role {
             return Err("mixes the roles system and developer");
@@ -93,10 +94,10 @@ impl<'a> Look<'a> {
 
     fn call(&mut self, id: &'a str, name: &str) -> Result<(), &'static str> {
         if !is_plain(id) {
-            return Err("is a call without a legal call_id");
+            return Err("is a call without a valid call_id");
         }
         if !is_plain(name) {
-            return Err("is a call of a tool without a legal name");
+            return Err("is a call of a tool without a valid name");
         }
         self.open.push(id);
         if self.call_ids.insert(id) { Ok(()) } else { Err("has the call_id of an earlier call") }
@@ -117,7 +118,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// 1 to 64 of the characters that ids and names may have.
+/// True for 1 to 64 characters that are valid in ids and names.
 fn is_plain(text: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=WIRE_ID_MAX).contains(&text.len()) && text.bytes().all(is_legal)

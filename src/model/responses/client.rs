@@ -1,4 +1,5 @@
-//! One call: sent, read as it comes, and whatever goes wrong put into the answer.
+//! HTTP client of the Responses API: sends a request, reads the response as it streams, and reports
+//! errors in the response.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,9 +31,9 @@ use crate::model::{Answer, Listener, Model, ModelRecord, ModelRequest};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// For the reason that may follow a failure without one.
+/// Wait for the reason that may follow a failure without one.
 const REASON_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of an answer that is no stream.
+/// Bytes of a response that is not a stream.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -45,15 +46,17 @@ pub struct AzureResponses {
     normal: Option<String>,
     high: Option<String>,
     idle: Duration,
-    /// The app's own, on every request.
+    /// Headers of the app, sent with every request.
     headers: HeaderMap,
     retention: CacheRetention,
     clock: SystemClock,
 }
 
 impl AzureResponses {
+    /// Creates a client with a token credential, or with the key of the settings.
+    ///
     /// # Errors
-    /// Every mistake in the settings, each a sentence.
+    /// Show the texts, one for each mistake in the settings, and do not start.
     pub fn new(
         config: &ResponsesConfig,
         credential: Option<Arc<dyn TokenCredential>>,
@@ -62,10 +65,10 @@ impl AzureResponses {
         Self::with_credential(config, given)
     }
 
-    /// With a key that a Key Vault keeps.
+    /// Creates a client with a key from a Key Vault.
     ///
     /// # Errors
-    /// As of [`AzureResponses::new`].
+    /// As [`AzureResponses::new`].
     pub fn with_vault_key(
         config: &ResponsesConfig,
         key: Arc<VaultSecret>,
@@ -90,7 +93,7 @@ impl AzureResponses {
             .user_agent(concat!("turnwheel/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| {
-                mistakes.push(format!("no HTTPS connections can be made: {}", chain(&error)));
+                mistakes.push(format!("cannot create an HTTPS client: {}", chain(&error)));
             })
             .ok();
         let (Some(catalogue), Some(address), Some(http), Some(headers)) =
@@ -129,7 +132,8 @@ impl AzureResponses {
         })
     }
 
-    /// The answer's head, or why there is none; headers in both cases.
+    /// Sends the request. Returns the response with status 200, or the error and the response
+    /// headers.
     async fn send(
         &self,
         request: &ModelRequest<'_>,
@@ -139,7 +143,7 @@ impl AzureResponses {
         let (name, secret) = match tokio::time::timeout(TOKEN_TIMEOUT, self.access.header()).await {
             Ok(Ok(header)) => header,
             Ok(Err(text)) => return Err(lost(Fault::lost(text))),
-            Err(_) => return Err(lost(Fault::lost("no credential came in 30 seconds"))),
+            Err(_) => return Err(lost(Fault::lost("no credential received within 30 seconds"))),
         };
         let body = written(request, names, self.retention).await.map_err(|fault| lost(*fault))?;
         let mut shown = secret;
@@ -147,7 +151,7 @@ impl AzureResponses {
         if matches!(response.status().as_u16(), 401 | 403)
             && let Some((name, other)) = self.access.instead_of(&shown).await
         {
-            tracing::info!("the model's key was refused and has a successor, which is used");
+            tracing::info!("model key rejected; retrying with its successor");
             shown = other;
             response = self.post(request, (name, &shown), &body).await?;
         }
@@ -167,7 +171,7 @@ impl AzureResponses {
     ) -> Result<reqwest::Response, (Fault, HeaderMap)> {
         let lost = |fault| (fault, HeaderMap::new());
         let mut headers = self.headers.clone();
-        // A model's own headers win over the app's; neither may be one of those below.
+        // Headers of the model override those of the app. Neither may contain one of those below.
         headers.extend(request.model.headers.0.clone());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -175,7 +179,7 @@ impl AzureResponses {
             headers.insert("traceparent", value);
         }
         let mut value = HeaderValue::from_str(secret.expose()).map_err(|_| {
-            lost(Fault::refused("the credential is no legal header: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
+            lost(Fault::refused("the credential is not a valid header value: check AZURE_OPENAI_API_KEY, or the secret that holds it"))
         })?;
         value.set_sensitive(true);
         headers.insert(name, value);
@@ -289,13 +293,13 @@ impl Model for AzureResponses {
     }
 }
 
-/// What lets calls in when the settings hold no key.
+/// Credential of the calls if the settings contain no key.
 enum Credential {
     Token(Arc<dyn TokenCredential>),
     Vault(Arc<VaultSecret>),
 }
 
-/// The address before `/responses`.
+/// Base URL of a `/responses` URL.
 fn base_of(url: &Url) -> String {
     let mut base = url.clone();
     base.set_query(None);
@@ -305,7 +309,7 @@ fn base_of(url: &Url) -> String {
     base.into()
 }
 
-/// The body as it is sent: checked, and then as the payload hook wants it.
+/// Serialises the body: validates it and applies the payload hook.
 async fn written(
     request: &ModelRequest<'_>,
     names: &Names,
@@ -314,10 +318,10 @@ async fn written(
     let body = request_body(request, names).retained(retention, request.model.compat);
     if let Some(objection) = body.objection() {
         let text =
-            format!("The request was not sent, because the service would refuse it: {objection}");
+            format!("The request was not sent, because the service would reject it: {objection}");
         return Err(Fault::refused(text).into());
     }
-    let unwritten = |error| Fault::refused(format!("the request could not be written: {error}"));
+    let unwritten = |error| Fault::refused(format!("the request could not be serialised: {error}"));
     let Some(hook) = request.payload else {
         return Ok(body.to_bytes().map_err(unwritten)?.into());
     };
@@ -329,18 +333,19 @@ async fn written(
     Ok(serde_json::to_vec(&payload).map_err(unwritten)?.into())
 }
 
-/// A front end that does not stream answers with the whole response, or with an error, under 200.
+/// Reads a response of a gateway that does not stream: the whole response, or an error, with status
+/// 200.
 pub(super) fn read_whole(
     body: &str,
     fold: &mut Fold,
     listener: &dyn Listener,
 ) -> Result<(), Box<Fault>> {
     let json: Value = serde_json::from_str(body)
-        .map_err(|_| Fault::lost("the model's answer could not be read"))?;
+        .map_err(|_| Fault::lost("the model response is not valid JSON"))?;
     if json.get("object").and_then(Value::as_str) != Some("response") {
         let fault = Fault::of_error_event(&json).unwrap_or_else(|| {
             Fault::refused(
-                "the address answers, but not as a model does: check AZURE_OPENAI_BASE_URL",
+                "the server did not return a model response: check AZURE_OPENAI_BASE_URL",
             )
         });
         return Err(fault.into());
@@ -354,7 +359,7 @@ pub(super) fn read_whole(
 
 fn read_fault(error: &ReadError) -> Fault {
     match error {
-        // It would be as large, and cost as much, the next time.
+        // A retry would return and cost as much.
         ReadError::TooLarge(_) => Fault::refused(error.to_string()),
         ReadError::Silent(_) | ReadError::Broken(_) => Fault::lost(chain(error)),
     }
@@ -362,7 +367,7 @@ fn read_fault(error: &ReadError) -> Fault {
 
 fn transport_fault(error: reqwest::Error) -> Fault {
     let is_ours = error.is_builder();
-    // The address is in the settings, not in every record.
+    // Records do not contain the address; the settings do.
     let text = chain(&error.without_url());
     if is_ours { Fault::refused(text) } else { Fault::lost(format!("connection error: {text}")) }
 }
@@ -380,12 +385,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Services quote a wrong key in their refusals.
+/// Removes the key from a text: services quote a wrong key in their errors.
 fn without(text: &str, key: &Secret) -> String {
     if key.expose().len() < 8 { text.to_owned() } else { text.replace(key.expose(), "…") }
 }
 
-/// Ids that the service's support asks for; no word of the conversation.
+/// Logs the ids that the service's support needs; no content of the conversation.
 fn log(fault: &Fault, headers: &HeaderMap) {
     let id = |name: &str| {
         headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()

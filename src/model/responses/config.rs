@@ -1,4 +1,5 @@
-//! Where the service is and how to speak to it, from plain texts; every mistake is told at once.
+//! Configuration of the Responses client from plain strings. Validation reports every mistake at
+//! once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,12 +10,12 @@ use url::Url;
 
 use crate::model::responses::headers::{HeaderFault, header};
 
-/// The source's sentence (AZ-03).
+/// Text of the source (AZ-03).
 const NO_URL: &str = "Azure OpenAI base URL is required. Set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_RESOURCE_NAME, or pass azureBaseUrl, \
      azureResourceName, or model.baseUrl.";
-/// The source's sentence (AZ-06).
+/// Text of the source (AZ-06).
 pub(super) const NO_KEY: &str = "Azure OpenAI API key is required. Set AZURE_OPENAI_API_KEY environment variable or pass it as an argument.";
-/// Hosts of the service; elsewhere an address is taken as it is.
+/// Hosts of the service. Addresses on other hosts are used unchanged.
 const AZURE_HOSTS: [&str; 5] = [
     ".openai.azure.com",
     ".cognitiveservices.azure.com",
@@ -23,24 +24,25 @@ const AZURE_HOSTS: [&str; 5] = [
     ".openai.azure.cn",
 ];
 
-/// As the settings have it; empty texts count as absent.
+/// Settings as strings; empty strings count as absent.
 #[derive(Clone, Debug, Default)]
 pub struct ResponsesConfig {
-    /// `AZURE_OPENAI_BASE_URL`: wins over the endpoint, which wins over the resource's name.
+    /// `AZURE_OPENAI_BASE_URL`: overrides the endpoint, which overrides the resource name.
     pub base_url: Option<String>,
     /// `AZURE_OPENAI_ENDPOINT`.
     pub endpoint: Option<String>,
     /// `AZURE_OPENAI_RESOURCE_NAME`.
     pub resource_name: Option<String>,
-    /// `AZURE_OPENAI_API_KEY`: wins over a credential.
+    /// `AZURE_OPENAI_API_KEY`: overrides a credential.
     pub api_key: Option<Secret>,
-    /// `AZURE_OPENAI_API_VERSION`: `v1`, the default, is implied by the address and not sent.
+    /// `AZURE_OPENAI_API_VERSION`: the default `v1` is part of the address and not sent.
     pub api_version: Option<String>,
-    /// `AZURE_OPENAI_DEPLOYMENT_NAME_MAP`: `model=deployment,…`; `normal` and `high` may be among the models.
+    /// `AZURE_OPENAI_DEPLOYMENT_NAME_MAP`: `model=deployment,…`; the models may include `normal`
+    /// and `high`.
     pub deployment_map: Option<String>,
-    /// `AZURE_OPENAI_SCOPE` of Entra tokens.
+    /// `AZURE_OPENAI_SCOPE`: scope of Entra tokens.
     pub scope: Option<String>,
-    /// `TURNWHEEL_MODEL`: what `normal` is when nothing else says so.
+    /// `TURNWHEEL_MODEL`: the model for `normal`, unless another setting names one.
     pub default_model: Option<String>,
     pub normal_model: Option<String>,
     pub high_model: Option<String>,
@@ -50,26 +52,26 @@ pub struct ResponsesConfig {
     pub headers: Option<Secret>,
     /// `AZURE_OPENAI_CACHE_RETENTION`.
     pub cache_retention: CacheRetention,
-    /// Silence after which the answer counts as lost; default [`IDLE_DEFAULT`].
+    /// Time without data after which the response counts as lost; default [`IDLE_DEFAULT`].
     pub idle_timeout: Option<Duration>,
 }
 
-/// How long the provider's prompt cache keeps what it was sent.
+/// Retention of the provider's prompt cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheRetention {
-    /// No key groups the requests of a conversation.
+    /// No cache: requests have no cache key.
     None,
-    /// As long as the provider does by itself.
+    /// The provider's default.
     #[default]
     Short,
-    /// A day, where the deployment takes `prompt_cache_retention`.
+    /// 24 hours, if the deployment accepts `prompt_cache_retention`.
     Long,
 }
 
-/// Models that think say nothing for minutes.
+/// Reasoning models may send nothing for minutes.
 pub const IDLE_DEFAULT: Duration = Duration::from_mins(3);
 
-/// A text that is never printed.
+/// A string that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -89,16 +91,16 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where calls go.
+/// Address and token scope of the calls.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
-    /// `…/responses`, with its query.
+    /// The `…/responses` URL with its query.
     pub(super) url: Url,
     pub(super) scope: String,
 }
 
 impl ResponsesConfig {
-    /// Of the Entra tokens that calls would show; absent when the settings do not name the service.
+    /// Scope of the Entra tokens of calls; `None` if the settings do not name the service.
     pub fn token_scope(&self) -> Option<String> {
         self.address(true).ok().map(|address| address.scope)
     }
@@ -107,15 +109,17 @@ impl ResponsesConfig {
         self.api_key.as_ref().filter(|key| !key.expose().trim().is_empty())
     }
 
+    /// Resolves the address of the service.
+    ///
     /// # Errors
-    /// Every mistake, each a sentence.
+    /// Show the texts, one for each mistake.
     pub(super) fn address(&self, has_credential: bool) -> Result<Address, Vec<String>> {
         let mut mistakes = Vec::new();
         let base = self.base().map_err(|mistake| mistakes.push(mistake)).ok();
         match self.key() {
             None if !has_credential => mistakes.push(NO_KEY.to_owned()),
             Some(key) if !key.expose().bytes().all(|byte| (0x21..0x7f).contains(&byte)) => mistakes.push(
-                "AZURE_OPENAI_API_KEY holds a space, a line break or another character that no key has: copy it again."
+                "AZURE_OPENAI_API_KEY holds a space, a line break or another character that is invalid in a key: copy it again."
                     .to_owned(),
             ),
             Some(_) | None => {}
@@ -160,10 +164,10 @@ impl ResponsesConfig {
         completed("AZURE_OPENAI_RESOURCE_NAME", &format!("https://{resource}.openai.azure.com"))
     }
 
-    /// The app's own headers.
+    /// Parses the headers of the app.
     ///
     /// # Errors
-    /// Every mistake, each a sentence. No value is shown.
+    /// Show the texts, one for each mistake. They contain no values.
     pub(super) fn headers(&self) -> Result<HeaderMap, Vec<String>> {
         let text = self.headers.as_ref().map(Secret::expose).unwrap_or_default();
         let (mut headers, mut mistakes) = (HeaderMap::new(), Vec::new());
@@ -176,7 +180,7 @@ impl ResponsesConfig {
                     headers.insert(name, value);
                 }
                 Err(HeaderFault::Malformed) => mistakes.push(format!(
-                    "AZURE_OPENAI_HEADERS holds a part that is no `name=value` of a header: part {} of the list.",
+                    "AZURE_OPENAI_HEADERS holds a part that is not a valid `name=value` pair: part {} of the list.",
                     headers.len() + mistakes.len() + 1
                 )),
             }
@@ -184,7 +188,7 @@ impl ResponsesConfig {
         if mistakes.is_empty() { Ok(headers) } else { Err(mistakes) }
     }
 
-    /// Pairs without `=`, or with an empty side, are passed over.
+    /// Parses the deployment map. Pairs without `=`, or with an empty side, are ignored.
     pub(super) fn deployments(&self) -> BTreeMap<String, String> {
         let pairs = self.deployment_map.as_deref().unwrap_or_default().split(',');
         pairs
@@ -198,12 +202,12 @@ impl ResponsesConfig {
     }
 }
 
-/// Not blank, and without the blanks around it.
+/// Trims a string; `None` if it is blank.
 pub(super) fn given(text: Option<&str>) -> Option<&str> {
     text.map(str::trim).filter(|text| !text.is_empty())
 }
 
-/// A bare address of the service gets its `/openai/v1`.
+/// Parses an address. A bare address of the service gets the path `/openai/v1`.
 fn completed(name: &str, text: &str) -> Result<Url, String> {
     let mut url = Url::parse(text).map_err(|error| {
         format!("{name} is not an address ({error}): it must be like https://my-resource.openai.azure.com/openai/v1")
@@ -242,7 +246,8 @@ fn is_local(url: &Url) -> bool {
     }
 }
 
-/// Foundry hosts ask for the newer audience; the older one holds for both kinds of Azure OpenAI resources.
+/// Default token scope of a host. Foundry hosts require the newer audience; the older one is valid
+/// for both kinds of Azure OpenAI resources.
 fn default_scope(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let audience = if host.ends_with(".ai.azure.com") {
@@ -419,6 +424,6 @@ mod tests {
                 && wrong.contains("part 3"),
             "{wrong}"
         );
-        assert!(!wrong.contains("ace"), "no value is shown");
+        assert!(!wrong.contains("ace"), "errors contain no values");
     }
 }

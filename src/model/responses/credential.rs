@@ -1,4 +1,4 @@
-//! What a call shows to be let in: a key, a key that rotates, or a token of the app's identity.
+//! Credential of a model call: a key, a rotating key, or a token of the app's identity.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use azure_core::credentials::TokenCredential;
 use crate::azure::vault::VaultSecret;
 use crate::model::responses::config::{NO_KEY, Secret};
 
-/// Asked before every call, so that a rotated key or token is found; each keeps what is still valid.
+/// Read before every call, so that a rotated key or token takes effect. Each variant caches a valid
+/// value.
 #[derive(Clone, Debug)]
 pub(super) enum Access {
     Key(Secret),
@@ -18,7 +19,7 @@ pub(super) enum Access {
 const KEY_HEADER: &str = "api-key";
 
 impl Access {
-    /// The header's name and value.
+    /// Returns the name and value of the authentication header.
     pub(super) async fn header(&self) -> Result<(&'static str, Secret), String> {
         match self {
             Self::Key(key) => Ok((KEY_HEADER, key.clone())),
@@ -36,19 +37,19 @@ impl Access {
         }
     }
 
-    /// What to show in place of what was refused; `None` when there is nothing else.
+    /// Returns the successor of a rejected secret; `None` if there is none.
     pub(super) async fn instead_of(&self, refused: &Secret) -> Option<(&'static str, Secret)> {
         match self {
             Self::Vault(secret) => {
                 let key = secret.instead_of(refused.expose()).await?;
                 Some((KEY_HEADER, Secret::new(key.reveal().as_str())))
             }
-            // A token that is still valid is the same a moment later.
+            // A valid token is not replaced before it expires.
             Self::Key(_) | Self::Entra { .. } => None,
         }
     }
 
-    /// The key as it was last shown.
+    /// Returns the key of the last call.
     pub(super) fn key(&self) -> Option<Secret> {
         match self {
             Self::Key(key) => Some(key.clone()),

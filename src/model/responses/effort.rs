@@ -1,10 +1,10 @@
-//! Which reasoning effort a model takes for a thinking level.
+//! Reasoning effort of a model for a thinking level.
 
 use crate::agent::settings::ThinkingLevel;
 
-/// `None`: the model's family has no word for it, so that nothing is sent and its default holds.
-///
-/// A level that the model does not take becomes the nearest one that it does. By the provider's table of September 2026.
+/// Returns the effort that the model supports and that is nearest to the level, by the provider's
+/// table of September 2026. `None` if the model family has no value for it: nothing is sent and the
+/// model's default applies.
 pub fn effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
     let steps = steps(model);
     if level == ThinkingLevel::Off {
@@ -13,12 +13,12 @@ pub fn effort(model: &str, level: ThinkingLevel) -> Option<&'static str> {
     let wanted = rank(word(level));
     steps.iter().copied().filter(|step| *step != "none").min_by_key(|step| {
         let distance = rank(step).abs_diff(wanted);
-        // Of two equally near the lower: it costs less.
+        // Of two equally near efforts the lower wins: it costs less.
         (distance, rank(step))
     })
 }
 
-/// Whether parallel calls may be asked for beside this effort.
+/// True if a request with this effort may ask for parallel tool calls.
 pub fn takes_parallel_calls(effort: Option<&str>) -> bool {
     effort != Some("minimal")
 }
@@ -46,7 +46,7 @@ fn steps(model: &str) -> &'static [&'static str] {
     }
 }
 
-/// `gpt-5.4-mini` is (5, 4), `gpt-6-sol` is (6, 0).
+/// Parses the version of a GPT model: `gpt-5.4-mini` is (5, 4), `gpt-6-sol` is (6, 0).
 fn version(model: &str) -> Option<(u32, u32)> {
     let rest = model.strip_prefix("gpt-")?;
     let number = rest.split('-').next()?;

@@ -1,4 +1,5 @@
-//! One event of a Responses stream, read leniently: every field may be missing, and new ones come.
+//! Lenient parser of Responses stream events: every member may be missing, and unknown ones are
+//! ignored.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::agent::text::repair_surrogates;
 
-/// Kinds that end an answer, or may.
+/// Kinds that end a response, or may end it.
 const TERMINAL: [&str; 4] =
     ["response.completed", "response.incomplete", "response.failed", "error"];
 
@@ -18,7 +19,7 @@ pub struct Event {
     body: Value,
 }
 
-/// Some more of an item: what nearly all events are, read without a tree.
+/// A delta of an item. Nearly all events are deltas; they are parsed without a JSON tree.
 #[derive(Clone, Deserialize, PartialEq)]
 pub struct Piece<'a> {
     #[serde(borrow, rename = "type")]
@@ -30,24 +31,24 @@ pub struct Piece<'a> {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Event").field(&self.kind).finish()
+        f.debug_tuple("ProviderEvent").field(&self.kind).finish()
     }
 }
 
 impl fmt::Debug for Piece<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Piece").field(&self.kind).finish()
+        f.debug_tuple("DeltaEvent").field(&self.kind).finish()
     }
 }
 
-/// What a frame turned out to be.
+/// A parsed frame.
 #[derive(Debug, PartialEq)]
 pub enum Frame<'a> {
     Piece(Piece<'a>),
     Event(Event),
-    /// Broken, and no event that ends an answer: passed over.
+    /// Malformed, and not a terminal event: ignored.
     Noise,
-    /// Broken, and it was to end the answer: nobody knows how.
+    /// A malformed terminal event: the end of the response is unknown.
     BrokenEnd {
         kind: &'static str,
     },
@@ -59,7 +60,7 @@ impl Event {
         Some(Self { kind, body })
     }
 
-    /// `name` is the frame's `event:` line, if it had one.
+    /// Parses a frame. `name` is its `event:` line, if it has one.
     pub fn read<'a>(name: Option<&str>, data: &'a str) -> Frame<'a> {
         let repaired = repair_surrogates(data);
         if let Cow::Borrowed(text) = repaired
@@ -100,7 +101,7 @@ impl Event {
         self.get(field)?.as_str()
     }
 
-    /// What the event adds to its item, if that is what it does.
+    /// Returns the delta, if the event is one.
     pub fn piece(&self) -> Option<Piece<'_>> {
         let delta = self.text("delta").filter(|_| is_of_piece(&self.kind))?.into();
         Some(Piece { kind: self.kind.as_str().into(), delta, output_index: self.output_index() })
@@ -110,7 +111,7 @@ impl Event {
         self.get("output_index")?.as_u64()
     }
 
-    /// The item and its `type`.
+    /// Returns the item and its `type`.
     pub fn item(&self) -> Option<(&Value, &str)> {
         let item = self.get("item")?;
         Some((item, item.get("type")?.as_str()?))

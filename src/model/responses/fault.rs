@@ -1,4 +1,4 @@
-//! What went wrong with a call, and whether to try it again.
+//! Errors of a model call, and their classes.
 
 use std::sync::LazyLock;
 
@@ -11,52 +11,53 @@ use crate::model::Failure;
 
 mod wait;
 
-/// Characters of a provider's text that go into the record.
+/// Characters of a provider's text that are recorded.
 const TEXT_MAX: usize = 2_000;
 
-/// For whoever pays.
-const SPENT: &str = "What was bought of the model is used up or not paid, and waiting does not help: raise the quota of the deployment or \
+/// Advice for exhausted quotas and unpaid billing.
+const SPENT: &str = "The quota is exhausted or the billing is unpaid, and a retry does not help: raise the quota of the deployment or \
      settle the billing of its subscription.";
 
-/// One failure, from an HTTP answer, an event of a stream, or the connection.
+/// An error of an HTTP response, of a stream event or of the connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fault {
-    /// Of an HTTP answer that is no stream; a stream's own failures come under 200.
+    /// HTTP status of a response that is not a stream. Errors within a stream have status 200.
     pub status: Option<u16>,
     pub code: Option<String>,
     /// The error's `type`.
     pub kind: Option<String>,
-    /// The code within `innererror`.
+    /// The code in `innererror`.
     pub inner: Option<String>,
     pub message: String,
-    /// The sentence for the record: what happened and, where somebody can help it, what to do.
+    /// Text for the record: what happened and, if there is a remedy, what to do.
     pub text: String,
-    /// An HTTP answer with nothing in it.
+    /// True for an HTTP response with an empty body.
     pub is_wordless: bool,
-    /// The connection failed, or the answer stopped or made no sense on its way: nothing is known to be wrong with the request.
+    /// True if the connection failed, or the response was interrupted or malformed. The request may
+    /// be valid.
     pub is_lost: bool,
 }
 
 impl Fault {
-    /// Of the connection.
+    /// Creates an error of the connection; it is retried.
     pub fn lost(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { message: text.clone(), text, is_lost: true, ..Self::default() }
     }
 
-    /// Of the settings: the same call is refused again.
+    /// Creates an error that a retry repeats, such as an invalid setting.
     pub fn refused(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { status: Some(400), message: text.clone(), text, ..Self::default() }
     }
 
-    /// Of an `error` event, whose fields are nested on the wire and flat in the published schema.
-    /// `None`: it says nothing.
+    /// Parses an `error` event. Its members are nested on the wire and flat in the published
+    /// schema. `None` if it contains no details.
     pub fn of_error_event(body: &Value) -> Option<Self> {
         let mut fault =
             Self::of_object(body.get("error").filter(|error| error.is_object()).unwrap_or(body));
         if body.get("error").is_none() {
-            // The event's own `type` is `error`, and says nothing.
+            // The `type` of the event itself is `error`: no detail.
             fault.kind = None;
         }
         let name = fault.code.clone().or_else(|| fault.kind.clone());
@@ -70,7 +71,8 @@ impl Fault {
         Some(fault.advised(None))
     }
 
-    /// Of a `response.failed` event. `None`: it says nothing, and an `error` event may follow that does.
+    /// Parses the error of a `response.failed` event. `None` if it contains no details; an `error`
+    /// event with details may follow.
     pub fn of_failed_response(response: &Value) -> Option<Self> {
         let mut fault = Self::of_object(response.get("error")?);
         if fault.code.is_none() && fault.message.is_empty() {
@@ -83,7 +85,8 @@ impl Fault {
         Some(fault.advised(None))
     }
 
-    /// A failure that the provider gives no text for, only the response's status. It is not tried again (RE-02).
+    /// Creates an error for which the provider gives only the response status. It is not retried
+    /// (RE-02).
     pub fn unexplained(status: &str) -> Self {
         Self {
             kind: Some(bounded(status)),
@@ -94,7 +97,7 @@ impl Fault {
         }
     }
 
-    /// Of an HTTP answer other than a stream.
+    /// Parses an HTTP response that is not a stream.
     pub fn of_http(status: u16, body: &str) -> Self {
         let json: Option<Value> = serde_json::from_str(body).ok();
         let mut fault = match json.as_ref().map(|json| (json, json.get("error"))) {
@@ -120,7 +123,7 @@ impl Fault {
         fault.advised(advice)
     }
 
-    /// With what to do about it, where somebody can.
+    /// Adds advice to the text, if there is any.
     fn advised(mut self, advice: Option<&str>) -> Self {
         if let Some(advice) = if is_spent(&self) { Some(SPENT) } else { advice } {
             self.text = format!("{} {advice}", ended(&self.text));
@@ -146,7 +149,7 @@ impl Fault {
         }
     }
 
-    /// In one word, as spans have it.
+    /// Short name of the error, as in spans.
     pub fn name(&self) -> Option<String> {
         let said = self.names().next().map(ToOwned::to_owned);
         let status = self.status.map(|status| status.to_string());
@@ -166,14 +169,14 @@ impl Fault {
         parts.iter().any(|part| message.contains(part))
     }
 
-    /// The HTTP status, or one that a stream gives as its code.
+    /// The HTTP status, or the status that a stream event gives as its code.
     fn number(&self) -> Option<u16> {
         self.status.or_else(|| self.code.as_deref()?.parse().ok())
     }
 }
 
-/// `headers` are those of the HTTP answer, a stream's too: a 200 that carries a rate limit says there how long to wait.
-/// `now` is when it came.
+/// Classifies an error. `headers` are those of the HTTP response, also of a stream: if a 200
+/// contains a rate limit, they give the delay. `now` is the time of receipt.
 pub fn classify(fault: &Fault, headers: &HeaderMap, now: Timestamp) -> Failure {
     if is_overflow(fault) {
         return Failure::Overflow;
@@ -193,7 +196,7 @@ pub fn classify(fault: &Fault, headers: &HeaderMap, now: Timestamp) -> Failure {
     }
 }
 
-/// How providers word that the input does not fit the window.
+/// Wordings of providers for an input that exceeds the context window.
 static OVERFLOW: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
     let patterns = [
         "prompt is too long",
@@ -216,17 +219,17 @@ static OVERFLOW: LazyLock<Option<RegexSet>> = LazyLock::new(|| {
 });
 
 fn is_overflow(fault: &Fault) -> bool {
-    // Gateways refuse what is too long for them without a word.
+    // Gateways reject an input that is too long with an empty body.
     let is_wordless = fault.status == Some(400) && fault.is_wordless;
     let is_named = fault.is_named(&["context_length_exceeded", "string_above_max_length"]);
-    // A rate is a matter of time, however many tokens it is about.
+    // A rate limit is transient, even if its text mentions tokens.
     let is_rate = fault.number() == Some(429) || fault.names().any(|name| name.contains("rate"));
     let is_worded =
         || OVERFLOW.as_ref().is_some_and(|overflow| overflow.is_match(&fault.message)) && !is_rate;
     fault.status == Some(413) || is_wordless || is_named || is_worded()
 }
 
-/// Whatever the status: the same request fails again.
+/// True if a retry fails again, regardless of the status.
 fn is_settled(fault: &Fault) -> bool {
     is_spent(fault)
         || fault.is_named(&[
@@ -241,8 +244,8 @@ fn is_settled(fault: &Fault) -> bool {
         || fault.says(&["content management policy"])
 }
 
-/// What was bought is used up, or not paid: no waiting helps. Azure's passing limits speak of raising a quota too, so the
-/// word alone says nothing.
+/// True if a quota is exhausted or billing is unpaid: waiting does not help. Texts of Azure's
+/// transient limits mention quotas too, so the word alone proves nothing.
 fn is_spent(fault: &Fault) -> bool {
     fault.is_named(&[
         "insufficient_quota",
@@ -263,7 +266,7 @@ fn is_spent(fault: &Fault) -> bool {
     ])
 }
 
-/// It may go better next time.
+/// True if a retry may succeed.
 fn is_passing(fault: &Fault) -> bool {
     let is_rate = fault.is_named(&[
         "rate_limit_exceeded",
@@ -292,9 +295,9 @@ fn is_passing(fault: &Fault) -> bool {
     }
     match fault.number() {
         Some(408 | 409 | 425 | 429 | 500..) => true,
-        // A status of 400 to 499 is the request's fault, whatever its text.
+        // A status of 400 to 499 is an error of the request, regardless of its text.
         Some(300..) if fault.status.is_some() => false,
-        // Only where no code decides does the text.
+        // The text decides only if no code does.
         _ => {
             fault
                 .code

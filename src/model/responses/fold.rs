@@ -1,4 +1,4 @@
-//! Events in, one assistant message out. Pure: every recorded stream is a test.
+//! Folds stream events into one assistant message. Pure: every recorded stream is a test.
 
 use serde_json::Value;
 
@@ -18,16 +18,16 @@ mod slot;
 pub(crate) use slot::CARRIED;
 use slot::{Part, Slot};
 
-/// Items of one answer; each event looks among them for its own.
+/// Items of one response. Each event is matched by a linear search.
 const ITEMS_MAX: usize = 1_024;
 
-/// One answer under way.
+/// A response that is being received.
 #[derive(Debug)]
 pub struct Fold {
     model: String,
     tariff: Tariff,
     names: Names,
-    /// In the order in which items appeared, which is that of the message's blocks.
+    /// Slots in order of their items' appearance, which is the order of the message's blocks.
     slots: Vec<Slot>,
     usage: Usage,
     end: End,
@@ -37,7 +37,7 @@ pub struct Fold {
 #[derive(Debug)]
 enum End {
     Open,
-    /// Failed without saying why: Azure sends an `error` event with the details after it.
+    /// Failed without a reason. Azure sends the details in an `error` event after it.
     FailedMutely,
     Failed(Box<Fault>),
     Ended {
@@ -46,7 +46,7 @@ enum End {
     },
 }
 
-/// What an answer came to. `fault` is set exactly when the stop reason is `error`.
+/// A finished response. `fault` is set exactly when the stop reason is `error`.
 #[derive(Debug)]
 pub struct Folded {
     pub message: AssistantMessage,
@@ -67,30 +67,30 @@ impl Fold {
         }
     }
 
-    /// Nothing that comes later changes the answer.
+    /// True if later events cannot change the response.
     pub fn is_over(&self) -> bool {
         matches!(self.end, End::Failed(_) | End::Ended { .. })
     }
 
-    /// Failed without a reason so far; if one comes, it comes at once.
+    /// True if the response failed without a reason. If the service sends one, it follows at once.
     pub fn awaits_reason(&self) -> bool {
         matches!(self.end, End::FailedMutely)
     }
 
-    /// One frame of the stream: its `event:` line and its data.
+    /// Applies one frame of the stream: its `event:` line and its data.
     pub fn push_frame(&mut self, name: Option<&str>, data: &str) -> Vec<AnswerEvent> {
         match Event::read(name, data) {
             Frame::Piece(piece) => self.grow(&piece),
             Frame::Event(event) => self.push(&event),
             Frame::Noise => Vec::new(),
             Frame::BrokenEnd { kind } => {
-                self.fail(Fault::lost(format!("the {kind} event could not be read")));
+                self.fail(Fault::lost(format!("the {kind} event could not be parsed")));
                 Vec::new()
             }
         }
     }
 
-    /// Kinds that are not known pass without effect.
+    /// Applies one event. Unknown kinds have no effect.
     pub fn push(&mut self, event: &Event) -> Vec<AnswerEvent> {
         if self.is_over() {
             return Vec::new();
@@ -131,7 +131,7 @@ impl Fold {
         }
     }
 
-    /// The first and the last events hold the whole response.
+    /// Records the response id and model. The first and the last events contain the whole response.
     fn note_reply(&mut self, event: &Event) {
         let Some(response) = event.get("response") else { return };
         for (place, name) in [(&mut self.reply.id, "id"), (&mut self.reply.model, "model")] {
@@ -141,7 +141,8 @@ impl Fold {
         }
     }
 
-    /// Whatever came before stays in the message; a failure that is already known stays the reason.
+    /// Marks the response as failed. Content received so far stays in the message; the first error
+    /// wins.
     pub fn fail(&mut self, fault: Fault) {
         if !self.is_over() {
             self.end = End::Failed(Box::new(fault));
@@ -158,7 +159,8 @@ impl Fold {
             End::Failed(fault) => failure(*fault),
             End::Ended { stop, note } => {
                 let stop = match stop {
-                    // A call whose end never came may be cut off: `length` is what keeps it from being run.
+                    // A call without an end may be truncated. The stop reason `length` prevents its
+                    // execution.
                     StopReason::Stop if is_half_made => StopReason::Length,
                     StopReason::Stop if is_called => StopReason::ToolUse,
                     StopReason::Stop
@@ -189,7 +191,8 @@ impl Fold {
         Folded { message, fault, reply: Reply { status, error, ..self.reply } }
     }
 
-    /// By `output_index`, for ids may change under way; without one, the item that was opened last.
+    /// Finds a slot by `output_index`, because ids may change during the stream. Without an index,
+    /// it is the item that was opened last.
     fn slot(&mut self, index: Option<u64>) -> Option<&mut Slot> {
         let at = self.find(index)?;
         self.slots.get_mut(at)
@@ -234,9 +237,9 @@ impl Fold {
 
     fn begin(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Option<AnswerEvent> {
         if self.slots.len() >= ITEMS_MAX {
-            // It would have as many the next time.
+            // A retry would return as many items.
             self.fail(Fault::refused(format!(
-                "the model's answer has more than {ITEMS_MAX} items"
+                "the model response has more than {ITEMS_MAX} items"
             )));
             return None;
         }
@@ -252,7 +255,7 @@ impl Fold {
         self.settle(event.output_index(), item, kind)
     }
 
-    /// The item as it is at its end; one that was never opened is opened now.
+    /// Completes an item with its final state. An item that was never opened is opened first.
     fn settle(&mut self, index: Option<u64>, item: &Value, kind: &str) -> Vec<AnswerEvent> {
         let mut events = Vec::new();
         let found = self
@@ -275,7 +278,7 @@ impl Fold {
 
     fn complete(&mut self, event: &Event) -> Vec<AnswerEvent> {
         let Some(response) = event.get("response").filter(|response| response.is_object()) else {
-            self.fail(Fault::lost(format!("the {} event has no response in it", event.kind)));
+            self.fail(Fault::lost(format!("the {} event contains no response", event.kind)));
             return Vec::new();
         };
         self.usage = usage(response.get("usage"));
@@ -283,7 +286,7 @@ impl Fold {
             response.get("output").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let mut events = Vec::new();
         if self.slots.is_empty() {
-            // A front end that streams nothing but the end.
+            // Some gateways stream only the terminal event.
             for (index, item) in (0..).zip(output) {
                 let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
                 events.extend(self.settle(Some(index), item, kind));
@@ -322,15 +325,16 @@ fn failure(fault: Fault) -> (StopReason, Option<String>, Option<Fault>) {
     (StopReason::Error, Some(fault.text.clone()), Some(fault))
 }
 
-/// `length`, whatever cut it; that it was the content filter is said in words.
+/// Ends a truncated response with `length`. A note names the content filter as the reason.
 fn cut(response: &Value) -> End {
     let reason = response.pointer("/incomplete_details/reason").and_then(Value::as_str);
     let note = (reason == Some("content_filter"))
-        .then(|| "The content filter of the service cut this answer off.".to_owned());
+        .then(|| "The content filter of the service cut off this response.".to_owned());
     End::Ended { stop: StopReason::Length, note }
 }
 
-/// `input_tokens` counts cached tokens, read and written, which cost differently.
+/// Parses the usage. `input_tokens` includes cached tokens, read and written, which have other
+/// prices.
 fn usage(usage: Option<&Value>) -> Usage {
     let count = |pointer: &str| {
         usage.and_then(|usage| usage.pointer(pointer)).and_then(Value::as_u64).unwrap_or(0)

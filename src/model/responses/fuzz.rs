@@ -1,4 +1,4 @@
-//! What a model's server may send: any bytes as a stream, an answer or an error.
+//! Fuzz targets for the bytes of a model's server: a stream, a JSON response or an error.
 
 use std::convert::Infallible;
 use std::sync::LazyLock;
@@ -42,7 +42,8 @@ fn fold() -> Fold {
     Fold::new("gpt-5-mini", Tariff { base, long: Some(base) }, Names::default())
 }
 
-/// What was read before the end, or before reading was given up.
+/// Returns the events of the input, read in chunks of `size` bytes. The flag is false if reading
+/// failed before the end.
 fn frames(input: &[u8], size: usize) -> (Frames, bool) {
     let chunks: Vec<Result<Bytes, Infallible>> =
         input.chunks(size.max(1)).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
@@ -59,12 +60,13 @@ fn frames(input: &[u8], size: usize) -> (Frames, bool) {
     })
 }
 
-/// Whatever came of it can be stored, counted, sent back to the model, and is not larger than what was read.
+/// Asserts that a response can be stored, metered and sent back to the model, and that its size is
+/// bounded by the input.
 fn holds(folded: &Folded, input: &[u8]) {
     let message = &folded.message;
     assert_eq!(message.is_failed(), folded.fault.is_some());
     let text = serde_json::to_string(message).unwrap();
-    // A byte is six as an escape in text, and seven times that in a text within a text.
+    // An escaped byte takes six bytes, and seven times that in a string within a string.
     assert!(text.len() <= 44 * input.len() + 4_096, "{} of {}", text.len(), input.len());
     assert_eq!(
         serde_json::from_str::<Message>(&tagged(&text)).unwrap(),
@@ -118,7 +120,7 @@ fn holds(folded: &Folded, input: &[u8]) {
     };
     let names = Names::default();
     let objection = request_body(&request, &names).objection();
-    assert_eq!(objection, None, "the next request would be refused");
+    assert_eq!(objection, None, "the service would reject the next request");
 }
 
 fn tagged(text: &str) -> String {
@@ -130,7 +132,7 @@ fn model_stream(input: &[u8]) {
     let (cut, cut_ended) = frames(input, 1 + input.len() % 61);
     assert_eq!(ended, cut_ended);
     if ended {
-        assert_eq!(whole, cut, "the same events, however the bytes are cut");
+        assert_eq!(whole, cut, "chunk sizes do not change the events");
     }
     let size: usize =
         whole.iter().map(|(name, data)| name.as_ref().map_or(0, String::len) + data.len()).sum();
@@ -153,7 +155,7 @@ fn model_answer(input: &[u8]) {
     holds(&fold.finish(), input);
 }
 
-/// The first line is the header that says when to come again.
+/// The first line is the value of the retry headers, the rest is the body.
 fn model_fault(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (wait, body) = text.split_once('\n').unwrap_or(("", &text));

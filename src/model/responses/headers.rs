@@ -1,4 +1,5 @@
-//! Extra request headers: those of the app, and those of one model. A message about them names headers and shows no value.
+//! Extra request headers of the app and of one model. Error texts name headers and contain no
+//! values.
 
 use std::str::FromStr as _;
 
@@ -7,7 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// Headers that each request has already.
+/// Headers that every request already has.
 const OWN_HEADERS: [&str; 9] = [
     "accept",
     "api-key",
@@ -20,14 +21,14 @@ const OWN_HEADERS: [&str; 9] = [
     "transfer-encoding",
 ];
 
-/// The part of a setting that is no usable header.
+/// Reason why a configured header is unusable.
 pub(super) enum HeaderFault {
-    /// Each request has this header already.
+    /// Every request already has this header.
     Own(HeaderName),
     Malformed,
 }
 
-/// The values are marked as sensitive: `Debug` does not show them.
+/// Parses a header. The value is marked as sensitive: `Debug` does not print it.
 pub(super) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), HeaderFault> {
     let name = HeaderName::from_str(name.trim()).map_err(|_| HeaderFault::Malformed)?;
     if OWN_HEADERS.contains(&name.as_str()) {
@@ -39,13 +40,13 @@ pub(super) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
     Ok((name, value))
 }
 
-/// Extra headers of the requests to one model (TY-15); written as an object of texts.
+/// Extra headers of the requests to one model (TY-15), configured as an object of strings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelHeaders(pub HeaderMap);
 
 impl<'de> Deserialize<'de> for ModelHeaders {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // Read as any JSON first: serde's own messages quote the value that does not fit.
+        // Parsed as generic JSON first: serde's own errors quote the invalid value.
         let Value::Object(written) = Value::deserialize(from)? else {
             return Err(D::Error::custom("headers must be an object of texts"));
         };

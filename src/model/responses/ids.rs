@@ -1,4 +1,4 @@
-//! Ids on the wire: at most 64 plain characters, and both halves of a tool call's id in one string.
+//! Wire ids: at most 64 plain characters. A tool call's stored id joins its two wire ids.
 
 use std::borrow::Cow;
 
@@ -7,18 +7,18 @@ use sha2::{Digest as _, Sha256};
 /// The provider's limit on `call_id`, item ids, tool names and the cache key.
 pub const WIRE_ID_MAX: usize = 64;
 
-/// `call_id|item id`; the bare `call_id` when the item had none.
+/// Returns `call_id|item_id`, or the bare `call_id` without an item id.
 pub fn join(call_id: &str, item_id: &str) -> String {
     if item_id.is_empty() { call_id.to_owned() } else { format!("{call_id}|{item_id}") }
 }
 
-/// The halves of [`join`]; the second is empty for an id that is not ours.
+/// Splits an id of [`join_call_id`]. The second part is empty for another id.
 pub fn split(id: &str) -> (&str, &str) {
     id.split_once('|').unwrap_or((id, ""))
 }
 
-/// Characters outside `[A-Za-z0-9_-]` become `_`, trailing `_` go; a text over the limit keeps its beginning and gets a
-/// hash, so that two long ones stay apart.
+/// Replaces characters outside `[A-Za-z0-9_-]` by `_` and removes trailing `_`. A text over the
+/// limit keeps its beginning and gets a hash, so that long texts stay distinct.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     if text.len() <= WIRE_ID_MAX && text.chars().all(is_plain) {
@@ -34,7 +34,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Sixteen hex digits that differ when the texts do.
+/// Returns 16 hex digits of the text's SHA-256.
 pub fn hash(text: &str) -> String {
     use std::fmt::Write as _;
     Sha256::digest(text.as_bytes()).iter().take(8).fold(
@@ -46,7 +46,7 @@ pub fn hash(text: &str) -> String {
     )
 }
 
-/// The beginning of an ASCII text and the hash of the whole, 64 characters.
+/// Returns 64 characters: the beginning of an ASCII text and the hash of the whole text.
 fn shortened(ascii: &str, whole: &str) -> String {
     let head = ascii.get(..WIRE_ID_MAX - 17).unwrap_or_default();
     format!("{head}-{}", hash(whole))

@@ -1,4 +1,5 @@
-//! History as Responses input items. Pure, and total: whatever the history holds, the request is one that the service takes.
+//! Converts a history to Responses input items. Pure and total: every history gives a request that
+//! the service accepts.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,12 +17,12 @@ use crate::model::responses::item::{Item, Part, Role, Words};
 use crate::model::responses::names::Names;
 use crate::model::{ModelRecord, ModelRequest};
 
-/// What a tool said that said nothing.
+/// Output of a tool that returned no content.
 const NO_OUTPUT: &str = "(no output)";
 const NO_PICTURE: &str = "(image omitted: it is not a PNG, JPEG, GIF or WebP picture)";
 const NO_IMAGES: &str = "(image omitted: this model takes no images)";
 
-/// The system prompt as the first item, then each message's items in order.
+/// Builds the input: the system prompt first, then each message's items in order.
 pub(crate) fn plan_input<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Vec<Item<'a>> {
     let mut plan = Plan::new(request, names);
     if let Some(system) = request.system.filter(|system| !system.is_empty()) {
@@ -39,17 +40,18 @@ pub(crate) fn plan_input<'a>(request: &ModelRequest<'a>, names: &'a Names) -> Ve
 struct Plan<'a> {
     model: &'a ModelRecord,
     names: &'a Names,
-    /// Of files that no picture stands for.
+    /// Access to files that are not sent as images.
     file_access: FileAccess,
     items: Vec<Item<'a>>,
-    /// Item ids may stand in one request only once.
+    /// Item ids in use; each may occur once in a request.
     item_ids: HashSet<Cow<'a, str>>,
     call_ids: HashSet<Cow<'a, str>>,
-    /// Calls of the last answer that have no output yet: stored id, `call_id` on the wire.
+    /// Calls of the last response without an output: stored id, `call_id` on the wire.
     open_calls: Vec<(&'a str, Cow<'a, str>)>,
-    /// Of the tool results since the last other message: they go behind the last of these, for nothing may stand between outputs.
+    /// Images of the tool results since the last other message. They follow the last of these
+    /// outputs, because nothing may separate outputs.
     images: Vec<Part<'a>>,
-    /// Counts messages that left something behind.
+    /// Number of messages that produced items.
     number: usize,
 }
 
@@ -82,7 +84,7 @@ impl<'a> Plan<'a> {
                 self.answer(answer);
             }
             Message::ToolResult(result) => self.result(result),
-            // The projection has made user messages of those that speak to the model.
+            // The projection has already converted the ones meant for the model to user messages.
             Message::Assistant(_)
             | Message::BashExecution(_)
             | Message::Custom(_)
@@ -143,7 +145,8 @@ impl<'a> Plan<'a> {
             .iter()
             .map(|block| if is_ours { returned(block) } else { None })
             .collect();
-        // The service pairs item ids with the thoughts that led to them: where one of them cannot go back, none does.
+        // The service pairs item ids with the reasoning items that precede them. If one reasoning
+        // item cannot be replayed, none is.
         let keeps_thoughts = is_ours
             && answer.content.iter().zip(&returned).all(|(block, returned)| match block {
                 Block::Thinking(_) | Block::Other(_) => returned.is_some(),
@@ -155,7 +158,7 @@ impl<'a> Plan<'a> {
         for (block, returned) in answer.content.iter().zip(returned) {
             let item = match block {
                 Block::Thinking(_) if keeps_thoughts => self.with_single_id(returned),
-                // What another model thought is read as something it said.
+                // Reasoning of another model is sent as its output text.
                 Block::Thinking(thinking) if !is_ours => self.foreign_thought(thinking),
                 Block::Text(text) => self.text(text, is_ours, keeps_thoughts),
                 Block::ToolCall(call) => Some(self.call(call, keeps_thoughts)),
@@ -164,7 +167,8 @@ impl<'a> Plan<'a> {
             };
             match item {
                 Some(item) => self.items.push(item),
-                // What followed the thoughts is left out, and they may not stand before something else.
+                // The successor of the reasoning items is omitted, and they may not precede another
+                // item.
                 None if !matches!(block, Block::Thinking(_)) => self.drop_last_thoughts(start),
                 None => {}
             }
@@ -172,7 +176,7 @@ impl<'a> Plan<'a> {
         self.drop_last_thoughts(start);
     }
 
-    /// A reasoning item must have its successor.
+    /// Removes trailing reasoning items: each must have its successor.
     fn drop_last_thoughts(&mut self, start: usize) {
         while self.items.len() > start && matches!(self.items.last(), Some(Item::Reasoning { .. }))
         {
@@ -215,7 +219,7 @@ impl<'a> Plan<'a> {
 
     fn call(&mut self, call: &'a ToolCall, keeps_thoughts: bool) -> Item<'a> {
         let (call_id, item_id) = split(&call.id);
-        // Models repeat ids; an output must still find its call.
+        // Models repeat call ids. Ids are made unique, so that each output matches its call.
         let call_id = unused(&mut self.call_ids, call_id_of(call_id));
         self.open_calls.push((call.id.as_str(), call_id.clone()));
         let is_fit = keeps_thoughts
@@ -280,7 +284,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// One text is sent as it stands in the history.
+/// Joins texts with newlines. A single text is borrowed unchanged.
 fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
     match <[_; 1]>::try_from(texts) {
         Ok([only]) => only,
@@ -293,7 +297,7 @@ fn call_id_of(text: &str) -> Cow<'_, str> {
     if id.is_empty() { format!("call_{}", hash(text)).into() } else { id }
 }
 
-/// The id that is wanted, or one like it; from now on it is taken.
+/// Reserves the requested id, or a variant of it if it is in use.
 fn unused<'a>(taken: &mut HashSet<Cow<'a, str>>, wanted: Cow<'a, str>) -> Cow<'a, str> {
     if taken.insert(wanted.clone()) {
         return wanted;
@@ -309,12 +313,13 @@ fn unused<'a>(taken: &mut HashSet<Cow<'a, str>>, wanted: Cow<'a, str>) -> Cow<'a
     }
 }
 
-/// Signatures mean something only to the model that gave them. An imported answer may lack the api's name.
+/// True if this model produced the response: signatures are valid only for their own model. An
+/// imported response may lack the API name.
 fn is_of_model(answer: &AssistantMessage, model: &ModelRecord) -> bool {
     answer.model == model.id && (answer.api == model.api || answer.api.is_empty())
 }
 
-/// What goes back to the model that made it as it came.
+/// Returns the item to replay to the model that produced the block.
 fn returned(block: &Block) -> Option<Item<'static>> {
     match block {
         Block::Thinking(thinking) => reasoning_item(thinking),
@@ -323,8 +328,8 @@ fn returned(block: &Block) -> Option<Item<'static>> {
     }
 }
 
-/// `None` when it cannot be sent again: nothing is stored with the service, so that without `encrypted_content` it would
-/// look for an id that it does not have.
+/// Returns the reasoning item of a block, or `None` if it cannot be replayed. The service stores
+/// nothing: without `encrypted_content` it would look up an unknown id.
 fn reasoning_item(thinking: &Thinking) -> Option<Item<'static>> {
     let signature = repair_surrogates(thinking.thinking_signature.as_deref()?);
     let mut stored: Value = serde_json::from_str(&signature).ok()?;
@@ -339,7 +344,7 @@ fn reasoning_item(thinking: &Thinking) -> Option<Item<'static>> {
     })
 }
 
-/// See the fold's carried items.
+/// Returns the provider item of a block, if its type is in [`REPLAYABLE_ITEMS`].
 fn carried_item(raw: &RawJson) -> Option<Item<'static>> {
     let mut block = raw.value();
     if block.get("type")?.as_str()? != "providerItem" {
@@ -349,7 +354,7 @@ fn carried_item(raw: &RawJson) -> Option<Item<'static>> {
     CARRIED.contains(&item.get("type")?.as_str()?).then_some(Item::Carried(item))
 }
 
-/// The message item's id, alone or with its phase as JSON.
+/// Parses a text signature: the id of the message item, alone or with its phase as JSON.
 fn read_signature(signature: &str) -> (Option<Cow<'_, str>>, Option<String>) {
     if !signature.starts_with('{') {
         return (Some(Cow::Borrowed(signature)).filter(|id| !id.is_empty()), None);
@@ -363,12 +368,13 @@ fn text(value: Value) -> Option<String> {
     if let Value::String(text) = value { Some(text) } else { None }
 }
 
-/// Empty for what is no list.
+/// Returns the list; empty for another type.
 fn list(value: Value) -> Vec<Value> {
     if let Value::Array(list) = value { list } else { Vec::new() }
 }
 
-/// The model's own text. What was no JSON had become a JSON string and goes back as it came.
+/// Returns the arguments as the model wrote them. Arguments that are not JSON are stored as a JSON
+/// string and sent unquoted.
 fn arguments(raw: &RawJson) -> Cow<'_, str> {
     let text = repair_surrogates(raw.text());
     match text.starts_with('"').then(|| serde_json::from_str::<String>(&text)) {
@@ -377,7 +383,8 @@ fn arguments(raw: &RawJson) -> Cow<'_, str> {
     }
 }
 
-/// Others would be refused, and with them every later request.
+/// True if the service accepts the image format. It rejects other formats, and with them every
+/// later request.
 fn is_picture(image: &Image) -> bool {
     matches!(image.mime_type.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }

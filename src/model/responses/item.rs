@@ -1,4 +1,5 @@
-//! Items of a request's input as they are written: members in the order in which they stand here, texts the history's own.
+//! Serialised items of a request's input. Members keep the order of the fields; texts are borrowed
+//! from the history.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,7 @@ use crate::agent::content::Image;
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Item<'a> {
-    /// A thought, with all that its next reader needs: the service keeps nothing of it.
+    /// A reasoning item with its full content, because the service stores nothing.
     Reasoning {
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<String>,
@@ -19,7 +20,7 @@ pub(crate) enum Item<'a> {
         content: Vec<Value>,
         encrypted_content: String,
     },
-    /// What the model said.
+    /// Output text of the model.
     Message {
         role: &'static str,
         content: [OutputText<'a>; 1],
@@ -39,13 +40,13 @@ pub(crate) enum Item<'a> {
         call_id: Cow<'a, str>,
         output: Cow<'a, str>,
     },
-    /// What the model is told.
+    /// Instructions, or a user message.
     #[serde(untagged)]
     Told {
         role: Role,
         content: Words<'a>,
     },
-    /// An item of the service, which goes back as it came.
+    /// An item of the service, replayed unchanged.
     #[serde(untagged)]
     Carried(Map<String, Value>),
 }
@@ -79,7 +80,7 @@ pub(crate) struct OutputText<'a> {
     annotations: [(); 0],
 }
 
-/// Put together while it is written: pictures are large.
+/// A data URL, built during serialisation because images are large.
 pub(crate) struct DataUrl<'a>(&'a Image);
 
 impl Serialize for DataUrl<'_> {
@@ -105,7 +106,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Of what comes from a record: the ids of others are made to be sent.
+    /// Removes the recorded id of a replayed item. Other items have generated ids.
     pub(crate) fn without_id(mut self) -> Self {
         match &mut self {
             Self::Reasoning { id, .. } => *id = None,
@@ -120,7 +121,7 @@ impl<'a> Item<'a> {
         self
     }
 
-    /// Bytes of the texts that make it long.
+    /// Bytes of the item's long texts.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Reasoning { encrypted_content, .. } => encrypted_content.len(),

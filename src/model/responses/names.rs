@@ -1,4 +1,4 @@
-//! Tool names on the wire and back, for one request.
+//! Mapping between tool names and their wire names, for one request.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::model::ToolOffer;
 use crate::model::responses::ids::{WIRE_ID_MAX, plain};
 
-/// The wire takes `[A-Za-z0-9_-]{1,64}`; tools may be called anything.
+/// Tool names and wire names. Wire names match `[A-Za-z0-9_-]{1,64}`; tool names may be any text.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     wire: HashMap<String, String>,
@@ -14,7 +14,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names that fall together on the wire get `_2`, `_3`, … in the order of the offer; one that is plain keeps its own.
+    /// Maps the names of the tools. Colliding wire names get `_2`, `_3`, … in the order of the
+    /// tools; a valid tool name stays unchanged.
     pub fn new(tools: &[ToolOffer<'_>]) -> Self {
         let mut names = Self::default();
         let is_plain = |tool: &&ToolOffer<'_>| wire_form(tool.name) == tool.name;
@@ -25,12 +26,14 @@ impl Names {
         names
     }
 
-    /// Also for a tool that is no longer offered: earlier calls keep a legal name.
+    /// Returns the wire name. Also works for a tool that is no longer offered, so that earlier
+    /// calls keep a valid name.
     pub fn wire<'a>(&'a self, own: &'a str) -> Cow<'a, str> {
         self.wire.get(own).map_or_else(|| wire_form(own), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// A name that was never offered stays as the model wrote it: the core answers that there is no such tool.
+    /// Returns the tool name. An unknown wire name is returned unchanged; the core then reports an
+    /// unknown tool.
     pub fn own(&self, wire: &str) -> String {
         self.own.get(wire).cloned().unwrap_or_else(|| wire.to_owned())
     }
@@ -54,7 +57,7 @@ impl Names {
 }
 
 fn wire_form(own: &str) -> Cow<'_, str> {
-    // Unlike an id's, a name's trailing `_` is its own.
+    // Unlike in an id, a trailing `_` is part of the name.
     let ends = own.len() - own.trim_end_matches('_').len();
     let mut wire = plain(own);
     if ends > 0 && wire.len() + ends <= WIRE_ID_MAX {
@@ -86,7 +89,7 @@ mod tests {
                 "{wire}"
             );
             assert_eq!(names.own(&wire), name);
-            assert!(seen.insert(wire), "{name} shares its wire name");
+            assert!(seen.insert(wire), "{name} has the wire name of another tool");
         }
         assert_eq!(names.wire("payment_send"), "payment_send");
         assert_eq!(names.wire("payment.send"), "payment_send_2");

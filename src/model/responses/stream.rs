@@ -1,4 +1,5 @@
-//! The bytes of an answer as events, each as soon as it is whole; silence and size are bounded.
+//! Server-sent events of a response, each as soon as it is complete. Idle time and size are
+//! bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,31 +9,31 @@ use bytes::Bytes;
 use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
 use sse_stream::{Sse, SseByteStream};
 
-/// Images come whole, in one event.
+/// Bytes of one event; an image is a single event.
 const EVENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Why reading stopped before the end.
+/// Error that ends the reading of a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("nothing came from the model for {} seconds", .0.as_secs())]
+    #[error("no data received from the model for {} seconds", .0.as_secs())]
     Silent(Duration),
-    #[error("the model sent more than {0} bytes without end")]
+    #[error("the model response or one of its events exceeds {0} bytes")]
     TooLarge(usize),
-    #[error("the connection to the model broke")]
+    #[error("the connection to the model failed")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Events of a byte stream.
+/// Reader of the events of a byte stream.
 pub struct Events {
     frames: SseByteStream<BoxStream<'static, Result<Bytes, ReadError>>>,
-    /// Bytes since the last whole event.
+    /// Bytes since the last complete event.
     since_event: Arc<AtomicUsize>,
 }
 
 impl std::fmt::Debug for Events {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Events(…)")
+        f.write_str("SseReader(…)")
     }
 }
 
@@ -49,10 +50,10 @@ impl Events {
         Self { frames: SseByteStream::new(bounded), since_event }
     }
 
-    /// The next event: its `event:` line and its data. `None` at the end.
+    /// Returns the next event: its `event:` line and its data; `None` at the end.
     ///
     /// # Errors
-    /// The answer is lost; there is no next event.
+    /// The response is lost. Do not call it again.
     pub async fn next(&mut self) -> Result<Option<(Option<String>, String)>, ReadError> {
         loop {
             match self.frames.next().await {
@@ -75,12 +76,13 @@ impl Events {
 }
 
 struct Reading<E> {
-    /// `None` once it has ended.
+    /// `None` after the end.
     bytes: Option<BoxStream<'static, Result<Bytes, E>>>,
     total: usize,
 }
 
-/// The same bytes, and an empty line at the end: gateways leave it out, and the last event would be lost.
+/// Bounds a byte stream and appends an empty line. Gateways omit that line, and the last event
+/// would be lost.
 fn bounded<E>(
     bytes: BoxStream<'static, Result<Bytes, E>>,
     idle: Duration,

@@ -1,4 +1,5 @@
-//! The payments example: `Pay 250 to Ada` becomes a call of the payment tool and, later, a sentence on what came of it.
+//! The payments example: `Pay 250 to Ada` becomes a call of the payment tool and then a sentence
+//! about its result.
 
 use std::sync::LazyLock;
 
@@ -24,7 +25,7 @@ fn pattern(template: &str) -> Option<Regex> {
     let full = template
         .replace("CUR", CURRENCY)
         .replace("NUM", r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
-        // Further words belong to a name when they begin with a capital.
+        // Further words belong to a name if they begin with a capital.
         .replace(
             "NAME",
             r"\p{L}[\p{L}\p{N}_-]*(?:[.@][\p{L}\p{N}_-]+)*(?:\ (?-i:\p{Lu})[\p{L}-]+)*",
@@ -34,14 +35,14 @@ fn pattern(template: &str) -> Option<Regex> {
 
 pub(super) struct Payment {
     tool: String,
-    /// The names that the tool's arguments have.
+    /// Names of the tool's arguments for payee and amount.
     to: String,
     sum: String,
     payee: String,
     amount: String,
 }
 
-/// Empty without a tool for it or a payment in the text.
+/// Parses the payments of a text. Empty if no tool pays or the text has no payment.
 pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Vec<Payment> {
     let Some((tool, to, sum)) = tools.iter().find_map(payment_tool) else { return Vec::new() };
     [&AMOUNT_FIRST, &PAYEE_FIRST]
@@ -71,7 +72,7 @@ pub(super) fn ask(payments: &[Payment]) -> Said {
     Said { text, calls: payments.iter().map(Payment::call).collect() }
 }
 
-/// One sentence per payment.
+/// Reports each payment in one sentence.
 pub(super) fn report(payments: &[Payment], results: &[&ToolResultMessage]) -> String {
     let lines: Vec<String> =
         payments.iter().zip(results).map(|(payment, result)| payment.told(result)).collect();
@@ -94,7 +95,7 @@ impl Payment {
         let said = quoted(&text);
         if text.to_lowercase().contains("unknown") {
             return format!(
-                "Nobody knows whether the payment of {amount} to {payee} was made: {said}"
+                "The outcome of the payment of {amount} to {payee} is unknown: {said}"
             );
         }
         if result.is_error {
@@ -124,7 +125,7 @@ fn receipt(json: &Value) -> Option<String> {
     })
 }
 
-/// The tool's name and those of its arguments for payee and amount.
+/// Returns the names of the tool and of its arguments for payee and amount.
 fn payment_tool(tool: &ToolOffer<'_>) -> Option<(String, String, String)> {
     if !tool.name.to_lowercase().contains("pay") {
         return None;

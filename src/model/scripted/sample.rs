@@ -1,11 +1,11 @@
-//! A small value that fits a JSON Schema, as far as the simple keywords go.
+//! Sample values for a JSON Schema, as far as its simple keywords determine them.
 
 use serde_json::{Map, Value, json};
 
-/// Schemas nest deeper only by accident.
+/// Depth at which objects stay empty. Real schemas are not nested deeper.
 const DEPTH_MAX: usize = 8;
 
-/// `text` stands where a string may be anything.
+/// Returns a small value that fits the schema. Unconstrained strings become `text`.
 pub(crate) fn of(schema: &Value, text: &str) -> Value {
     at_depth(schema, text, 0)
 }

@@ -1,4 +1,5 @@
-//! The script that a user message holds: `use echo with {"value":"x"} and use read with {…} then say done`.
+//! Parser of the script in a user message: `use echo with {"value":"x"} and use read with {…} then
+//! say done`.
 
 use std::sync::LazyLock;
 
@@ -22,9 +23,9 @@ pub(super) struct Call {
     pub(super) arguments: RawJson,
 }
 
-/// One answer of the model.
+/// One response of the model.
 pub(super) enum Step {
-    /// Never empty. `and` puts calls into one answer, `then` into the next.
+    /// Tool calls; never empty. `and` adds a call to the same response, `then` starts the next one.
     Calls(Vec<Call>),
     Say(String),
     Fail(Box<Fault>),
@@ -36,7 +37,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Empty for a text that commands nothing.
+    /// Parses a text. The script is empty if the text contains no command.
     pub(super) fn read(text: &str, tools: &[ToolOffer<'_>]) -> Self {
         let mut script = Self::default();
         let mut rest = text;
@@ -52,7 +53,7 @@ impl Script {
         self.steps.is_empty()
     }
 
-    /// The step after that many results; `None` behind the last.
+    /// Returns the step that follows this number of tool results; `None` after the last step.
     pub(super) fn at(&self, results: usize) -> Option<&Step> {
         let mut left = results;
         self.steps.iter().find(|step| match step {
@@ -64,7 +65,7 @@ impl Script {
         })
     }
 
-    /// The text behind the command.
+    /// Adds the step of a command. Returns the text that remains after it.
     fn add<'a>(
         &mut self,
         command: &Captures<'_>,
@@ -75,7 +76,7 @@ impl Script {
         if let Some(tool) = named("tool") {
             let (arguments, after) = match named("with") {
                 Some(_) => arguments(after),
-                // Somebody may just speak of using something.
+                // Without arguments, the text is a command only if it names an existing tool.
                 None if tools.iter().any(|offer| offer.name == tool) => {
                     (RawJson::of(&serde_json::json!({})), after)
                 }
@@ -95,9 +96,9 @@ impl Script {
             return "";
         }
         let fault = match named("status").map(|status| (status, status.parse::<u16>())) {
-            Some((_, Ok(status))) => told(status, "told_to_fail"),
+            Some((_, Ok(status))) => told(status, "requested_failure"),
             Some(("overflow", _)) => told(400, "context_length_exceeded"),
-            Some(_) | None => told(400, "told_to_fail"),
+            Some(_) | None => told(400, "requested_failure"),
         };
         self.steps.push(Step::Fail(Box::new(fault)));
         ""
@@ -105,12 +106,12 @@ impl Script {
 }
 
 fn told(status: u16, code: &str) -> Fault {
-    let body = serde_json::json!({ "error": { "code": code, "message": "the scripted model was told to fail" } });
+    let body = serde_json::json!({ "error": { "code": code, "message": "the scripted model fails as requested" } });
     Fault::of_http(status, &body.to_string())
 }
 
-/// The JSON value that a text begins with, as it was written. A text that begins with none becomes a JSON string, which no
-/// tool takes: that is how broken arguments are played.
+/// Splits the leading JSON value off a text, as written. A text without one becomes a JSON string,
+/// which no tool accepts: this simulates malformed arguments.
 fn arguments(text: &str) -> (RawJson, &str) {
     let text = text.trim_start();
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
@@ -163,10 +164,10 @@ mod tests {
             ("use list", "list{}"),
             ("say hello and use list", "say hello and use list"),
             ("use echo with {broken", "echo\"{broken\""),
-            ("fail with 503", "HTTP 503: told_to_fail: the scripted model was told to fail"),
+            ("fail with 503", "HTTP 503: requested_failure: the scripted model fails as requested"),
             (
                 "use list then fail finally",
-                "list{} | HTTP 400: told_to_fail: the scripted model was told to fail",
+                "list{} | HTTP 400: requested_failure: the scripted model fails as requested",
             ),
             (
                 "use payment.send with {\"to\":\"then say x\"}",

@@ -1,6 +1,6 @@
-//! What the scripted model says, and that it streams what it says.
+//! Responses of the scripted model, and their streams.
 
-#![expect(clippy::needless_pass_by_value, reason = "made-up JSON reads better without `&`")]
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better without `&`")]
 
 use std::sync::Mutex;
 
@@ -119,7 +119,7 @@ async fn the_payments_example_is_played_from_start_to_end() {
     );
     assert_eq!(
         after("The outcome is unknown.", true).await,
-        "Nobody knows whether the payment of 250 to Ada was made: The outcome is unknown. → "
+        "The outcome of the payment of 250 to Ada is unknown: The outcome is unknown. → "
     );
 }
 
@@ -141,7 +141,7 @@ async fn a_script_is_played_step_by_step() {
         "done → "
     );
     let short = user("use a with {}");
-    assert_eq!(said(json!([short, result("a", "1", false)])).await, "a answered: 1 → ");
+    assert_eq!(said(json!([short, result("a", "1", false)])).await, "a returned: 1 → ");
     assert_eq!(said(json!([short, result("a", "bad", true)])).await, "a failed: bad → ");
     assert_eq!(said(json!([short, result("a", "1", false), user("say hi")])).await, "hi → ");
 }
@@ -192,7 +192,7 @@ async fn it_fails_as_it_is_told() {
         let (answer, _) = answer(json!([user(text)]), |_| {}).await;
         assert_eq!(answer.failure, Some(expected), "{text}");
         assert_eq!(answer.message.stop_reason, StopReason::Error);
-        assert!(answer.message.error_message.unwrap().contains("told to fail"));
+        assert!(answer.message.error_message.unwrap().contains("fails as requested"));
     }
 }
 

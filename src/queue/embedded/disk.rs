@@ -1,6 +1,6 @@
-//! The file of the queues whose messages are users' only copy.
+//! The file of the queues that hold users' only copy.
 //!
-//! It holds what must outlive the process: texts, delays and how often each was received. Who holds a message does not.
+//! It stores texts, delays and receive counts. Pop receipts are in memory only.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ use rusqlite::{Connection, params};
 use super::super::QueueError;
 use crate::clock::Timestamp;
 
-/// Raised with the shape of the table; a newer file is refused.
+/// Version of the table; files of newer versions are rejected.
 const VERSION: i64 = 1;
 
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
-    #[error("could not make the folder of the queue file {path}")]
+    #[error("could not create the folder of the queue file {path}")]
     Folder { path: PathBuf, source: std::io::Error },
     #[error(
-        "could not open the queue file {path}: stop the other process that uses it, or move the file away (it holds prompts that were not taken in yet)"
+        "could not open the queue file {path}: stop the other process that uses it, or move the file away (it holds prompts that are not yet accepted)"
     )]
     File { path: PathBuf, source: rusqlite::Error },
     #[error(
-        "the queue file {path} was written by a newer version ({version}; this one knows {VERSION}): use that version"
+        "the queue file {path} was written by a newer version ({version}; this one supports {VERSION}): use that version"
     )]
     Newer { path: PathBuf, version: i64 },
 }
@@ -39,23 +39,24 @@ impl From<rusqlite::Error> for QueueError {
     }
 }
 
-/// One message as it is kept.
+/// One stored message.
 pub(super) struct Row {
     pub(super) queue: String,
     pub(super) id: String,
     pub(super) text: String,
     pub(super) inserted_at: Timestamp,
-    /// As it was sent; a receive hides a message in memory only.
+    /// Set at the send; a receive hides a message in memory only.
     pub(super) visible_at: Timestamp,
     pub(super) dequeue_count: u32,
 }
 
-/// Blocks: never called on an async thread.
+/// The queue file. Its methods block: do not call them on an async thread.
 #[derive(Debug)]
 pub(super) struct Disk(Mutex<Connection>);
 
 impl Disk {
-    /// The file, made when it does not exist, and all that it holds, in the order in which it was sent.
+    /// Opens the file, creates it if it does not exist, and returns all messages in the order of
+    /// their sends.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<Row>), QueueError> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)
@@ -93,12 +94,12 @@ impl Disk {
         Ok(())
     }
 
-    /// How often each of these has been received by now.
+    /// Stores the receive counts of messages.
     pub(super) fn count(&self, counts: &[(String, u32)]) -> Result<(), QueueError> {
         let mut connection = self.connection();
         let transaction = connection.transaction()?;
         for (id, dequeue_count) in counts {
-            // Two receives may come here in another order than they happened.
+            // Two receives may be stored in another order than they happened.
             transaction
                 .prepare_cached(
                     "UPDATE messages SET dequeue_count = max(dequeue_count, ?2) WHERE id = ?1",
@@ -118,13 +119,14 @@ impl Disk {
     }
 }
 
-/// Exclusive: a second process is told at once instead of delivering the same prompts.
+/// Locks the file exclusively: a second process fails at once instead of delivering the same
+/// prompts.
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(std::time::Duration::ZERO)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // A deleted prompt is not readable in the file.
+    // Deleted prompts are overwritten in the file.
     connection.pragma_update(None, "secure_delete", "ON")
 }
 
@@ -175,7 +177,7 @@ impl Disk {
         format!("{:?}", self.connection().pragma_query_value(None, name, read).unwrap())
     }
 
-    /// Every write fails from now on.
+    /// Makes every later write fail.
     pub(super) fn break_it(&self) {
         self.connection().pragma_update(None, "query_only", "ON").unwrap();
     }

@@ -1,4 +1,4 @@
-//! The queues in memory, and who is told when one of their messages becomes visible.
+//! The queues in memory, with notifications to listeners when a message becomes visible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,22 @@ use crate::clock::Clock;
 pub(super) struct Lines {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
-    /// The timer sleeps too long: something becomes visible earlier.
+    /// Wakes the timer if a message becomes visible earlier than it expects.
     earlier: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     queues: BTreeMap<String, Told>,
-    /// Until when the timer sleeps.
+    /// End of the timer's sleep.
     wakes_at: Duration,
 }
 
-/// A line and its listeners.
+/// A queue and its listeners.
 #[derive(Debug, Default)]
 struct Told {
     line: Line,
-    /// What became visible up to this moment has been told.
+    /// Listeners were notified of all messages visible up to this moment.
     told_until: Duration,
     arrivals: watch::Sender<u64>,
 }
@@ -39,14 +39,15 @@ impl Lines {
         Self { clock, state: Mutex::new(state), earlier: Notify::new() }
     }
 
-    /// Puts something in, or hides it: listeners are told now or when the time has come.
+    /// Adds or hides messages. `work` returns the time of the next visible message; listeners are
+    /// notified at that time.
     pub(super) fn change<T>(
         &self,
         queue: &str,
         work: impl FnOnce(&mut Line, Moment) -> (T, Duration),
     ) -> T {
         let mut state = self.state();
-        // Read under the lock: what is told is told in the order of time.
+        // Read under the lock, so that notifications are in the order of time.
         let now = Moment::of(&*self.clock);
         let told = state.queue(queue);
         let (answer, visible_at) = work(&mut told.line, now);
@@ -59,7 +60,7 @@ impl Lines {
         answer
     }
 
-    /// Looks at a queue, or takes something out; of one that does not exist it looks at an empty one.
+    /// Reads a queue or removes messages. Uses an empty queue if it does not exist.
     pub(super) fn look<T>(&self, queue: &str, work: impl FnOnce(&mut Line, Moment) -> T) -> T {
         let mut state = self.state();
         let now = Moment::of(&*self.clock);
@@ -73,19 +74,19 @@ impl Lines {
         self.state().queues.keys().cloned().collect()
     }
 
-    /// Changed at first, so that a listener begins with a look.
+    /// Returns a receiver that is initially marked as changed, so that a listener polls first.
     pub(super) fn arrivals(&self, queue: &str) -> watch::Receiver<u64> {
         let mut receiver = self.state().queue(queue).arrivals.subscribe();
         receiver.mark_changed();
         receiver
     }
 
-    /// Tells listeners of what becomes visible, for ever.
+    /// Notifies listeners of messages that become visible, in an endless loop.
     pub(super) async fn tell(&self) {
         loop {
             match self.tell_due() {
                 Some(wait) => {
-                    // Either way the next round looks again.
+                    // The next round checks again after the wait or a wake-up.
                     let _ = tokio::time::timeout(wait, self.earlier.notified()).await;
                 }
                 None => self.earlier.notified().await,
@@ -93,7 +94,8 @@ impl Lines {
         }
     }
 
-    /// Time until there is something to tell; `None` while nothing is hidden.
+    /// Notifies listeners of visible messages. Returns the time until the next message becomes
+    /// visible; `None` if none is hidden.
     fn tell_due(&self) -> Option<Duration> {
         let mut state = self.state();
         let now = self.clock.monotonic();

@@ -1,4 +1,4 @@
-//! Stories of the queues of `dev`: what survives a restart, and how soon a listener hears.
+//! Tests of the queues of `dev`: restarts, disk errors and listener latency.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::ids::{SeededIds, SystemIds};
 const HIDE: Duration = Duration::from_secs(30);
 const NOW: Duration = Duration::ZERO;
 
-/// Shows Tokio's time, which a paused runtime moves when all wait.
+/// A clock on Tokio's time, which a paused runtime advances when all tasks wait.
 #[derive(Debug)]
 struct TokioClock(tokio::time::Instant);
 
@@ -96,7 +96,7 @@ async fn prompts_survive_a_restart_and_doorbells_do_not() {
     assert_eq!(texts, ["prompt 1", "prompt 2"]);
 }
 
-/// A test cannot cut the power; it can look that SQLite was told to sync each answer.
+/// A test cannot cut the power; it checks that SQLite syncs each commit.
 #[tokio::test]
 async fn each_answer_is_synced() {
     let queue = Place::new().open().await;
@@ -113,7 +113,7 @@ async fn what_was_answered_survives_a_killed_process() {
     }
     let done = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
     queue.delete(PROMPTS, &done.id, &done.pop_receipt).await.unwrap();
-    // What a killed process leaves: the files as they are, closed by nobody.
+    // A killed process leaves its files unclosed.
     let after = Place::new();
     let folder = after.file().parent().unwrap().to_owned();
     std::fs::create_dir_all(&folder).unwrap();
@@ -137,7 +137,7 @@ async fn what_a_dead_process_held_is_visible_at_once_and_its_receives_count() {
     let queue = place.open().await;
     for receipt in [before.pop_receipt.as_str(), ""] {
         let late = queue.delete(PROMPTS, &before.id, receipt).await;
-        assert!(matches!(late, Err(QueueError::Gone)), "nobody holds it yet");
+        assert!(matches!(late, Err(QueueError::Gone)), "the message is not received yet");
     }
     let after = queue.receive(PROMPTS, 1, HIDE).await.unwrap().remove(0);
     assert_eq!((after.id, after.dequeue_count), (before.id, 2));
@@ -216,8 +216,8 @@ async fn a_failing_disk_refuses_what_it_cannot_keep() {
     assert!(matches!(refused, Err(QueueError::Unavailable(_))));
     let refused = queue.delete(PROMPTS, &message.id, &message.pop_receipt).await;
     assert!(matches!(refused, Err(QueueError::Unavailable(_))));
-    assert_eq!(queue.length(PROMPTS).await.unwrap(), 1, "memory claims no more than the file");
-    queue.send(TURNS, "a doorbell".to_owned(), NOW).await.unwrap();
+    assert_eq!(queue.length(PROMPTS).await.unwrap(), 1, "memory agrees with the file");
+    queue.send(TURNS, "a nudge".to_owned(), NOW).await.unwrap();
 }
 
 #[tokio::test]
@@ -239,18 +239,18 @@ async fn peeking_changes_nothing_and_shows_hidden_ones() {
     assert!(!format!("{queue:?} {:?}", queue.peek(NOTIFY, 1)).contains("first"));
 }
 
-/// A queue in Tokio's paused time, and its listener.
+/// Opens a queue in Tokio's paused time, with a listener.
 async fn listened(folder: &TempDir) -> (EmbeddedQueue, watch::Receiver<u64>) {
     let clock = Arc::new(TokioClock(tokio::time::Instant::now()));
     let file = folder.path().join("queue.sqlite");
     let queue = EmbeddedQueue::open(&file, &[PROMPTS], clock, Arc::new(SystemIds)).await.unwrap();
     let mut arrivals = queue.arrivals(TURNS).unwrap();
-    assert!(arrivals.has_changed().unwrap(), "a listener begins with a look");
+    assert!(arrivals.has_changed().unwrap(), "a listener polls first");
     arrivals.mark_unchanged();
     (queue, arrivals)
 }
 
-/// Waits for a tick and receives; how late the message was.
+/// Waits for a notification and receives. Returns the delay of the message.
 async fn lateness(
     queue: &EmbeddedQueue,
     arrivals: &mut watch::Receiver<u64>,
@@ -275,7 +275,7 @@ async fn a_listener_hears_within_20_ms_of_new_delayed_and_returning_messages() {
     assert!(lateness(&queue, &mut arrivals, start).await < soon);
     let visible_again = start + HIDE;
 
-    // The later one first: the timer has to be woken for the earlier.
+    // The later message first, so that the earlier one must wake the timer.
     queue.send(TURNS, "in 20 s".to_owned(), Duration::from_secs(20)).await.unwrap();
     queue.send(TURNS, "in 10 s".to_owned(), Duration::from_secs(10)).await.unwrap();
     for seconds in [10, 20] {

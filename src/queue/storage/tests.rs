@@ -1,4 +1,4 @@
-//! Storage queues on Azurite.
+//! Tests of Storage queues on Azurite.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ async fn a_hundred_messages_come_by_requests_of_32() {
     assert!(all.iter().all(|message| message.expires_at == NEVER));
     let requests: Vec<(&str, u32)> =
         meter.costs().into_iter().map(|(name, cost)| (name, cost.requests)).collect();
-    // The first send finds no queue, makes it and is repeated.
+    // The first send finds no queue, creates it and is repeated.
     assert_eq!(requests, [("queue.create", 1), ("queue.receive", 4), ("queue.send", 101)]);
 }
 
@@ -57,7 +57,7 @@ async fn prefixes_keep_apart_and_are_checked() {
     let (one, other) = (queue("one-").await, queue("two-").await);
     one.create(&[TURNS, PROMPTS]).await.unwrap();
     one.create(&[TURNS, PROMPTS]).await.unwrap();
-    one.send(TURNS, "ring".to_owned(), NOW).await.unwrap();
+    one.send(TURNS, "nudge".to_owned(), NOW).await.unwrap();
     assert_eq!(other.receive(TURNS, 1, HOUR).await.unwrap(), []);
     assert_eq!(one.length(TURNS).await.unwrap(), 1);
     let account = azurite().await.account();
@@ -74,7 +74,7 @@ async fn a_wrong_key_is_refused_and_says_so_without_it() {
     let key = Secret::new(b"another".to_vec());
     account.access = StorageAccess::SharedKey { account: crate::azurite::ACCOUNT.to_owned(), key };
     let queue = StorageQueue::connect(&account, None, "", &Sending::default()).unwrap();
-    let refused = told(&queue.send(TURNS, "ring".to_owned(), NOW).await.unwrap_err());
+    let refused = told(&queue.send(TURNS, "nudge".to_owned(), NOW).await.unwrap_err());
     assert!(refused.contains("403 AuthenticationFailed: check the key"), "{refused}");
     assert_eq!(format!("{queue:?}"), "StorageQueue(127.0.0.1, *)");
 }
@@ -84,7 +84,7 @@ async fn a_signature_in_the_address_is_enough() {
     let mut account = azurite().await.account();
     account.access = StorageAccess::Sas(Secret::new(account_sas()));
     let queue = StorageQueue::connect(&account, None, "sas-", &Sending::default()).unwrap();
-    queue.send(TURNS, "ring".to_owned(), NOW).await.unwrap();
+    queue.send(TURNS, "nudge".to_owned(), NOW).await.unwrap();
     let message = queue.receive(TURNS, 1, HOUR).await.unwrap().pop().unwrap();
     let receipt = queue.renew(TURNS, &message.id, &message.pop_receipt, HOUR).await.unwrap();
     queue.delete(TURNS, &message.id, &receipt).await.unwrap();
@@ -92,7 +92,7 @@ async fn a_signature_in_the_address_is_enough() {
     assert!(!format!("{queue:?}").contains("sig="));
 }
 
-/// As the portal makes one: all of queues and blobs, until 2099.
+/// A shared access signature like those of the portal: all rights on queues and blobs, until 2099.
 fn account_sas() -> String {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;

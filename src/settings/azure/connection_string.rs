@@ -1,4 +1,4 @@
-//! The connection string of a storage account, as the portal shows it and the emulator has it.
+//! Connection string of a storage account, in the portal's form or the emulator's.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::storage::account_name;
 use super::{StorageAccess, StorageAccount, endpoint};
 use crate::settings::secret::Secret;
 
-/// The emulator's account and key, the same everywhere and in Microsoft's documentation.
+/// The emulator's account and key, identical everywhere and published by Microsoft.
 const EMULATOR: &str = "AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;\
 QueueEndpoint=http://127.0.0.1:10001/devstoreaccount1;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1";
 
@@ -25,7 +25,8 @@ const SUFFIX: &str = "EndpointSuffix";
 const ENDPOINT_EXPECTED: &str =
     "must be an address that begins with https://, or with http:// on loopback";
 
-/// The account, or all that is wrong: clauses that follow the setting's name and quote nothing of its value.
+/// Parses the account, or returns all problems: clauses that follow the setting's name and quote
+/// nothing of its value.
 pub(super) fn parse(text: &str) -> Result<StorageAccount, Vec<String>> {
     let parts = Parts::read(text).map_err(|problem| vec![problem])?;
     if let Some(value) = parts.get(USE_EMULATOR) {
@@ -35,7 +36,7 @@ pub(super) fn parse(text: &str) -> Result<StorageAccount, Vec<String>> {
     let mut keep = |problem: String| wrong.push(problem);
     let account = parts.get(NAME);
     if account.is_some_and(|name| !account_name(name)) {
-        keep(format!("has an {NAME} that is no storage account's: 3 to 24 of a-z and 0-9"));
+        keep(format!("has an {NAME} that is not a storage account's: 3 to 24 of a-z and 0-9"));
     }
     let queue = parts.endpoint("queue", "QueueEndpoint").map_err(&mut keep).ok();
     let blob = parts.endpoint("blob", "BlobEndpoint").map_err(&mut keep).ok();
@@ -51,7 +52,7 @@ pub(super) fn parse(text: &str) -> Result<StorageAccount, Vec<String>> {
     }
 }
 
-/// Whether it names the emulator of a developer's machine by its short form.
+/// True if the text names the emulator by its short form.
 pub(super) fn is_emulator(text: &str) -> bool {
     Parts::read(text).is_ok_and(|parts| parts.get(USE_EMULATOR).is_some())
 }
@@ -70,7 +71,7 @@ fn emulator(parts: &Parts, value: &str) -> Result<StorageAccount, String> {
     parse(EMULATOR).map_err(|wrong| wrong.join("; "))
 }
 
-/// Values by name in lower case; names that are not ours may be among them, as `TableEndpoint`.
+/// Values by name in lower case. Other names, such as `TableEndpoint`, may be present.
 struct Parts(BTreeMap<String, String>);
 
 impl Parts {
@@ -79,7 +80,7 @@ impl Parts {
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             let Some((name, value)) = part.split_once('=') else {
                 return Err(
-                    "is no connection string: expected `UseDevelopmentStorage=true` or `DefaultEndpointsProtocol=https;AccountName=…;AccountKey=…;EndpointSuffix=core.windows.net` (to use an identity, remove it and set AzureWebJobsStorage__accountName)"
+                    "is not a connection string: expected `UseDevelopmentStorage=true` or `DefaultEndpointsProtocol=https;AccountName=…;AccountKey=…;EndpointSuffix=core.windows.net` (to use an identity, remove it and set AzureWebJobsStorage__accountName)"
                         .to_owned(),
                 );
             };
@@ -96,7 +97,7 @@ impl Parts {
         self.0.get(&name.to_ascii_lowercase()).map(String::as_str)
     }
 
-    /// The one that is written, or the one that follows from the account's name.
+    /// The explicit endpoint, or the one derived from the account's name.
     fn endpoint(&self, service: &str, name: &str) -> Result<Url, String> {
         if let Some(text) = self.get(name) {
             return endpoint(text).ok_or_else(|| format!("has a {name} that {ENDPOINT_EXPECTED}"));
@@ -112,7 +113,7 @@ impl Parts {
         endpoint(&format!("https://{account}.{service}.{suffix}"))
             .filter(|url| url.path() == "/" && url.port().is_none())
             .ok_or_else(|| {
-                format!("has an {NAME} or {SUFFIX} of which no address can be made: copy it again")
+                format!("has an {NAME} or {SUFFIX} that forms no valid address: copy it again")
             })
     }
 
@@ -125,7 +126,7 @@ impl Parts {
             (Some(key), None) => {
                 let key = STANDARD
                     .decode(key)
-                    .map_err(|_| format!("has an {KEY} that is no base64: copy it again"))?;
+                    .map_err(|_| format!("has an {KEY} that is not base64: copy it again"))?;
                 let account = self.get(NAME).ok_or(format!(
                     "has an {KEY} and no {NAME}: copy the connection string again"
                 ))?;

@@ -1,4 +1,4 @@
-//! The Cosmos DB account: by its key, or by an identity.
+//! Cosmos DB account, accessed with its key or with an identity.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -60,7 +60,7 @@ impl CosmosAccount {
         })
     }
 
-    /// The mistake of an app that is served in Azure without one.
+    /// The error of an app that is served in Azure without a Cosmos DB account.
     pub(in crate::settings) fn missing() -> Mistake {
         Mistake::of(
             ENDPOINT,

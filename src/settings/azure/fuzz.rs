@@ -1,4 +1,4 @@
-//! Connection strings: whoever copies one badly is told so, without it.
+//! Fuzz test of connection strings: errors never quote the secret.
 
 use super::StorageAccess;
 use super::connection_string::parse;
@@ -7,7 +7,7 @@ use crate::fuzz::{SECRET, check};
 fn connection_string(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match parse(text) {
-        // An account's name is no secret; the key and the signature are.
+        // An account's name is not a secret; the key and the signature are.
         Ok(account) => match &account.access {
             StorageAccess::SharedKey { account: _, key } => {
                 assert_eq!(format!("{key:?}"), "[secret]");

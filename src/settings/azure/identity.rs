@@ -1,4 +1,4 @@
-//! Which identity is used where nothing says it, and where a connection names its own.
+//! The app's own identity, and identities of single connections.
 
 use super::Identity;
 use crate::settings::mistake::Mistake;
@@ -13,7 +13,7 @@ const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 const CLIENT_EXPECTED: &str =
     "the client id of an identity, such as 00000000-0000-0000-0000-000000000000";
 
-/// What `…__credential` may say.
+/// Values of a `…__credential` setting.
 #[derive(Clone, Copy)]
 enum Named {
     Managed,
@@ -21,7 +21,7 @@ enum Named {
 }
 
 impl Identity {
-    /// The app's own. What is set on purpose wins over what the place offers.
+    /// The app's own identity. Explicit settings override the identity that the platform offers.
     pub(in crate::settings) fn read(reader: &mut Reader<'_>, is_in_azure: bool) -> Self {
         let client_id = reader.parse(CLIENT, CLIENT_EXPECTED, client_id);
         let tenant_id = reader.parse(TENANT, "a tenant's id or domain", tenant_id);
@@ -51,7 +51,8 @@ impl Identity {
         }
     }
 
-    /// That of a connection, whose settings `credential` and `client` may name another than the app's own.
+    /// The identity of a connection. Its settings `credential` and `client` may override the app's
+    /// own.
     pub(super) fn of_connection(
         &self,
         reader: &mut Reader<'_>,
@@ -89,12 +90,12 @@ impl Identity {
                 if given.is_some_and(|given| given != *client_id) {
                     reader.note(Mistake::of(
                         client,
-                        format!("names another identity than {CLIENT}, whose secret {SECRET} is: remove it, or set {credential} to `managedidentity`"),
+                        format!("names another identity than {CLIENT}, which {SECRET} belongs to: remove it, or set {credential} to `managedidentity`"),
                     ));
                 }
                 self.clone()
             }
-            // Set for Azure; here a developer is signed in.
+            // The client id is set for Azure; on this machine a developer is signed in.
             (None, Self::DeveloperTools) => Self::DeveloperTools,
         }
     }

@@ -1,4 +1,4 @@
-//! The storage account: by a connection string, or by name and identity.
+//! Storage account, by connection string or by name and identity.
 
 use url::Url;
 
@@ -46,7 +46,7 @@ impl StorageAccount {
         }
     }
 
-    /// The mistake of an app that is served in Azure without one.
+    /// The error of an app that is served in Azure without a storage account.
     pub(in crate::settings) fn missing() -> Mistake {
         Mistake::absent(
             ACCOUNT,
@@ -66,9 +66,9 @@ fn by_identity(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount
     let is_set = |name| reader.text(name).is_some();
     let (has_account, has_queue, has_blob) = (is_set(ACCOUNT), is_set(QUEUE), is_set(BLOB));
     if is_set(STORAGE) {
-        // Each is a mistake of its own already.
+        // Each of these settings has an error already.
     } else if let Some(account) = &account {
-        // Tools that deploy apps write both. The addresses count; the name must be theirs.
+        // Deployment tools set both. The addresses are used and must belong to the named account.
         for (name, address) in [(QUEUE, &queue), (BLOB, &blob)] {
             if let Some(address) = address.as_ref().filter(|address| !is_of(account, address)) {
                 reader.note(Mistake::of(
@@ -80,7 +80,7 @@ fn by_identity(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount
             }
         }
     } else if has_account {
-        // The name is a mistake of its own already.
+        // The name has an error already.
     } else if has_queue != has_blob {
         let (set, missing) = if has_queue { (QUEUE, BLOB) } else { (BLOB, QUEUE) };
         reader.note(Mistake::of(
@@ -106,12 +106,12 @@ fn by_identity(reader: &mut Reader<'_>, own: &Identity) -> Option<StorageAccount
     Some(StorageAccount { queue, blob, access: StorageAccess::Identity(identity) })
 }
 
-/// Whether an address begins with the account's name.
+/// True if the address's host begins with the account's name.
 fn is_of(account: &str, address: &Url) -> bool {
     address.host_str().and_then(|host| host.split('.').next()) == Some(account)
 }
 
-/// Tokens are sent there, so it is https even on loopback.
+/// Reads a service address. It receives tokens, so https is required even on loopback.
 fn service(reader: &mut Reader<'_>, name: &'static str, example: &str) -> Option<Url> {
     reader.parse(
         name,

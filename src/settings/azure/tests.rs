@@ -1,4 +1,4 @@
-//! Stories about accounts and identities: every form, and every mistake with what is said of it.
+//! Tests of accounts and identities: every form, and the error of every mistake.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn read(pairs: Pairs<'_>) -> Settings {
 }
 
 fn mistakes(pairs: Pairs<'_>) -> String {
-    let wrong = try_read(pairs).expect_err("a mistake");
+    let wrong = try_read(pairs).expect_err("the settings must be invalid");
     wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -76,7 +76,7 @@ fn the_emulators_short_form_is_its_whole_one() {
         let account = read(&[(STORAGE, text)]).storage.unwrap();
         assert_eq!(account.queue.as_str(), "http://127.0.0.1:10001/devstoreaccount1");
         assert_eq!(account.blob.as_str(), "http://127.0.0.1:10000/devstoreaccount1");
-        let StorageAccess::SharedKey { account, key } = account.access else { panic!("a key") };
+        let StorageAccess::SharedKey { account, key } = account.access else { panic!("expected a key") };
         assert_eq!((account.as_str(), key.reveal().len()), ("devstoreaccount1", 64));
     }
 }
@@ -197,7 +197,7 @@ fn a_connection_may_name_an_identity_of_its_own() {
     let cases: [(Pairs<'_>, Identity); 8] = [
         (&[azure, own], managed(Some(MINE))),
         (&[azure, own, (client, OTHER)], managed(Some(OTHER))),
-        // As the Functions host has it: said so without a client id, it is the system-assigned one.
+        // As in the Functions host: without a client id it is the system-assigned identity.
         (&[azure, own, (credential, "managedidentity")], managed(None)),
         (&[(credential, "managedidentity"), (client, OTHER)], managed(Some(OTHER))),
         (&[(client, OTHER)], Identity::DeveloperTools),
@@ -219,16 +219,16 @@ fn every_mistake_in_a_connection_string_is_told_without_its_value() {
         said
     };
     let cases = [
-        ("hush", "is no connection string: expected `UseDevelopmentStorage=true` or"),
-        ("DefaultEndpointsProtocol=https;hush", "is no connection string"),
+        ("hush", "is not a connection string: expected `UseDevelopmentStorage=true` or"),
+        ("DefaultEndpointsProtocol=https;hush", "is not a connection string"),
         ("AccountName=mine", "has neither AccountKey nor SharedAccessSignature"),
         ("AccountKey=aHVzaA==", "has an AccountKey and no AccountName"),
         ("Endpoint=sb://hush;SharedAccessKey=hush", "has neither AccountName nor QueueEndpoint"),
         (
             "AccountName=Mine_1;AccountKey=aHVzaA==",
-            "has an AccountName that is no storage account's",
+            "has an AccountName that is not a storage account's",
         ),
-        ("AccountName=mine;AccountKey=hush!", "has an AccountKey that is no base64"),
+        ("AccountName=mine;AccountKey=hush!", "has an AccountKey that is not base64"),
         (
             "AccountName=mine;AccountKey=aHVzaA==;SharedAccessSignature=sig=hush",
             "has AccountKey and SharedAccessSignature",
@@ -247,7 +247,7 @@ fn every_mistake_in_a_connection_string_is_told_without_its_value() {
         ),
         (
             "AccountName=mine;AccountKey=aHVzaA==;EndpointSuffix=evil.com/hush",
-            "of which no address can be made",
+            "that forms no valid address",
         ),
         (
             "AccountName=mine;AccountKey=aHVzaA==;QueueEndpoint=http://azurite:10001/mine",
@@ -275,7 +275,7 @@ fn every_mistake_in_a_connection_string_is_told_without_its_value() {
         );
     }
     let both = said("AccountName=mine;AccountKey=hush!;QueueEndpoint=ftp://a;BlobEndpoint=ftp://b");
-    assert_eq!(both.lines().count(), 3, "all at once: {both}");
+    assert_eq!(both.lines().count(), 3, "all errors are reported: {both}");
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn what_is_half_set_or_contradicts_itself_is_told_at_once() {
         ("AZURE_CLIENT_SECRET", "hush"),
     ]), @r"
     AzureWebJobsStorage__clientId is set, but no storage account is named: set AzureWebJobsStorage__accountName
-    COSMOS__clientId names another identity than AZURE_CLIENT_ID, whose secret AZURE_CLIENT_SECRET is: remove it, or set COSMOS__credential to `managedidentity`
+    COSMOS__clientId names another identity than AZURE_CLIENT_ID, which AZURE_CLIENT_SECRET belongs to: remove it, or set COSMOS__credential to `managedidentity`
     ");
 }
 
@@ -354,9 +354,9 @@ fn a_reference_that_the_platform_did_not_resolve_is_told_and_nothing_else_of_it(
         ("TURNWHEEL_WEBHOOK_URL", "https://hooks.example.com"),
         ("TURNWHEEL_WEBHOOK_SECRET", reference),
     ]), @r#"
-    COSMOS__accountKey is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
-    AZURE_OPENAI_API_KEY is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
-    TURNWHEEL_WEBHOOK_SECRET is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service look again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    COSMOS__accountKey is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    AZURE_OPENAI_API_KEY is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
+    TURNWHEEL_WEBHOOK_SECRET is a Key Vault reference that is not resolved: in Azure give the app's identity the role `Key Vault Secrets User`, wait some minutes, or have App Service resolve it again (`az rest --method POST --uri "https://management.azure.com$(az functionapp show -g GROUP -n APP --query id -o tsv)/config/configreferences/appsettings/refresh?api-version=2022-03-01"`); elsewhere set the value itself
     "#);
 }
 
@@ -394,7 +394,7 @@ fn the_models_key_may_lie_in_a_vault() {
     let url = "AZURE_OPENAI_API_KEY_SECRET_URL";
     let place = |text: &str| {
         let Provider::Azure(azure) = read(&[resource, (url, text)]).model.provider else {
-            panic!("a model")
+            panic!("expected an Azure model")
         };
         azure.api_key_place.unwrap()
     };

@@ -1,4 +1,4 @@
-//! Stories about OpenTelemetry's variables.
+//! Tests of OpenTelemetry's variables.
 
 use super::*;
 use crate::settings::Settings;

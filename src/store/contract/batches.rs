@@ -1,4 +1,4 @@
-//! Stories of batches: all or none, and only against the version they name.
+//! Contract tests of batches: atomicity and version conditions.
 
 use futures_util::future::join_all;
 
@@ -36,9 +36,9 @@ pub(super) async fn what_was_created_reads_back_as_it_was(store: Store<'_>) {
         assert_eq!(stored.etag, etag);
     }
     let digits = latest(store, &at, "n_1").await.unwrap().document.body;
-    assert!(digits.text().contains("123456789012345678901"), "numbers stay as they were written");
+    assert!(digits.text().contains("123456789012345678901"), "numbers keep their digits");
     assert!(latest(store, &at, "n_2").await.is_none());
-    assert!(store.write(&at, Vec::new()).await.unwrap().is_empty(), "nothing is nothing");
+    assert!(store.write(&at, Vec::new()).await.unwrap().is_empty(), "an empty batch");
 }
 
 pub(super) async fn an_id_is_created_once(store: Store<'_>) {
@@ -46,14 +46,14 @@ pub(super) async fn an_id_is_created_once(store: Store<'_>) {
     create(store, &at, entry(1)).await;
     assert!(is_conflict(store, &at, vec![Write::Create(entry(1))]).await);
     let receipt = document(Kind::Receipt, &entry_id(1), "{}");
-    assert!(is_conflict(store, &at, vec![Write::Create(receipt)]).await, "of whatever kind");
+    assert!(is_conflict(store, &at, vec![Write::Create(receipt)]).await, "of any kind");
     assert_eq!(latest(store, &at, &entry_id(1)).await.unwrap().document, entry(1));
 }
 
 pub(super) async fn a_replace_needs_the_version_it_names(store: Store<'_>) {
     let at = fresh_conversation();
     let version = |number: u64| document(Kind::Inbox, "in_1", &number.to_string());
-    assert!(is_conflict(store, &at, vec![Write::Replace(version(0), None)]).await, "none exists");
+    assert!(is_conflict(store, &at, vec![Write::Replace(version(0), None)]).await, "no document");
     let first = create(store, &at, version(1)).await;
     let second =
         store.write(&at, vec![Write::Replace(version(2), Some(first.clone()))]).await.unwrap();
@@ -69,7 +69,7 @@ pub(super) async fn a_replace_needs_the_version_it_names(store: Store<'_>) {
 pub(super) async fn a_delete_needs_the_version_it_names(store: Store<'_>) {
     let at = fresh_conversation();
     let delete = |etag: Option<ETag>| vec![Write::Delete(entry_id(1), etag)];
-    assert!(is_conflict(store, &at, delete(None)).await, "none exists");
+    assert!(is_conflict(store, &at, delete(None)).await, "no document");
     let first = create(store, &at, entry(1)).await;
     let second = store.write(&at, vec![Write::Replace(entry(1), None)]).await.unwrap();
     assert!(is_conflict(store, &at, delete(Some(first))).await, "old");
@@ -201,7 +201,7 @@ pub(super) async fn a_receipt_replaces_its_inbox_item(store: Store<'_>) {
     assert_eq!(of_kind(Kind::Receipt).await, vec![receipt]);
 }
 
-/// How soon it is forgotten is the store's own business: here nothing waits for that.
+/// Checks no deletion: the store decides when an expired document goes.
 pub(super) async fn what_lives_for_a_time_is_kept_with_it(store: Store<'_>) {
     let at = fresh_conversation();
     let watch = |ttl: u32| Document { ttl: Some(ttl), ..document(Kind::Watch, "watch", "{}") };

@@ -1,4 +1,4 @@
-//! Stories of claims: one worker at a time, whether the store keeps claims in heads or apart.
+//! Contract tests of leases: one worker at a time, for stores with leases inside and outside heads.
 
 use futures_util::future::join;
 
@@ -29,7 +29,7 @@ async fn ask(
     store.claim(ClaimRequest { key, worker: &worker, now, until }).await.unwrap()
 }
 
-/// The commit that makes an unsettled right one's own, or gives it back.
+/// Commits a head with the lease, which acquires it, or without, which releases it.
 async fn commit(
     store: Store<'_>,
     key: &ConversationKey,
@@ -49,7 +49,7 @@ async fn commit(
     }
 }
 
-/// Claims as a worker does; whether it may act now.
+/// Acquires the lease as a worker does. Returns true on success.
 async fn take(store: Store<'_>, key: &ConversationKey, worker: &str, times: [u64; 2]) -> bool {
     match ask(store, key, worker, times).await {
         Claimed::Missing | Claimed::Held { .. } => false,
@@ -64,11 +64,11 @@ pub(super) async fn one_of_two_workers_gets_the_claim(store: Store<'_>) {
     let key = begin(store).await;
     let one = take(store, &key, "w1", [1_000, 61_000]);
     let (one, two) = join(one, take(store, &key, "w2", [1_000, 61_000])).await;
-    assert!(one != two, "one and only one acts: {one} {two}");
+    assert!(one != two, "exactly one worker gets the lease: {one} {two}");
     let (winner, loser) = if one { ("w1", "w2") } else { ("w2", "w1") };
     let held = ask(store, &key, loser, [2_000, 62_000]).await;
     assert_eq!(held, Claimed::Held { until: Timestamp(61_000) });
-    assert!(take(store, &key, winner, [2_000, 62_000]).await, "its own claim again");
+    assert!(take(store, &key, winner, [2_000, 62_000]).await, "its own lease again");
 }
 
 pub(super) async fn an_ended_claim_is_taken_over_five_seconds_later(store: Store<'_>) {
@@ -95,13 +95,13 @@ pub(super) async fn a_renewed_claim_lasts_longer(store: Store<'_>) {
         let stolen = renew("w2", 21_000).await;
         assert!(matches!(stolen, Err(StoreError::Conflict)), "{stolen:?}");
     } else {
-        assert!(take(store, &key, "w1", [21_000, 81_000]).await, "by a commit, then");
+        assert!(take(store, &key, "w1", [21_000, 81_000]).await, "renewed by a commit");
     }
     let held = ask(store, &key, "w2", [70_000, 130_000]).await;
     assert_eq!(held, Claimed::Held { until: Timestamp(81_000) });
     assert!(take(store, &key, "w2", [86_000, 146_000]).await);
     if let Ok(is_renewed) = renew("w1", 87_000).await {
-        assert!(!is_renewed, "it was taken over");
+        assert!(!is_renewed, "another worker has taken the lease over");
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn a_claim_given_back_is_free_at_once(store: Store<'_>) {
     let key = begin(store).await;
     assert!(take(store, &key, "w1", [1_000, 61_000]).await);
     let Claimed::Free { head, .. } = ask(store, &key, "w1", [2_000, 62_000]).await else {
-        panic!("its own claim is free for it");
+        panic!("a worker can acquire its own lease again");
     };
     assert!(commit(store, &key, &head, None).await);
     store.release(&key, &WorkerId::new("w2")).await;
@@ -118,10 +118,10 @@ pub(super) async fn a_claim_given_back_is_free_at_once(store: Store<'_>) {
     assert!(take(store, &key, "w2", [3_000, 63_000]).await);
     store.release(&key, &WorkerId::new("w1")).await;
     let held = ask(store, &key, "w1", [3_001, 63_001]).await;
-    assert_eq!(held, Claimed::Held { until: Timestamp(63_000) }, "a late release frees nobody");
+    assert_eq!(held, Claimed::Held { until: Timestamp(63_000) }, "a late release changes nothing");
 }
 
-/// By the store, or by the head.
+/// Reads the worker and the end of the lease from the store, or else from the head.
 async fn named(store: Store<'_>, key: &ConversationKey) -> Option<(String, u64)> {
     if let Some((worker, until)) = store.holder(key) {
         return Some((worker.to_string(), until.0));
@@ -137,7 +137,7 @@ pub(super) async fn whoever_has_the_claim_is_named(store: Store<'_>) {
     assert!(take(store, &key, "w1", [1_000, 61_000]).await);
     assert_eq!(named(store, &key).await, Some(("w1".to_owned(), 61_000)));
     let Claimed::Free { head, .. } = ask(store, &key, "w1", [1_000, 61_000]).await else {
-        panic!("its own claim is free for it");
+        panic!("a worker can acquire its own lease again");
     };
     assert!(commit(store, &key, &head, None).await);
     store.release(&key, &WorkerId::new("w1")).await;
@@ -147,7 +147,7 @@ pub(super) async fn whoever_has_the_claim_is_named(store: Store<'_>) {
 pub(super) async fn a_claim_brings_what_waits_by_id(store: Store<'_>) {
     let waiting = async |worker: &str, key: &ConversationKey| {
         let claimed = ask(store, key, worker, [1_000, 61_000]).await;
-        let Claimed::Free { head, inbox, .. } = claimed else { panic!("it is free: {claimed:?}") };
+        let Claimed::Free { head, inbox, .. } = claimed else { panic!("not available: {claimed:?}") };
         store.release(key, &WorkerId::new(worker)).await;
         (head, inbox)
     };
@@ -165,7 +165,7 @@ pub(super) async fn a_claim_brings_what_waits_by_id(store: Store<'_>) {
     let (stored, inbox) = waiting("w2", &key).await;
     let documents: Vec<_> = inbox.iter().map(|stored| stored.document.clone()).collect();
     assert_eq!(documents, [first, second]);
-    // What a commit takes in is gone with it.
+    // The commit that applies an item removes it from the inbox.
     let taken = document(Kind::Receipt, "k-1", r#"{"n":1}"#);
     let writes = vec![
         Write::Replace(head(&key, 1, "running", None), Some(stored.etag)),
@@ -182,7 +182,7 @@ pub(super) async fn only_what_exists_is_claimed_and_a_deleted_head_is(store: Sto
     assert_eq!(ask(store, &key, "w1", [1, 2]).await, Claimed::Missing);
     let at = Partition::Conversation(key.clone());
     create(store, &at, head(&key, 1, "deleted", None)).await;
-    assert!(take(store, &key, "w2", [1, 2]).await, "who found nothing holds nothing");
+    assert!(take(store, &key, "w2", [1, 2]).await, "w1 has no lease on a missing head");
     let bad = key_of(&fresh_tenant(), "ada", "a/b");
     let worker = WorkerId::new("w1");
     let request =

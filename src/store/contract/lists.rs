@@ -1,4 +1,4 @@
-//! Stories of lists: in order, within bounds, and nothing lost or doubled between pages.
+//! Contract tests of lists: order, bounds, and pages without gaps or duplicates.
 
 use super::{
     create, document, due_at, entry, fresh_conversation, fresh_tenant, head, key_of, latest,
@@ -12,7 +12,7 @@ use crate::store::{
 
 type Store<'a> = &'a dyn ConversationStore;
 
-/// More pages than any of these lists has: one that does not end fails instead of hanging.
+/// More pages than any list here has: an endless list fails the test instead of hanging it.
 const PAGES_MAX: usize = 1000;
 
 async fn selected(store: Store<'_>, at: &Partition, selection: &Selection) -> Vec<String> {
@@ -70,7 +70,7 @@ pub(super) async fn partitions_do_not_see_each_other(store: Store<'_>) {
     assert_eq!(selected(store, &scope, &Selection::all(Kind::Scope)).await, vec!["account"]);
 }
 
-/// What of one tenant a sweep finds, page by page, and what happens between its pages.
+/// Sweeps page by page, runs `between` between the pages, and returns the items of one tenant.
 async fn sweep(
     store: Store<'_>,
     tenant: &TenantId,
@@ -142,7 +142,8 @@ pub(super) async fn a_sweep_is_not_disturbed_by_new_work(store: Store<'_>) {
     let mut number = 0;
     let found = sweep(store, &tenant, 100, async |found| {
         number += 1;
-        // Sooner and later than what is being read; and what was listed is done, and owed again after the sweep.
+        // New work due earlier and later than this page. Listed work is done, and due again after
+        // the sweep.
         create(store, &at, notice(100 + number, 5)).await;
         create(store, &at, notice(200 + number, 50)).await;
         for owed in found {
@@ -154,7 +155,7 @@ pub(super) async fn a_sweep_is_not_disturbed_by_new_work(store: Store<'_>) {
     let found = ids(&found);
     let mut once = found.clone();
     once.dedup();
-    assert_eq!(found, once, "something was listed twice");
+    assert_eq!(found, once, "no item is listed twice");
     let missed = (0..11).filter(|number| !found.contains(&format!("n_{number:03}").as_str()));
     assert_eq!(missed.count(), 0);
 }
@@ -228,7 +229,7 @@ pub(super) async fn pages_of_heads_lose_and_double_nothing_while_new_ones_come(s
         let document = head(&key, created_at, "idle", None);
         create(store, &Partition::Conversation(key), document).await;
     };
-    // Three were begun in each millisecond.
+    // Three conversations start in each millisecond.
     for number in 0..23 {
         begin(format!("old-{number}"), number / 3).await;
     }

@@ -1,4 +1,4 @@
-//! Any operations in any order: memory, disk and Cosmos give the same answers.
+//! Property tests: random operations give the same results on memory, disk and Cosmos.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ enum Verb {
     Delete,
 }
 
-/// Which `ETag` a change names: none, the newest that was answered, or the one before.
+/// The `ETag` condition of a change: none, the newest returned `ETag`, or the one before.
 #[derive(Clone, Copy, Debug)]
 enum Version {
     Any,
@@ -51,7 +51,7 @@ enum Version {
 
 const USERS: [&str; 2] = ["ada", "bob"];
 const STATES: [&str; 3] = ["idle", "running", "deleted"];
-/// Ids that sort between each other's, and kinds with and without an index of their own.
+/// Interleaved ids, and kinds with and without an index of their own.
 const SLOTS: [(Kind, &str); 9] = [
     (Kind::Entry, "000000000001"),
     (Kind::Entry, "000000000002"),
@@ -116,7 +116,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Whether two stores order alike what the port leaves open: what is due, and heads of one millisecond.
+/// Comparison of order where the port leaves it open: due items, and heads of one millisecond.
 #[derive(Clone, Copy)]
 enum Order {
     Same,
@@ -124,7 +124,7 @@ enum Order {
 }
 
 impl Order {
-    /// Where pages end is compared only where their order is.
+    /// Records the end of a page; compared only if the order is compared.
     fn page_end(self, found: &mut Vec<String>) {
         if matches!(self, Self::Same) {
             found.push("next page".to_owned());
@@ -139,7 +139,7 @@ impl Order {
     }
 }
 
-/// One store and the versions it has named: each store has `ETag`s of its own.
+/// One store and the `ETag`s that it has returned: each store has its own.
 struct Side<S> {
     store: S,
     etags: HashMap<(usize, String), Vec<ETag>>,
@@ -186,7 +186,7 @@ impl<S: ConversationStore> Side<S> {
         }
     }
 
-    /// What an operation answers, without `ETag`s and continuations.
+    /// Runs an operation and renders its result without `ETag`s and continuations.
     async fn run(&mut self, operation: &Operation, order: Order) -> String {
         match operation {
             Operation::Write(at, changes) => self.write(*at, changes).await,
@@ -244,7 +244,7 @@ impl<S: ConversationStore> Side<S> {
 fn shown(found: impl IntoIterator<Item = Stored>) -> String {
     let shown = |stored: Stored| {
         let Document { id, kind, body, due, created_at, state, ttl } = stored.document;
-        // A head's commit id is fresh on each side.
+        // The commit id of a head differs between the stores.
         let body = if kind == Kind::Head { "head" } else { body.text() };
         format!("{id} {} {body} {due:?} {created_at:?} {state:?} {ttl:?}", kind.as_str())
     };

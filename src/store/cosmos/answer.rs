@@ -1,4 +1,4 @@
-//! What Cosmos answers, in the words of the port; and what it cost.
+//! Mapping of Cosmos responses and errors to the store port, with request costs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,20 @@ use azure_data_cosmos::{CosmosError, CosmosStatus};
 use crate::store::{ETag, StoreError, Write};
 use crate::telemetry::meter;
 
-/// An operation of a batch that failed only because another one did.
+/// Status of an operation that failed only because another operation of the batch failed.
 const FAILED_DEPENDENCY: u16 = 424;
 
-/// Why there was no answer, or none that decides anything.
+/// A failed request with unknown outcome.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 struct Fault {
     text: String,
-    /// Only what the SDK itself says, such as a connection that failed: a service's text may quote the request.
+    /// Only errors of the SDK itself, such as a failed connection: texts of the service may quote
+    /// the request.
     source: Option<CosmosError>,
 }
 
-/// Counts every request of one operation of the SDK, its own repetitions too.
+/// Records the cost of one SDK operation, including the SDK's own retries.
 pub(super) fn note(operation: &'static str, diagnostics: &DiagnosticsContext) {
     let requests = diagnostics.request_count();
     let request_units = diagnostics.total_request_charge().value();
@@ -36,7 +37,7 @@ pub(super) fn note(operation: &'static str, diagnostics: &DiagnosticsContext) {
     tracing::debug!(operation, requests, request_units, activity_id = %diagnostics.activity_id(), status, "{operation}");
 }
 
-/// The answer of an operation, counted.
+/// Records the cost of an operation and returns its result.
 pub(super) fn noted<T>(
     operation: &'static str,
     answer: Result<T, CosmosError>,
@@ -53,11 +54,12 @@ pub(super) fn noted<T>(
     answer
 }
 
-/// Exactly 200 is a batch that was applied; 207 is one that was not, with its cause among the operations.
+/// Maps the response of a batch. Status 200 means applied; 207 means not applied, with the cause
+/// among the operations.
 pub(super) fn of_batch(answer: BatchResponse, writes: &[Write]) -> Result<Vec<ETag>, StoreError> {
     let whole = answer.status();
     let activity = answer.diagnostics().activity_id().to_string();
-    // An answer that cannot be read says nothing about the batch.
+    // After an unreadable response the outcome of the batch is unknown.
     let model = answer.into_model().map_err(|error| of_transport(error, &activity))?;
     let results = model.results();
     if u16::from(whole.status_code()) != 200 {
@@ -76,7 +78,7 @@ pub(super) fn of_batch(answer: BatchResponse, writes: &[Write]) -> Result<Vec<ET
     if etags.len() == writes.len() {
         return Ok(etags);
     }
-    Err(unavailable(format!("Cosmos answered a batch in part (activity {activity})"), None))
+    Err(unavailable(format!("incomplete Cosmos response to a batch (activity {activity})"), None))
 }
 
 fn of_operation(
@@ -85,25 +87,25 @@ fn of_operation(
     activity: &str,
 ) -> StoreError {
     let Some(cause) = cause else {
-        return unavailable(format!("Cosmos answered {whole} (activity {activity})"), None);
+        return unavailable(format!("Cosmos returned {whole} (activity {activity})"), None);
     };
     match cause.status_code() {
         404 | 409 | 412 => StoreError::Conflict,
-        413 => StoreError::TooLarge("a document is larger than Cosmos takes".to_owned()),
+        413 => StoreError::TooLarge("a document is larger than Cosmos allows".to_owned()),
         400 => StoreError::Invalid(format!(
-            "Cosmos refuses an operation of the batch (activity {activity})"
+            "Cosmos rejected an operation of the batch (activity {activity})"
         )),
         status => {
             let again = wait(cause.retry_after());
             unavailable(
-                format!("Cosmos answered {status} to an operation (activity {activity}){again}"),
+                format!("Cosmos returned {status} for an operation (activity {activity}){again}"),
                 None,
             )
         }
     }
 }
 
-/// A request that failed as a whole.
+/// Maps the error of a whole request.
 pub(super) fn of_request(error: CosmosError) -> StoreError {
     let status = error.status();
     let again = error.response().and_then(|response| response.headers().retry_after_ms);
@@ -113,34 +115,34 @@ pub(super) fn of_request(error: CosmosError) -> StoreError {
     let is_elsewhere = status.is_write_forbidden() || status.is_database_account_not_found();
     match u16::from(status.status_code()) {
         409 | 412 => StoreError::Conflict,
-        413 => StoreError::TooLarge("the request is larger than Cosmos takes".to_owned()),
-        400 => StoreError::Invalid(format!("Cosmos answered {status} (activity {activity})")),
+        413 => StoreError::TooLarge("the request is larger than Cosmos allows".to_owned()),
+        400 => StoreError::Invalid(format!("Cosmos returned {status} (activity {activity})")),
         401 | 403 if !is_elsewhere => unavailable(
             format!(
-                "Cosmos answered {status} (activity {activity}): an identity needs the role `Cosmos DB Built-in Data Contributor` on the account, a key must be one of the account's keys"
+                "Cosmos returned {status} (activity {activity}): an identity needs the role `Cosmos DB Built-in Data Contributor` on the account, a key must be one of the account's keys"
             ),
             None,
         ),
         404 => unavailable(
             format!(
-                "Cosmos answered {status} (activity {activity}): the container is not there; deploy `infra/`"
+                "Cosmos returned {status} (activity {activity}): the container does not exist; deploy `infra/`"
             ),
             None,
         ),
         _ => {
             let again = wait(again.map(Duration::from_millis));
             let source = (!error.is_from_wire()).then_some(error);
-            unavailable(format!("Cosmos answered {status} (activity {activity}){again}"), source)
+            unavailable(format!("Cosmos returned {status} (activity {activity}){again}"), source)
         }
     }
 }
 
 fn of_transport(error: CosmosError, activity: &str) -> StoreError {
-    unavailable(format!("what Cosmos answered cannot be read (activity {activity})"), Some(error))
+    unavailable(format!("the Cosmos response cannot be read (activity {activity})"), Some(error))
 }
 
 fn wait(retry_after: Option<Duration>) -> String {
-    retry_after.map_or_else(String::new, |after| format!("; again in {} ms", after.as_millis()))
+    retry_after.map_or_else(String::new, |after| format!("; retry in {} ms", after.as_millis()))
 }
 
 pub(super) fn unavailable(text: String, source: Option<CosmosError>) -> StoreError {

@@ -1,4 +1,4 @@
-//! How far a list has been read: the SDK's token, bound to what was asked.
+//! Paged queries with the continuation tokens of the SDK.
 
 use std::num::NonZeroU32;
 
@@ -17,24 +17,24 @@ use crate::azure::cosmos::{bounded, latest};
 use crate::store::place::{PAGE_MAX, not_of_this_query};
 use crate::store::{Freshness, StoreError};
 
-/// Physical partitions that one query may reach; the SDK stops at 100 of itself.
+/// Maximum number of physical partitions of one query; the SDK's default is 100.
 const FAN_OUT_MAX: u32 = 10_000;
 
-/// Part of a list. It may be empty only at the end.
+/// One page of a list. Only the last page may be empty.
 pub(super) struct Part<T> {
     pub(super) items: Vec<T>,
-    /// Absent: that was all.
+    /// Absent on the last page.
     pub(super) token: Option<String>,
 }
 
-/// A query under way.
+/// A running query.
 pub(super) struct Pages<T: Send> {
     operation: &'static str,
     pages: QueryPageIterator<T>,
 }
 
 impl<T: DeserializeOwned + Send + 'static> Pages<T> {
-    /// `token`: from an earlier part of the same query.
+    /// Starts a query, or resumes it with the `token` of an earlier page.
     pub(super) async fn begin(
         operation: &'static str,
         container: &ContainerClient,
@@ -62,14 +62,14 @@ impl<T: DeserializeOwned + Send + 'static> Pages<T> {
         Ok(Self { operation, pages })
     }
 
-    /// The next page; `None` at the end.
+    /// Returns the next page; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<T>>, StoreError> {
         let Some(page) = self.pages.next().await else { return Ok(None) };
         let page = noted(self.operation, page, QueryFeedPage::diagnostics);
         Ok(Some(page.map_err(of_request)?.into_items()))
     }
 
-    /// The next page that holds something.
+    /// Returns the next non-empty page, or an empty last page.
     pub(super) async fn next_part(mut self) -> Result<Part<T>, StoreError> {
         while let Some(items) = self.next().await? {
             let token = self.pages.to_continuation_token().map_err(of_request)?;
@@ -82,7 +82,8 @@ impl<T: DeserializeOwned + Send + 'static> Pages<T> {
     }
 }
 
-/// A token that the SDK does not take back is one that was made up or belongs elsewhere.
+/// Maps an error of starting a query. If the SDK rejects a token, the token is forged or belongs
+/// to another query.
 fn of_resumed(error: CosmosError, is_resumed: bool) -> StoreError {
     if is_resumed && !error.is_from_wire() && !error.status().is_transient() {
         return not_of_this_query();
@@ -90,7 +91,8 @@ fn of_resumed(error: CosmosError, is_resumed: bool) -> StoreError {
     of_request(error)
 }
 
-/// Whether the SDK has noted in its token that nothing is left. One it writes differently costs an empty page.
+/// True if the SDK's token marks the end of the list. If the SDK changes the format, a list costs
+/// one more, empty page.
 fn is_end(token: &str) -> bool {
     token
         .strip_prefix("c1.")

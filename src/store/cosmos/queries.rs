@@ -1,6 +1,7 @@
-//! Every query there is: its text, its parameters and where it looks.
+//! All Cosmos queries: text, parameters and scope.
 //!
-//! The key stands in the WHERE clause as well as in the scope: Cosmos routes a prefix of a hierarchical key by it.
+//! The WHERE clause repeats the key of the scope: Cosmos routes a prefix of a hierarchical key by
+//! it.
 
 use azure_data_cosmos::{CosmosError, FeedScope, PartitionKey, Query};
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ impl Asked {
         Self { columns, conditions: Vec::new(), order: None, parameters: Vec::new(), scope }
     }
 
-    /// One more condition: what comes before the parameter, the parameter's name and its value.
+    /// Adds a condition, which ends with the parameter `name`, and the value of the parameter.
     fn and(mut self, condition: &str, name: &'static str, value: Value) -> Self {
         self.conditions.push(format!("{condition} {name}"));
         self.parameters.push((name, value));
@@ -56,7 +57,7 @@ pub(super) fn partition_key(partition: &Partition) -> PartitionKey {
     }
 }
 
-/// All of a partition.
+/// Selects all documents of a partition.
 fn within(partition: &Partition) -> Asked {
     let [tenant, user, conversation] = partition.parts();
     let scope = FeedScope::partition(partition_key(partition));
@@ -71,7 +72,7 @@ fn within(partition: &Partition) -> Asked {
     }
 }
 
-/// The head and then what waits: where it takes several pages, the inbox is the newer.
+/// Selects the head, then the inbox. If this takes several pages, the inbox is the newer.
 pub(super) fn claim(conversation: &Partition) -> Asked {
     let mut asked = within(conversation);
     asked.conditions.push("c.kind IN ('head', 'inbox')".to_owned());
@@ -109,7 +110,8 @@ pub(super) fn heads(query: &HeadQuery) -> Asked {
     asked.ordered("c.createdAt DESC")
 }
 
-/// The one query that looks into all partitions, one physical one after the other: the sweep's. In no order.
+/// The query of the recovery sweep: the only one over all physical partitions, one at a time and
+/// in no order.
 pub(super) fn due(at: Timestamp, scope: FeedScope) -> Asked {
     let columns = "c.id, c.kind, c.due, c.tenant, c.user, c.conversationId";
     Asked::new(columns, scope).and("c.due <=", "@at", json!(at))
@@ -185,7 +187,7 @@ mod tests {
         );
         assert!(
             !due(Timestamp(1), FeedScope::full_container()).text().contains("ORDER"),
-            "one range after the other"
+            "the sweep needs no order"
         );
     }
 }

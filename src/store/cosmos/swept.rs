@@ -1,5 +1,7 @@
-//! A look for what is owed, partition by partition: several are asked at the same time, and each look begins with another one.
-//! One that is cut short has not left out the same conversations as the one before.
+//! Scan for due items by physical partition, several at a time.
+//!
+//! Each scan starts at a random partition, so that interrupted scans do not all miss the same
+//! conversations.
 
 use std::collections::VecDeque;
 
@@ -16,22 +18,22 @@ use crate::clock::Timestamp;
 use crate::ids::{Ids as _, SystemIds};
 use crate::store::{Freshness, Kind, Owed, Partition, StoreError};
 
-/// Physical partitions that are asked at the same time. They answer independently of each other.
+/// Number of physical partitions queried at the same time. They respond independently.
 const AT_ONCE: usize = 8;
 
-/// What is left of a look.
+/// The remaining part of a scan.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Swept {
     left: VecDeque<Section>,
-    /// Those that did not answer while others did: they are asked once more when nothing else is left, so that one that
-    /// stands still keeps nothing from the others.
+    /// Partitions whose query failed. They are queried once more after all others, so that an
+    /// unavailable partition does not delay them.
     refused: VecDeque<Section>,
     has_answer: bool,
-    /// Why a section that was asked once more did not answer then either.
+    /// The error of a partition whose second query failed too.
     failure: Option<String>,
 }
 
-/// A physical partition of one of the containers, and how far it was read.
+/// A physical partition of one of the containers, and its continuation token.
 #[derive(Serialize, Deserialize)]
 struct Section {
     is_in_scopes: bool,
@@ -53,17 +55,18 @@ impl Swept {
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a share of some thousands"
+            reason = "a fraction of a few thousand partitions"
         )]
         let first = (SystemIds.chance() * sections.len() as f64) as usize;
         sections.rotate_left(first.min(sections.len()));
         Ok(Self { left: sections, refused: VecDeque::new(), has_answer: false, failure: None })
     }
 
-    /// What the next of them owe, `limit` at most, and what is left then.
+    /// Queries the next partitions. Returns at most `limit` due items and the remaining scan.
     ///
     /// # Errors
-    /// Nobody has answered; or everybody was asked, and some did not answer twice.
+    /// Every query has failed so far, or the second query of a partition failed after all others
+    /// are done: scan again later.
     pub(super) async fn next(
         mut self,
         containers: &Containers,
@@ -103,17 +106,17 @@ impl Swept {
         match self.failure.take() {
             None => Ok((items, None)),
             Some(why) if items.is_empty() => Err(unavailable(
-                format!("not every physical partition of Cosmos answered: {why}"),
+                format!("some physical partitions of Cosmos are unavailable: {why}"),
                 None,
             )),
-            // What was found first; the failure is told by the call after it.
+            // Return the items first; the next call reports the failure.
             Some(why) => Ok((items, Some(Self { failure: Some(why), ..self }))),
         }
     }
 }
 
 impl Section {
-    /// What it owes, and where there is more.
+    /// Returns the due items of the partition, and the token of the next page.
     async fn ask(
         &self,
         containers: &Containers,
@@ -133,7 +136,7 @@ impl Section {
     }
 }
 
-/// What the sweep finds, in either container.
+/// A due item of either container, as the query returns it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Due {

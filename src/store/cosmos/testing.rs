@@ -1,4 +1,4 @@
-//! Stores on Microsoft's emulator: in this process, over a socket, and with faults between.
+//! Test stores on Microsoft's Cosmos emulator: in process, over a socket, and with injected faults.
 
 #[path = "../../../tests/support/cosmos_emulator.rs"]
 mod emulator;
@@ -21,12 +21,12 @@ fn containers() -> Vec<emulator::Container<'static>> {
     CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect()
 }
 
-/// An account with both containers, for stores of this process.
+/// Starts an in-process emulator account with both containers.
 pub(crate) fn in_process(partitions: u32) -> CosmosEmulator {
     CosmosEmulator::in_process(&containers(), partitions)
 }
 
-/// The same behind a socket.
+/// Starts an emulator account with both containers on a socket.
 pub(crate) fn hosted(partitions: u32) -> CosmosHost {
     CosmosHost::start(0, DATABASE, &containers(), partitions).unwrap()
 }
@@ -39,7 +39,7 @@ pub(crate) fn account(emulator: &CosmosEmulator) -> CosmosAccount {
     }
 }
 
-/// A store over no socket; the rules stand between its SDK and the emulator.
+/// Connects a store without a socket; the rules inject faults between its SDK and the emulator.
 pub(crate) async fn store(
     emulator: &CosmosEmulator,
     rules: Vec<Arc<FaultInjectionRule>>,
@@ -53,13 +53,13 @@ pub(crate) async fn store(
 }
 
 impl CosmosEmulator {
-    /// For clients in this process, over no socket.
+    /// Starts an emulator for clients in this process, without a socket.
     pub(crate) fn in_process(containers: &[emulator::Container<'_>], partitions: u32) -> Self {
         let endpoint = "https://eastus.emulator.local".parse().unwrap();
         Self::new(endpoint, DATABASE, containers, partitions).unwrap()
     }
 
-    /// The same account, empty but for what was made beforehand, told of every request.
+    /// Adds an observer of all requests. Call it before any client connects.
     pub(crate) fn observed_by(self, observer: Arc<dyn RequestObserver>) -> Self {
         let core = Arc::into_inner(self.core).unwrap().with_request_observer(observer);
         Self { core: Arc::new(core), ..self }

@@ -1,4 +1,4 @@
-//! Stories of the store on the emulator.
+//! Tests of the Cosmos store on the emulator.
 
 mod answers;
 mod connecting;
@@ -82,7 +82,7 @@ async fn numbers_and_texts_come_back_as_they_were_written() {
         let read = store.read(&at(), &stored.document.id, Freshness::Any).await.unwrap().unwrap();
         assert_eq!(stored.document.body.text(), body);
         assert_eq!(read.document.body.text(), body);
-        assert_eq!(read.etag, stored.etag, "of a list and of a read");
+        assert_eq!(read.etag, stored.etag, "a list and a read return the same ETag");
     }
 }
 
@@ -90,7 +90,7 @@ async fn numbers_and_texts_come_back_as_they_were_written() {
 async fn what_outgrows_cosmos_as_it_is_sent_is_too_large_before_it_is_sent() {
     let emulator = in_process(1);
     let store = store(&emulator, Vec::new()).await;
-    // As JSON text within a text, each quote takes two bytes.
+    // In a JSON string, each quote takes two bytes.
     let quotes = |count: usize| format!("[{}0]", r#""","#.repeat(count));
     let fits = document(Kind::Entry, "a", &quotes(200_000));
     store.write(&at(), vec![Write::Create(fits)]).await.unwrap();
@@ -121,7 +121,7 @@ async fn lists_end_with_their_last_page() {
     assert!(matches!(answer, Err(StoreError::Invalid(_))), "{answer:?}");
 }
 
-/// What the requests for documents ask of consistency.
+/// Records the consistency strategy of each document request.
 #[derive(Debug, Default)]
 struct Asked(std::sync::Mutex<Vec<Option<String>>>);
 

@@ -1,7 +1,8 @@
-//! A document as Cosmos holds it: what it is found by stands beside the body, never among the body's members.
+//! The stored form of a document in Cosmos: the indexed members are beside the body, never in it.
 //!
-//! The body stands as JSON, to be read in the portal, where Cosmos gives it back as it was; otherwise as text. Numbers are
-//! doubles there: `1.0` comes back as `1`, and nothing beyond 53 bits comes back at all.
+//! The body is stored as JSON, readable in the portal, if Cosmos returns it unchanged, and
+//! otherwise as text. Cosmos stores numbers as doubles: `1.0` comes back as `1`, and integers
+//! beyond 53 bits change.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,11 +12,11 @@ use crate::agent::raw::RawJson;
 use crate::clock::Timestamp;
 use crate::store::{Document, ETag, Kind, Partition, StoreError, Stored};
 
-/// Nesting of a body that stands as JSON: Cosmos takes 128 levels, ours among them.
+/// Maximum nesting of a body stored as JSON. Cosmos allows 128 levels, the envelope included.
 const DEPTH_MAX: usize = 100;
-/// Up to here doubles are whole numbers.
+/// Largest range in which doubles represent every integer.
 const WHOLE_MAX: u64 = 1 << 53;
-/// So many digits come back whatever writes the double down.
+/// Number of decimal digits that every double formatter preserves.
 const DIGITS_MAX: usize = 15;
 
 #[derive(Serialize)]
@@ -34,7 +35,7 @@ pub(super) struct Wrapped<'a> {
     created_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a str>,
-    /// Cosmos knows it by this name.
+    /// Cosmos enforces the member with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,13 +72,13 @@ impl<'a> Wrapped<'a> {
         }
     }
 
-    /// Most that the body takes as it is sent.
+    /// Upper bound of the bytes of the body as it is sent.
     pub(super) fn body_bytes(&self) -> usize {
         self.body_bytes
     }
 }
 
-/// What comes back: with the members that Cosmos adds, of which one is ours to use.
+/// A document as Cosmos returns it. Of the members that Cosmos adds, only `_etag` is read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Found {
@@ -102,7 +103,7 @@ impl Found {
             (None, None) | (Some(_), Some(_)) => None,
         };
         let body = text.and_then(|text| RawJson::from_text(text).ok()).ok_or_else(|| {
-            StoreError::Corrupt(format!("the document `{id}` has no body, or one that is no JSON"))
+            StoreError::Corrupt(format!("the document `{id}` has no body, or its body is no JSON"))
         })?;
         let kind = Kind::named(&kind)?;
         let document = Document { id, kind, body, due, created_at, state, ttl };
@@ -110,7 +111,8 @@ impl Found {
     }
 }
 
-/// The body as a tree, if it is an object that comes back with each member, text and number as they are written here.
+/// Returns the body as a JSON tree, if it is an object that Cosmos returns with every member, text
+/// and number unchanged.
 fn members_that_survive(body: &RawJson) -> Option<Value> {
     let value: Value = body.read().ok()?;
     let is_kept = value.is_object()
@@ -138,11 +140,11 @@ fn number_survives(number: &serde_json::Number) -> bool {
     let Some(double) = number.as_f64().filter(|_| !number.is_u64()) else { return false };
     let written = double.to_string();
     let digits = written.bytes().filter(u8::is_ascii_digit).count();
-    // Smaller and larger ones are written with an exponent, each writer in its own way.
+    // Smaller and larger numbers have exponents, which formatters write in different ways.
     double.fract() != 0.0 && double.abs() >= 1e-4 && digits <= DIGITS_MAX
 }
 
-/// The text without what stands between its tokens.
+/// Removes the whitespace between JSON tokens.
 fn without_spaces(text: &str) -> String {
     let (mut is_text, mut is_escaped) = (false, false);
     let is_kept = |c: &char| {

@@ -1,5 +1,5 @@
-//! Who may act on a conversation, in memory: there is one process, and its claims die with it. A file remembers for the next
-//! process who had one.
+//! Leases in memory. They end with the one process; a file records the leased conversations for
+//! the next process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::ids::{ConversationKey, WorkerId};
 use crate::store::embedded::leases_file::LeasesFile;
 use crate::store::{ClaimRequest, TAKE_OVER_AFTER};
 
-/// Above this many, those that ended and were never given back are forgotten.
+/// Number of leases at which expired leases that were never released are removed.
 const CLAIMS_KEPT: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -23,18 +23,20 @@ impl Claims {
         Self { held: Mutex::default(), file }
     }
 
-    /// Whether somebody had it when the process before this one died.
+    /// True if a worker had the lease when the previous process died.
     pub(super) fn had(&self, key: &ConversationKey) -> bool {
         self.file.had(key)
     }
 
-    /// No lease of this process is evidence from now on.
+    /// Clears the file: after a clean stop, no lease of this process counts as a crash.
     pub(super) fn forget(&self) {
         self.file.close();
     }
 
+    /// Acquires or extends the lease of a worker.
+    ///
     /// # Errors
-    /// Somebody else has it, until then.
+    /// The end of another worker's lease: try again after it.
     pub(super) fn take(&self, request: &ClaimRequest<'_>) -> Result<(), Timestamp> {
         let mut held = self.lock();
         if let Some((worker, until)) = held.get(request.key)
@@ -57,7 +59,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Whether it is still the caller's: one that ended is, until another takes it.
+    /// Extends the lease. Returns false if the caller no longer has it; an expired lease remains
+    /// the caller's until another worker acquires it.
     pub(super) fn renew(&self, request: &ClaimRequest<'_>) -> bool {
         let mut held = self.lock();
         match held.get_mut(request.key) {
@@ -69,7 +72,7 @@ impl Claims {
         }
     }
 
-    /// Also one that has ended and was never given back.
+    /// Returns the worker and the end of the lease, even if it has expired without a release.
     pub(super) fn holder(&self, key: &ConversationKey) -> Option<(WorkerId, Timestamp)> {
         self.lock().get(key).cloned()
     }

@@ -1,7 +1,7 @@
-//! Which conversations have a lease, in a file that outlives a killed process: its turns were under way, all others were not.
+//! A file of the leased conversations. After a crash it names the turns that were running.
 //!
-//! Nothing waits for the disk: what a process has written is there after its death. After a power cut it may not be, and then
-//! no step is to blame.
+//! Writes are not synced: they survive the death of the process. They may be lost in a power cut,
+//! which is no fault of a step.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -13,32 +13,32 @@ use sha2::Digest as _;
 
 use crate::ids::ConversationKey;
 
-/// Of a conversation's key: long enough that no two meet.
+/// Truncated hash of a conversation key, long enough to exclude collisions.
 type Mark = [u8; 16];
 const BLANK: Mark = [0; 16];
 
 #[derive(Debug, Default)]
 pub(super) struct LeasesFile {
-    /// Of the process before this one.
+    /// Leased conversations of the previous process.
     before: HashSet<Mark>,
     slots: Mutex<Slots>,
 }
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// Absent where it could not be written: then a death is nobody's.
+    /// Absent after a write error: a crash of this process is then not counted.
     file: Option<File>,
     taken: HashMap<Mark, u64>,
     free: Vec<u64>,
 }
 
 impl LeasesFile {
-    /// Reads what the process before this one has left, and begins anew.
+    /// Reads the records of the previous process and empties the file.
     pub(super) fn open(path: &Path) -> Self {
         match Self::begin(path) {
             Ok(opened) => opened,
             Err(error) => {
-                tracing::warn!(error = %error, "{} cannot be used: deaths of this process are not counted", path.display());
+                tracing::warn!(error = %error, file = %path.display(), "lease file cannot be used; crashes of this process are not counted");
                 Self::default()
             }
         }
@@ -80,7 +80,7 @@ impl LeasesFile {
         });
     }
 
-    /// Empties it for good.
+    /// Empties and closes the file.
     pub(super) fn close(&self) {
         self.change(|slots| slots.file.take().map_or(Ok(()), |file| file.set_len(0)));
     }
@@ -91,7 +91,7 @@ impl LeasesFile {
             return;
         }
         if let Err(error) = change(&mut slots) {
-            tracing::warn!(error = %error, "the file of leases cannot be written: deaths of this process are not counted");
+            tracing::warn!(error = %error, "lease file cannot be written; crashes of this process are not counted");
             slots.file = None;
         }
     }
@@ -136,7 +136,7 @@ mod tests {
         file.remove(&key("c"));
         let next = LeasesFile::open(&path);
         assert_eq!(["a", "b", "c", "d"].map(|id| next.had(&key(id))), [true, false, false, true]);
-        assert!(!LeasesFile::open(&path).had(&key("a")), "of one process only");
+        assert!(!LeasesFile::open(&path).had(&key("a")), "records of one process only");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One data folder, one process: an exclusive lock that the operating system takes back when the process dies.
+//! Exclusive lock of the data folder; the operating system releases it when the process dies.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::store::embedded::OpenError;
 
 const LOCK_FILE: &str = "lock";
-/// Beside the lock and not in it: Windows lets nobody read a locked file.
+/// A separate file, because Windows allows no other process to read a locked file.
 const NOTE_FILE: &str = "lock-note";
 
 #[derive(Debug)]
 pub(super) struct FolderLock {
     note: PathBuf,
-    /// Held as long as it is open.
+    /// The lock lasts as long as this file is open.
     _file: File,
 }
 
@@ -50,7 +50,7 @@ impl FolderLock {
     }
 }
 
-/// People's conversations: for this user alone.
+/// Creates the folder so that only this user can read it: it holds conversations.
 #[cfg(unix)]
 fn create_private(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};

@@ -1,4 +1,4 @@
-//! Documents as rows: every statement there is.
+//! Documents as rows, and all SQL statements on them.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
@@ -10,7 +10,7 @@ use crate::store::{
     Document, ETag, HeadQuery, Kind, Owed, Page, Partition, Selection, StoreError, Stored, Write,
 };
 
-/// Why a batch was not taken.
+/// Reasons why a batch was not applied.
 pub(super) enum Refusal {
     Conflict,
     Sql(rusqlite::Error),
@@ -22,7 +22,8 @@ impl From<rusqlite::Error> for Refusal {
     }
 }
 
-/// Inside the caller's savepoint: after a refusal, what was written before it is still there.
+/// Applies a batch. On an error the writes before it remain: the caller rolls back to its
+/// savepoint.
 pub(super) fn apply(
     connection: &Connection,
     partition: &Partition,
@@ -157,10 +158,10 @@ pub(super) fn read(
         .transpose()
 }
 
-/// The kind is spelled out: whether an index with a condition may be used depends on it, and plans are made without a look at
-/// bound values. No text of a stranger is in it.
+/// Builds the query with the kind as a literal: the planner ignores bound values, and needs the
+/// kind to use a partial index. The text contains no untrusted input.
 fn select_sql(selection: &Selection) -> String {
-    // SQLite uses a partial index only where its condition is spelled out.
+    // SQLite uses a partial index only if the query repeats its condition.
     let rare = match selection.kind {
         Kind::Entry | Kind::Events | Kind::Head | Kind::Scope => "",
         Kind::Inbox | Kind::Receipt | Kind::Notice | Kind::Live | Kind::Watch => {
@@ -262,12 +263,13 @@ pub(super) fn heads(
     Ok(Page { items: found.into_iter().map(|(_, head)| head).collect(), continuation })
 }
 
-/// One more than a page, to know whether another follows.
+/// Returns the SQL limit: one row more than the page, which shows if another page follows.
 fn limit_of(page: usize) -> i64 {
     i64::try_from(page).unwrap_or(i64::MAX).saturating_add(1)
 }
 
-/// A row as it is, before it is looked at: what cannot be understood is not SQLite's error.
+/// An unparsed row. Parsing is separate, because a document that cannot be parsed is no SQLite
+/// error.
 struct Raw {
     partition: Partition,
     id: String,
@@ -329,12 +331,12 @@ fn version_etag(version: i64) -> ETag {
     ETag(version.to_string())
 }
 
-/// An `ETag` that is not one of ours matches nothing.
+/// Parses the expected version. An `ETag` of another format matches no document.
 fn wanted_version(etag: Option<&ETag>) -> Result<Option<i64>, Refusal> {
     etag.map(|etag| etag.0.parse().map_err(|_| Refusal::Conflict)).transpose()
 }
 
-/// `check` has refused what would not fit.
+/// Converts to an SQL integer. `validate` has rejected times that do not fit.
 fn integer(time: Timestamp) -> i64 {
     i64::try_from(time.0).unwrap_or(i64::MAX)
 }

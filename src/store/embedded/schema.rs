@@ -1,4 +1,4 @@
-//! The database file: how it is opened, what is in it, and how that grows.
+//! The database file: schema, migrations and connection settings.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,21 +9,22 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::store::embedded::OpenError;
 
-/// "Turn", so that `file` and we can tell it from another program's database.
+/// "Turn" in ASCII: identifies our databases, also for the `file` command.
 const APPLICATION_ID: i64 = 0x5475_726e;
 
-/// What leads from schema `n` to `n + 1`; only ever appended to.
+/// Migrations from schema `n` to `n + 1`. Append only.
 ///
-/// Version 1: the key columns of a scope are its tenant and two empty texts. Selecting by kind walks the key for entries
-/// and events, which are most of a conversation; the few others have an index. A head's row is rewritten by each commit:
-/// no index has a column that changes with it but `due`. Rows have a rowid, so that long bodies are not part of the key's
-/// tree: without it the file was a quarter larger, a commit wrote half as many pages again, and SQLite left
-/// `documents_rare` unused.
+/// Version 1: the key columns of a scope are its tenant and two empty strings. Queries by kind scan
+/// the primary key for entries and events, which are most of a conversation; the rare kinds have
+/// an index. Each commit rewrites the row of the head, so `due` is the only indexed column that
+/// changes with it. Rows have a rowid, so that long bodies are not part of the key's tree. Without
+/// a rowid the file was 25 % larger, a commit wrote 50 % more pages, and SQLite did not use
+/// `documents_rare`.
 ///
-/// Version 2: the time to live, which this store keeps and does not act on.
+/// Version 2: adds the time to live, which this store keeps but does not enforce.
 ///
-/// Version 3: the index of the rare kinds names them one by one. With `NOT IN` each write of a row built a table of the four
-/// names, which was a fifth of what it took.
+/// Version 3: the index of the rare kinds compares the names one by one. With `NOT IN` each row
+/// write built a table of the four names, which took a fifth of its time.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -57,23 +58,24 @@ const MIGRATIONS: &[&str] = &[
 ",
 ];
 
-/// Statements kept ready by each connection; there are fewer.
+/// Capacity of each connection's statement cache; there are fewer statements.
 const STATEMENTS_MAX: usize = 32;
-/// The log is cut to this when it begins anew.
+/// Size to which the log is truncated when it restarts.
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
-/// What one reading connection keeps of the file, in kibibytes (negative: SQLite's way to say so); the system keeps it too.
+/// Page cache of a read connection, in KiB (SQLite marks the unit by the negative sign). The
+/// operating system caches the file too.
 const READER_CACHE: i64 = -512;
-/// Only one process writes and readers never lock: whoever waits this long will not be served.
+/// Busy timeout. Only one process writes and readers never lock, so a longer wait is pointless.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// What a commit outlives once it is answered.
+/// The failure that a committed transaction survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlives {
     PowerCut,
     Process,
 }
 
-/// The connection that writes, and a number that grows with each opening.
+/// Opens the write connection. Also returns a number that increases with each opening.
 pub(super) fn open(file: &Path, outlives: Outlives) -> Result<(Connection, u32), OpenError> {
     let failed = |source: rusqlite::Error| OpenError::Database {
         file: file.to_owned(),
@@ -99,7 +101,7 @@ pub(super) fn open(file: &Path, outlives: Outlives) -> Result<(Connection, u32),
     Ok((connection, generation))
 }
 
-/// A connection that sees every commit that was answered, and writes nothing.
+/// Opens a read-only connection, which sees every completed commit.
 pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
@@ -109,8 +111,9 @@ pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Statements are prepared once. Without the second line SQLite looks at bound values (a LIMIT is enough) when it plans, and
-/// plans anew whenever one is bound: three quarters of what a look at an inbox took.
+/// Prepares each statement once. Without the query planner stability guarantee, SQLite plans by
+/// bound values (a LIMIT is enough) and plans again at each binding, which took three quarters of
+/// the time of an inbox read.
 fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -123,11 +126,11 @@ fn tune_writer(
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     connection.busy_timeout(BUSY_MAX)?;
     keep_statements(connection)?;
-    // Asked rather than told: a file system without shared memory answers with another mode.
+    // Check the result: a file system without shared memory returns another mode.
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
     if mode != "wal" {
         return Err(format!(
-            "the file system cannot share a log (journal mode {mode}): use a local disk"
+            "the file system does not support WAL (journal mode {mode}): use a local disk"
         )
         .into());
     }
@@ -146,7 +149,7 @@ fn tune_writer(
 fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     let done = usize::try_from(found).unwrap_or(0);
     if done < MIGRATIONS.len() {
-        // One transaction for all: whoever starts for the first time waits for the disk once.
+        // One transaction for all: the first start waits for the disk once.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for migration in MIGRATIONS.iter().skip(done) {
             transaction.execute_batch(migration)?;

@@ -1,4 +1,4 @@
-//! Stories of the disk: what is shared, what survives, and what is said when it fails.
+//! Tests of the embedded store: group commit, durability and disk errors.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ async fn seqs(store: &EmbeddedStore, at: &Partition) -> Vec<String> {
     found.into_iter().map(|stored| stored.document.id).collect()
 }
 
-/// The writer stands still from now until the answered sender is dropped.
+/// Blocks the writer until the returned sender is dropped.
 fn hold(store: &EmbeddedStore) -> mpsc::Sender<()> {
     let (holds, held) = mpsc::channel();
     let (release, released) = mpsc::channel();
@@ -65,7 +65,7 @@ async fn what_waits_together_is_written_together() {
     let release = hold(&store);
     let places: Vec<_> = (0..WRITERS).map(conversation).collect();
     let writes = places.iter().map(|at| store.write(at, vec![entry(1, 100)]));
-    // All are sent before the first answer can come: each future sends when it is first polled.
+    // All batches are sent before the first result: each future sends at its first poll.
     let release = async move { drop(release) };
     let (answers, ()) = futures_util::join!(join_all(writes), release);
     assert!(answers.iter().all(Result::is_ok));
@@ -101,8 +101,8 @@ async fn two_batches_of_one_conversation_never_share_a_transaction() {
         async move { drop(release) },
     );
     assert!(first.is_ok() && third.is_ok() && fourth.is_ok() && fifth.is_ok() && sixth.is_ok());
-    assert!(matches!(second, Err(StoreError::Conflict)), "they keep their order");
-    // The second transaction held nothing but the refused batch, so it cost nothing.
+    assert!(matches!(second, Err(StoreError::Conflict)), "batches keep their order");
+    // The second transaction held only the rejected batch, so it was rolled back.
     assert_eq!(store.commits(), 2);
 }
 
@@ -130,7 +130,7 @@ async fn the_log_is_moved_into_the_database_now_and_then() {
         store.write(&conversation(1), vec![entry(seq, 400_000)]).await.unwrap();
     }
     assert_eq!(store.commits(), 30);
-    // The last may still be under way after its answer: a write in between has waited for it.
+    // The last checkpoint may still run after the last write has returned; earlier ones are done.
     assert!((1..=4).contains(&store.checkpoints()), "{}", store.checkpoints());
     assert_eq!(seqs(&store, &conversation(1)).await.len(), 30);
 }
@@ -156,7 +156,7 @@ async fn a_transaction_that_was_left_open_is_closed_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let at = conversation(1);
-    // As a COMMIT leaves it that could not reach the disk.
+    // The state after a COMMIT that could not reach the disk.
     store.writer.run(|connection| connection.execute_batch("BEGIN IMMEDIATE").unwrap());
     let answer = store.write(&at, vec![entry(1, 1)]).await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
@@ -204,8 +204,8 @@ async fn a_store_opened_again_has_everything_and_its_old_etags_are_good() {
     }
 }
 
-/// A process that dies leaves the files as they are at that moment: they are copied under a running store, and of the
-/// log any beginning may be all that reached the disk.
+/// Simulates a crash: copies the files of a running store with the log cut at many lengths, because
+/// any prefix of the log may have reached the disk.
 #[tokio::test]
 async fn a_store_that_dies_keeps_every_answered_batch_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ async fn a_store_that_dies_keeps_every_answered_batch_whole() {
         store.write(&conversation(1), writes).await.unwrap();
         lengths.push(fs::metadata(folder.path().join(&log)).unwrap().len());
     }
-    assert_eq!(store.checkpoints(), 0, "so that only the log has grown");
+    assert_eq!(store.checkpoints(), 0, "only the log has grown");
     let longest = *lengths.last().unwrap();
     let step = usize::try_from(longest / 40).unwrap();
     for cut in (0..=longest).step_by(step).chain(lengths.iter().copied()) {
@@ -286,7 +286,7 @@ async fn a_damaged_document_is_told_and_not_guessed() {
             )
             .unwrap();
     });
-    // Written after the damage was done.
+    // This write waits until the writer has damaged the rows.
     store.write(&at, vec![entry(3, 1)]).await.unwrap();
     for seq in [1, 2] {
         let answer = store.read(&at, &entry_id(seq), Freshness::Latest).await;

@@ -1,8 +1,8 @@
-//! Heads and inboxes of the conversations that are worked on, kept beside the file: a turn reads them three times.
+//! Cache of heads and inboxes of active conversations: a turn reads them three times.
 //!
-//! All writing goes through one thread of one process, which keeps what it has committed here before it answers. What is
-//! not certain is not kept: while a commit is on its way its conversation is read from the file, and a conversation that
-//! was written while it was read is forgotten.
+//! One thread of one process does all writes, and updates the cache before it reports a commit.
+//! The cache holds no uncertain state: during a commit, its conversation is read from the file,
+//! and a conversation that was written while it was read is not cached.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::ids::ConversationKey;
 use crate::store::{Document, ETag, HEAD_ID, Kind, Partition, Selection, Stored, Write};
 
-/// Bytes of bodies that are kept; above it the least used conversations are forgotten.
+/// Maximum bytes of cached documents; above it the least used conversations are evicted.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// What a document takes besides its body.
+/// Bytes of a document besides its body.
 const DOCUMENT_BYTES: u64 = 512;
 
-/// What is known of a conversation: all of these documents, and no others of their kinds.
+/// Head and complete inbox of a conversation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) head: Option<Stored>,
@@ -28,7 +28,7 @@ impl Known {
         Self { head, inbox: inbox.collect() }
     }
 
-    /// As the file would answer it.
+    /// Returns the same result as a query of the file.
     pub(super) fn inbox(&self, selection: &Selection) -> Vec<Stored> {
         let is_wanted = |id: &str| {
             selection.from_id.as_deref().is_none_or(|from| id >= from)
@@ -38,7 +38,7 @@ impl Known {
         wanted.take(selection.limit).cloned().collect()
     }
 
-    /// `etags` are those of the writes, in their order.
+    /// Applies a committed batch; `etags` are the `ETag`s of the writes, in order.
     fn apply(&mut self, writes: &[Write], etags: &[ETag]) {
         for (write, etag) in writes.iter().zip(etags) {
             match write {
@@ -58,7 +58,7 @@ impl Known {
         } else if document.kind == Kind::Inbox {
             self.inbox.insert(document.id.clone(), stored());
         } else {
-            // A receipt takes the place of its item.
+            // A receipt replaces its inbox item.
             self.inbox.remove(&document.id);
         }
     }
@@ -80,11 +80,12 @@ pub(super) struct Warm(Mutex<State>);
 
 struct State {
     known: quick_cache::unsync::Cache<ConversationKey, Arc<Known>, Weight>,
-    /// Being read from the file, by whom; whoever writes in between takes it out.
+    /// Conversations being read from the file, with the number of the read. A write removes its
+    /// conversation.
     reading: HashMap<ConversationKey, u64>,
-    /// Their commit is on its way.
+    /// Conversations with a commit in progress.
     writing: HashSet<ConversationKey>,
-    /// The reading begun last.
+    /// Number of the last read that was started.
     readings: u64,
 }
 
@@ -99,7 +100,7 @@ impl Default for Warm {
     }
 }
 
-/// A conversation that is taken out while its commit is on its way.
+/// A conversation removed from the cache during its commit.
 pub(super) struct Lifted {
     key: ConversationKey,
     known: Option<Arc<Known>>,
@@ -111,10 +112,10 @@ impl Warm {
         self.lock().known.get(key).cloned()
     }
 
-    /// Reads from the file, and keeps what was read unless it was written meanwhile.
+    /// Reads from the file, and caches the result unless the conversation was written meanwhile.
     ///
     /// # Errors
-    /// As of `read`.
+    /// The error of `read`.
     pub(super) fn read<E>(
         &self,
         key: &ConversationKey,
@@ -133,7 +134,7 @@ impl Warm {
         let mut state = self.lock();
         if state.reading.get(key) == Some(&reading) {
             state.reading.remove(key);
-            // What is not there is not looked at again and again.
+            // A missing conversation is not cached: nobody reads it repeatedly.
             if let Ok(known) = &found
                 && known.head.is_some()
             {
@@ -143,7 +144,7 @@ impl Warm {
         found
     }
 
-    /// Just before a COMMIT.
+    /// Removes a conversation just before the COMMIT.
     pub(super) fn lift(&self, partition: &Partition) -> Option<Lifted> {
         let Partition::Conversation(key) = partition else { return None };
         let mut state = self.lock();
@@ -153,7 +154,7 @@ impl Warm {
         Some(Lifted { key: key.clone(), known })
     }
 
-    /// After a COMMIT that has landed, before anybody is told.
+    /// Restores the conversation after a successful COMMIT, before its result is returned.
     pub(super) fn put(&self, lifted: Lifted, writes: &[Write], etags: &[ETag]) {
         let Lifted { key, known } = lifted;
         let known = known.map(|mut known| {
@@ -167,7 +168,7 @@ impl Warm {
         }
     }
 
-    /// After a COMMIT that has failed: the file knows what became of it.
+    /// Drops the conversation after a failed COMMIT: only the file has its state.
     pub(super) fn forget(&self, lifted: &Lifted) {
         self.lock().writing.remove(&lifted.key);
     }
@@ -179,7 +180,7 @@ impl Warm {
 
 impl std::fmt::Debug for Warm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Warm({} conversations)", self.lock().known.len())
+        write!(f, "ConversationCache({} conversations)", self.lock().known.len())
     }
 }
 

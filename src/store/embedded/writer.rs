@@ -1,5 +1,5 @@
-//! The one thread that writes: it takes everything that waits, and answers after COMMIT. Only where many conversations are
-//! at work at the same time does it wait a little for more.
+//! The writer thread: commits all waiting batches in one transaction and reports after COMMIT. It
+//! waits briefly for more batches only if many conversations are active.
 
 use std::collections::{HashSet, VecDeque};
 use std::error::Error;
@@ -21,20 +21,21 @@ use crate::store::embedded::warm::{Lifted, Warm};
 use crate::store::embedded::{store_error, unavailable};
 use crate::store::{ETag, Partition, StoreError, Write};
 
-/// Batches of one transaction; it bounds how long the first one waits for its answer.
+/// Maximum batches of one transaction; bounds how long the first batch waits for its result.
 const GROUP_MAX: usize = 256;
-/// Pages in the log (4 MB) above which it is moved into the database. Measured with 2000: 2 % fewer bytes written, and the
-/// commit behind it waits 8 ms instead of 3.
+/// Log size in pages (4 MB) above which a checkpoint runs. Measured with 2000: 2 % fewer bytes
+/// written, but the next commit waits 8 ms instead of 3.
 const LOG_PAGES_MAX: u64 = 1000;
-/// Versions that one opening of the store can give, as bits. The opening's number is above them, so that no version is
-/// ever given twice: a document deleted and created again matches none of its old `ETag`s.
+/// Bits of the version counter of one opening of the store. The number of the opening is in the
+/// higher bits, so that no version is used twice: a document that is deleted and created again
+/// matches none of its old `ETag`s.
 const VERSION_BITS: u32 = 40;
 
-/// Conversations that are worked on below which a commit waits for no other.
+/// Number of active conversations below which a commit does not wait for others.
 const SIBLINGS_MIN: usize = 8;
-/// What a commit waits for others, for each conversation that is worked on; and at most. They share its fsync and the pages
-/// that it writes, and their workers have others to see to meanwhile. (`PostgreSQL` has the same: `commit_siblings` and
-/// `commit_delay`.)
+/// Time that a commit waits for others, per active conversation and at most. The others share its
+/// fsync and its pages, and their workers do other work meanwhile. (`PostgreSQL` has the same:
+/// `commit_siblings` and `commit_delay`.)
 const GATHER_EACH: Duration = Duration::from_micros(40);
 const GATHER_MAX: Duration = Duration::from_micros(2_500);
 
@@ -48,21 +49,22 @@ struct Batch {
 
 enum Job {
     Write(Batch),
-    /// Runs alone on the writing connection: how tests hold the writer, and break its disk.
+    /// Runs alone on the write connection: tests block the writer and break its disk with it.
     #[cfg(test)]
     Run(Box<dyn FnOnce(&mut Connection) + Send>),
 }
 
 impl Job {
-    /// Whether others write into the same documents.
+    /// True for a batch of a scope, whose documents all conversations of a tenant write.
     fn is_shared(&self) -> bool {
         matches!(self, Self::Write(Batch { partition: Partition::Scope(_), .. }))
     }
 }
 
-/// The sending side. Dropped, it waits until what was sent is committed and the database is closed.
+/// Handle of the writer thread. Dropping it waits until all sent batches are committed and the
+/// database is closed.
 pub(super) struct Writer {
-    /// Taken when dropped: that ends the thread.
+    /// Taken on drop, which ends the thread.
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
@@ -93,7 +95,8 @@ impl Writer {
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let counters = Arc::new(Counters::default());
         let seen = Arc::clone(&counters);
-        // Called after each COMMIT that wrote pages, and in place of SQLite's own checkpoint, which would delay answers.
+        // SQLite calls this after each COMMIT that wrote pages. It replaces the automatic
+        // checkpoint, which would delay results.
         connection.wal_hook(Some(move |_: &mut _, pages| {
             seen.commits.fetch_add(1, Ordering::SeqCst);
             seen.log_pages.store(u64::try_from(pages).unwrap_or(0), Ordering::SeqCst);
@@ -115,7 +118,7 @@ impl Writer {
         Ok(Self { jobs: Some(jobs), thread: Some(thread), counters })
     }
 
-    /// A caller that stops waiting does not stop the write.
+    /// Writes a batch. The write continues if the caller stops waiting.
     pub(super) async fn write(&self, partition: Partition, writes: Vec<Write>) -> Answer {
         let (answer, answered) = oneshot::channel();
         self.send(Job::Write(Batch { partition, writes, answer }))?;
@@ -141,7 +144,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
-            // It ended by a panic: there is nobody left to tell, and what was committed is committed.
+            // An error means a panic of the thread: no caller is left, and commits are durable.
             let _ = thread.join();
         }
     }
@@ -156,9 +159,9 @@ impl fmt::Debug for Writer {
 struct WriterThread {
     connection: Connection,
     arriving: Receiver<Job>,
-    /// Arrived and not yet written, oldest first.
+    /// Received jobs that are not yet written, oldest first.
     waiting: VecDeque<Job>,
-    /// The version given last.
+    /// The last assigned version.
     versions: i64,
     counters: Arc<Counters>,
     warm: Arc<Warm>,
@@ -173,7 +176,7 @@ impl WriterThread {
                     Ok(job) => self.waiting.push_back(job),
                     Err(_) => return,
                 }
-                // What all conversations of a tenant write into is lost to others while it waits.
+                // A scope write does not wait: other writers would conflict with it meanwhile.
                 if !self.waiting.front().is_some_and(Job::is_shared) {
                     self.gather();
                 }
@@ -187,7 +190,7 @@ impl WriterThread {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a thread of its own, none of the runtime's")]
+    #[expect(clippy::disallowed_methods, reason = "a dedicated thread, not one of the runtime's")]
     fn gather(&self) {
         let wait = gather_time(self.claims.count());
         if !wait.is_zero() {
@@ -195,8 +198,9 @@ impl WriterThread {
         }
     }
 
-    /// Takes what may share a transaction and leaves the rest, in order. Batches of one conversation never share one: a
-    /// commit is answered before the next of its conversation is tried.
+    /// Takes the batches that may share a transaction and leaves the rest, in order. Batches of one
+    /// conversation never share a transaction: a commit is reported before the next one of its
+    /// conversation is tried.
     fn next_group(&mut self) -> Vec<Batch> {
         let mut conversations: HashSet<ConversationKey> = HashSet::new();
         let mut group = Vec::new();
@@ -226,7 +230,7 @@ impl WriterThread {
         match self.transaction(&group) {
             Ok(answers) => {
                 for (batch, answer) in group.into_iter().zip(answers) {
-                    // Whoever asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     let _ = batch.answer.send(answer);
                 }
             }
@@ -234,7 +238,7 @@ impl WriterThread {
                 if !self.connection.is_autocommit() {
                     let _ = self.connection.execute_batch("ROLLBACK");
                 }
-                tracing::error!(%error, batches = group.len(), "a transaction of the store failed");
+                tracing::error!(%error, batches = group.len(), "store transaction failed");
                 let error = Arc::new(error);
                 for batch in group {
                     let _ = batch.answer.send(Err(store_error(Arc::clone(&error))));
@@ -243,8 +247,10 @@ impl WriterThread {
         }
     }
 
+    /// Writes a group in one transaction.
+    ///
     /// # Errors
-    /// Nothing of the group was written, as far as SQLite can tell.
+    /// SQLite reports that nothing of the group was written: report the failure to each caller.
     fn transaction(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
         self.execute("BEGIN IMMEDIATE")?;
         let answers = match self.apply_all(group)? {
@@ -269,9 +275,9 @@ impl WriterThread {
         committed.map(|()| answers)
     }
 
-    /// All of them as one: no savepoint copies the pages that a batch is about to change. `None`: a conversation's was refused,
-    /// which is rare, and the transaction has begun anew, with nothing in it. What a tenant's conversations share is often
-    /// refused, and stands alone.
+    /// Applies all batches without savepoints, which would copy the pages that a batch changes.
+    /// Returns `None` if the batch of a conversation is rejected, which is rare; the transaction
+    /// has then restarted empty. Batches of scopes are often rejected and use savepoints.
     fn apply_all(&mut self, group: &[Batch]) -> rusqlite::Result<Option<Vec<Answer>>> {
         let mut answers = Vec::with_capacity(group.len());
         for batch in group {
@@ -293,7 +299,7 @@ impl WriterThread {
         Ok(Some(answers))
     }
 
-    /// Each for itself: what is refused leaves the others alone.
+    /// Applies each batch in its own savepoint: a rejected batch does not affect the others.
     fn apply_each(&mut self, group: &[Batch]) -> rusqlite::Result<Vec<Answer>> {
         group.iter().map(|batch| self.apply_alone(batch)).collect()
     }
@@ -306,7 +312,7 @@ impl WriterThread {
             Err(refusal) => {
                 let answer = match refusal {
                     Refusal::Conflict => Err(StoreError::Conflict),
-                    // A full disk can end the whole transaction, and the batches before this one with it.
+                    // A full disk can end the whole transaction, including the batches before.
                     Refusal::Sql(error) if self.connection.is_autocommit() => return Err(error),
                     Refusal::Sql(error) => Err(store_error(error)),
                 };
@@ -322,7 +328,8 @@ impl WriterThread {
         self.connection.prepare_cached(sql)?.execute(()).map(|_| ())
     }
 
-    /// After the answers have left: it waits for the disk twice, and nobody has to wait with it.
+    /// Runs a checkpoint if the log is long. Called after the results are sent, because it waits
+    /// for the disk twice.
     fn checkpoint_when_long(&self) {
         if self.counters.log_pages.load(Ordering::SeqCst) < LOG_PAGES_MAX {
             return;
@@ -332,13 +339,13 @@ impl WriterThread {
                 self.counters.checkpoints.fetch_add(1, Ordering::SeqCst);
                 self.counters.log_pages.store(0, Ordering::SeqCst);
             }
-            // What is in the log is safe there; the next commit tries again.
-            Err(error) => tracing::warn!(%error, "the log of the store could not be moved"),
+            // The log stays valid; the next commit tries again.
+            Err(error) => tracing::warn!(%error, "store checkpoint failed"),
         }
     }
 }
 
-/// What a commit waits for others while so many conversations are worked on.
+/// Returns the time that a commit waits for others, by the number of active conversations.
 fn gather_time(siblings: usize) -> Duration {
     if siblings < SIBLINGS_MIN {
         return Duration::ZERO;

@@ -1,29 +1,30 @@
-//! What goes wrong, how often, and the dice that decide it.
+//! Injected faults of the in-memory store, and their source of randomness.
 
 use crate::ids::fate::Fate;
 
-/// Probabilities from 0 to 1, per operation. None by default.
+/// Fault probabilities from 0 to 1, per operation. All are 0 by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Refused though its conditions held; not applied.
+    /// A conflict although the conditions hold; the batch is not applied.
     pub conflict: f64,
-    /// Applied, and answered as a conflict: the driver sent it twice and saw the second answer.
+    /// The batch is applied and reports a conflict, as if the SDK had sent it twice.
     pub conflict_after: f64,
-    /// Too much is asked: this batch and what comes right after it, reads too, are refused.
+    /// Throttling: this batch and the operations right after it fail, reads included.
     pub throttled: f64,
-    /// Not applied, and nothing is known.
+    /// Unknown outcome; the batch is not applied.
     pub unavailable_before: f64,
-    /// Applied if its conditions held, and nothing is known.
+    /// Unknown outcome; the batch is applied if its conditions hold.
     pub unavailable_after: f64,
-    /// Nothing is known, and it arrives some operations later: applied then if its conditions still hold.
+    /// Unknown outcome; the batch arrives some operations later and is applied if its conditions
+    /// still hold.
     pub unavailable_late: f64,
-    /// Reads, claims and lists that are not answered.
+    /// Failed reads, lease requests and lists.
     pub unavailable_reads: f64,
-    /// Reads with [`crate::store::Freshness::Any`], and lists of heads, that answer from an older snapshot.
+    /// Reads with [`crate::store::Freshness::Any`], and lists of heads, from an older snapshot.
     pub stale_reads: f64,
-    /// Pages that end early, or are empty, though more follow.
+    /// Pages that end early, or are empty, although more follow.
     pub short_pages: f64,
-    /// Others run first: moves races about under a single-threaded runtime.
+    /// Yields to other tasks first: varies races under a single-threaded runtime.
     pub step_aside: f64,
 }
 
@@ -37,12 +38,12 @@ pub(super) enum WriteFault {
     UnavailableLate,
 }
 
-/// Who decides.
+/// The source of injected faults.
 #[derive(Debug)]
 pub(super) enum Dice {
-    /// Numbers of one seed, one after the other: splitmix64.
+    /// A sequence of random numbers from one seed (splitmix64).
     Numbers(u64),
-    /// Each place by itself.
+    /// A fault plan, which draws for each site independently.
     Fate(Fate),
 }
 
@@ -60,13 +61,14 @@ fn next(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// From 0 to just under 1.
+/// Returns a number from 0 to just under 1.
 fn roll(state: &mut u64) -> f64 {
     f64::from(u32::try_from(next(state) >> 32).unwrap_or(0)) / f64::from(u32::MAX).next_up()
 }
 
 impl Dice {
-    /// Rolls only when there is something to decide, so that a fault that is off moves no other.
+    /// True if the fault occurs. Draws no number at probability 0, so that a disabled fault does
+    /// not change the others.
     pub(super) fn says(&mut self, what: &'static str, at: &str, probability: f64) -> bool {
         match self {
             Self::Numbers(state) => probability > 0.0 && roll(state) < probability,
@@ -74,7 +76,7 @@ impl Dice {
         }
     }
 
-    /// The same for what is no fault.
+    /// Like `should_inject`, for events that are no faults.
     pub(super) fn turns(&mut self, what: &'static str, at: &str, probability: f64) -> bool {
         match self {
             Self::Numbers(_) => self.says(what, at, probability),
@@ -82,7 +84,7 @@ impl Dice {
         }
     }
 
-    /// From 0 to `bound - 1`.
+    /// Returns a number from 0 to `bound - 1`.
     pub(super) fn below(&mut self, what: &'static str, at: &str, bound: u64) -> u64 {
         match self {
             Self::Numbers(state) => next(state) % bound.max(1),
@@ -112,5 +114,5 @@ impl Dice {
     }
 }
 
-/// A batch of which nothing is known, and that arrives later.
+/// Fault name of a batch with unknown outcome that arrives later.
 pub(super) const LATE: &str = "a batch came late";

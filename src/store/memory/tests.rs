@@ -1,4 +1,4 @@
-//! Stories of the store that fails on purpose.
+//! Tests of the in-memory store and its injected faults.
 
 use std::sync::Arc;
 
@@ -44,12 +44,12 @@ async fn it_keeps_the_contract_when_others_run_between_and_pages_end_early() {
 async fn a_throttled_store_serves_nobody_for_a_while() {
     let store = always(|faults| faults.throttled = 1.0);
     assert!(matches!(create(&store).await, Err(StoreError::Unavailable(_))));
-    // Reads begin no other spell.
+    // Reads start no new throttling.
     let mut refused = 0;
     while store.read(&scope(), "value", Freshness::Latest).await.is_err() {
         refused += 1;
     }
-    assert!(refused < 6, "{refused} more were refused");
+    assert!(refused < 6, "{refused} more operations were rejected");
     assert!(create(&store).await.is_err());
     store.set_faults(Faults::default());
     create(&store).await.unwrap();

@@ -1,4 +1,4 @@
-//! Every version of every document, by commit.
+//! Version history of all documents, by commit.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::store::{
 
 #[derive(Debug, Default)]
 pub(super) struct Versions {
-    /// Of the newest applied batch; 0 when there is none.
+    /// Number of the newest applied batch; 0 if there is none.
     commit: u64,
     etag: u64,
     partitions: BTreeMap<Partition, BTreeMap<String, Vec<Version>>>,
@@ -19,7 +19,7 @@ pub(super) struct Versions {
 #[derive(Debug)]
 struct Version {
     commit: u64,
-    /// `None`: deleted.
+    /// `None` if the document was deleted.
     stored: Option<Stored>,
 }
 
@@ -28,7 +28,7 @@ impl Versions {
         self.commit
     }
 
-    /// All or none.
+    /// Applies all writes or none.
     pub(super) fn apply(
         &mut self,
         partition: &Partition,
@@ -75,7 +75,7 @@ impl Versions {
         as_of(self.partitions.get(partition)?.get(id)?, commit)
     }
 
-    /// In the order of ids.
+    /// Returns the documents of a partition, in the order of ids.
     pub(super) fn all_in(
         &self,
         partition: &Partition,
@@ -90,7 +90,7 @@ impl Versions {
         versions.into_iter().flatten().map(|version| version.stored.clone()).collect()
     }
 
-    /// What is due behind a place, in order.
+    /// Returns the due items after a cursor, in order.
     pub(super) fn due(&self, at: Timestamp, after: &DuePlace) -> Vec<(DuePlace, Owed)> {
         let mut found: Vec<_> = self
             .partitions
@@ -107,7 +107,7 @@ impl Versions {
         found
     }
 
-    /// Listed heads behind a place, newest first.
+    /// Returns the listed heads after a cursor, newest first.
     pub(super) fn heads(
         &self,
         query: &HeadQuery,

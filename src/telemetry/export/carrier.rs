@@ -1,4 +1,5 @@
-//! The HTTP client of every exporter: requests run on the service's runtime, whichever thread asks.
+//! HTTP transport of all exporters. Requests run on the service's runtime, whichever thread sends
+//! them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,23 +19,24 @@ use crate::telemetry::{TelemetryError, TokenSource};
 
 type HttpError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// Bytes of an answer that are read.
+/// Maximum bytes of a response.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Clone)]
 pub(super) struct Carrier {
     inner: Arc<Inner>,
-    /// The exporter for Application Insights makes every address an `https` one, also that of a collector on this machine.
+    /// True to send plain HTTP. The Application Insights exporter rewrites every address to
+    /// `https`, also that of a collector on this machine.
     is_in_the_clear: bool,
 }
 
 struct Inner {
-    /// Who takes what is sent, for the log.
+    /// Name of the destination, for log lines.
     receiver: &'static str,
     client: reqwest::Client,
     token: Option<Arc<dyn TokenSource>>,
     runtime: Handle,
-    /// Whether the last one came back: a receiver that is away is told of once.
+    /// True if the last export failed. An outage is logged once.
     is_away: AtomicBool,
 }
 
@@ -75,7 +77,7 @@ impl HttpClient for Carrier {
             *request.uri_mut() = plain.parse()?;
         }
         let inner = Arc::clone(&self.inner);
-        // What sending tells of itself is not sent in turn.
+        // Telemetry of the export itself is not exported.
         let context = Context::current().with_telemetry_suppressed();
         let sending = async move { inner.send(request).await }.with_context(context);
         self.inner.runtime.spawn(sending).await?
@@ -87,18 +89,15 @@ impl Inner {
         let sent = self.attempt(request).await;
         let why = match &sent {
             Ok(answer) if answer.status().is_success() => None,
-            Ok(answer) => Some(format!("it answered {}", answer.status().as_u16())),
+            Ok(answer) => Some(format!("HTTP {}", answer.status().as_u16())),
             Err(error) => Some(error.to_string()),
         };
         let was_away = self.is_away.swap(why.is_some(), Ordering::Relaxed);
         match why {
             Some(why) if !was_away => {
-                tracing::warn!(
-                    "{} takes no telemetry: {why}; what cannot be sent is dropped",
-                    self.receiver
-                );
+                tracing::warn!(receiver = self.receiver, error = %why, "telemetry export failed; dropping items");
             }
-            None if was_away => tracing::info!("{} takes telemetry again", self.receiver),
+            None if was_away => tracing::info!(receiver = self.receiver, "telemetry export recovered"),
             Some(_) | None => {}
         }
         sent
@@ -112,7 +111,7 @@ impl Inner {
             request.headers_mut().insert(AUTHORIZATION, value);
             *request.uri_mut() = with_identity(request.uri())?;
         }
-        // The address may hold a key.
+        // The address may contain a key, so the error text is replaced.
         let away = |error: reqwest::Error| HttpError::from(plain(&error));
         let mut answer = self.client.execute(request.try_into()?).await.map_err(away)?;
         let mut response = Response::builder().status(answer.status());
@@ -122,7 +121,7 @@ impl Inner {
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(away)? {
             if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err("the answer is too long".into());
+                return Err("the response exceeds 1 MiB".into());
             }
             body.extend_from_slice(&chunk);
         }
@@ -130,7 +129,7 @@ impl Inner {
     }
 }
 
-/// Tokens are taken at version 2.1 of the address alone.
+/// Application Insights accepts tokens only at version 2.1 of the path.
 fn with_identity(uri: &Uri) -> Result<Uri, http::uri::InvalidUri> {
     let text = uri.to_string();
     match text.strip_suffix("/v2/track") {
@@ -141,10 +140,10 @@ fn with_identity(uri: &Uri) -> Result<Uri, http::uri::InvalidUri> {
 
 fn plain(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
-        "there was no answer in time"
+        "timed out"
     } else if error.is_connect() {
-        "no connection could be made"
+        "connection failed"
     } else {
-        "the connection was cut"
+        "connection interrupted"
     }
 }

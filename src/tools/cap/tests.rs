@@ -1,4 +1,4 @@
-//! Stories of results that are too large: what the model reads, and that nothing is lost.
+//! Tests of oversized results: the text for the model, and no lost content.
 
 use std::sync::atomic::Ordering;
 
@@ -148,12 +148,12 @@ async fn a_cut_is_never_silent_even_when_the_store_is_down() {
     let result = cap(result, &desk.context(), ReadOn::WithRead).await;
     let text = joined_text(&result.content);
     assert!(
-        text.contains("The rest could not be kept: the artifact store did not answer.]"),
+        text.contains("The rest could not be kept: the artifact store is unavailable.]"),
         "{text}"
     );
     assert!(text.contains("It could not be kept"), "{text}");
     let details = result.details.unwrap().value();
-    assert_eq!(details["problem"], json!("the artifact store did not answer"));
+    assert_eq!(details["problem"], json!("the artifact store is unavailable"));
 }
 
 #[tokio::test]
@@ -170,11 +170,11 @@ async fn a_picture_that_no_model_takes_becomes_a_file() {
     let result =
         cap(ToolResult { content: blocks, ..ToolResult::default() }, &context, ReadOn::WithRead)
             .await;
-    let Block::Image(first) = &result.content[0] else { panic!("it is fine") };
+    let Block::Image(first) = &result.content[0] else { panic!("the first image is kept") };
     assert_eq!(first.mime_type, "image/png");
     let text = joined_text(&result.content[1..]);
     assert!(
-        text.contains("[An image of 384.0KB was left out: at most 20 pictures of 384.0KB together"),
+        text.contains("[An image of 384.0KB was left out: at most 20 images of 384.0KB together"),
         "{text}"
     );
     assert!(text.contains("[An image of 5B was left out: it is not a PNG"), "{text}");
@@ -202,7 +202,7 @@ async fn large_data_becomes_a_reference() {
         ..ToolResult::default()
     };
     let result = cap(result, &context, ReadOn::WithRead).await;
-    let Output::Widget(widget) = &result.outputs[39] else { panic!("it stays a widget") };
+    let Output::Widget(widget) = &result.outputs[39] else { panic!("a widget stays a widget") };
     for data in [&result.details.unwrap(), &result.structured.unwrap(), &widget.data] {
         let reference: Value = data.value();
         let id = ArtifactId::new(reference["artifactId"].as_str().unwrap());
@@ -210,7 +210,7 @@ async fn large_data_becomes_a_reference() {
         assert_eq!(reference["truncated"], json!(true));
     }
     assert_eq!(result.outputs.len(), 40);
-    assert!(joined_text(&result.content).starts_with("[101 files and widgets were put out"));
+    assert!(joined_text(&result.content).starts_with("[101 files and widgets were returned"));
 }
 
 #[tokio::test]

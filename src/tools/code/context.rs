@@ -1,4 +1,4 @@
-//! What a tool in Rust is given for one call.
+//! Context of one call of a tool in Rust.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::tools::schedule::Schedules;
 use crate::tools::workspace::{Files, FolderPath, WorkspacePath};
 use crate::tools::{ToolContext, ToolResult};
 
-/// One call. Cheap to clone; clones share what the call puts out.
+/// One call. Clones are cheap and share the call's files and outputs.
 #[derive(Clone)]
 pub struct CallContext {
     context: ToolContext,
@@ -50,7 +50,7 @@ impl CallContext {
         self.over.clone()
     }
 
-    /// The result with what the call put out beside it.
+    /// Adds the call's outputs and file changes to its result.
     pub(super) fn finish(&self, mut result: ToolResult) -> ToolResult {
         self.with(|made| {
             result.outputs.append(&mut made.outputs);
@@ -59,12 +59,13 @@ impl CallContext {
         result
     }
 
-    /// The lock is never held across an await; what a panicking clone left behind is whole.
+    /// Runs `act` under the lock, which is never held across an await. A panic of another clone
+    /// leaves the value consistent.
     fn with<R>(&self, act: impl FnOnce(&mut Made) -> R) -> R {
         act(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same for every attempt at this call: send it along as an idempotency key.
+    /// Equal for every attempt of this call. Send it as the idempotency key.
     pub fn effect_id(&self) -> &EffectId {
         &self.context.effect_id
     }
@@ -74,7 +75,7 @@ impl CallContext {
         self.context.attempt
     }
 
-    /// The provider's; not unique.
+    /// The provider's id of the call. It is not unique.
     pub fn tool_call_id(&self) -> &str {
         &self.context.tool_call_id
     }
@@ -99,10 +100,11 @@ impl CallContext {
         self.context.schedules.as_ref()
     }
 
-    /// What the app registered with `App::service`, by its type.
+    /// Returns the value of this type that the app registered with `App::service`.
     ///
     /// # Errors
-    /// Nothing of this type is registered. Ask before the call does anything: the error says that it did not happen.
+    /// The app registered no value of this type. Call this before any effect, because the error
+    /// states that the call had no effect.
     pub fn service<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, ToolError> {
         self.services.get()
     }
@@ -112,7 +114,7 @@ impl CallContext {
         self.context.traceparent.as_deref()
     }
 
-    /// The call's future is dropped then.
+    /// The call's future is dropped at this time.
     pub fn deadline(&self) -> Timestamp {
         self.context.deadline
     }
@@ -121,32 +123,35 @@ impl CallContext {
         self.context.clock.now().until(self.context.deadline)
     }
 
-    /// Whether the call is over: stopped, past its deadline, or answered. The call of a write sees it when the prompt is
-    /// stopped, and has two seconds to answer what became of it; otherwise the call is simply dropped, and only work that the
-    /// tool moved to another task or thread sees it.
+    /// True if the call is over: aborted, past its deadline, or finished.
+    ///
+    /// After an abort, a `Write` can observe this and has two seconds to return its outcome. Any
+    /// other call is dropped at once. Work that the tool moved to another task or thread can always
+    /// observe it.
     pub fn is_cancelled(&self) -> bool {
         self.over.is_cancelled()
     }
 
-    /// Completes when the call is over, as [`Self::is_cancelled`] says.
+    /// Completes when [`Self::is_cancelled`] becomes true.
     pub async fn cancelled(&self) {
         self.over.cancelled().await;
     }
 
-    /// Tells whoever watches how far it is: text within the bounds of a result; not kept.
+    /// Publishes progress to event readers. It is limited like a result and not stored.
     pub fn progress(&self, partial: &ToolResult) {
         (self.context.progress)(cap_progress(partial).as_ref().unwrap_or(partial));
     }
 
-    /// The conversation's files. What this call writes is seen by itself at once, and by others with its result.
+    /// The conversation's files. This call sees its own changes at once; other calls see them with
+    /// its result.
     pub fn workspace(&self) -> Workspace<'_> {
         Workspace { cx: self }
     }
 
-    /// Gives the person a file.
+    /// Gives the user a file.
     ///
     /// # Errors
-    /// It could not be kept; the text says why.
+    /// The file is not saved. The text states the reason; return it with `?`.
     pub async fn add_file(
         &self,
         name: &str,
@@ -166,7 +171,8 @@ impl CallContext {
         Ok(())
     }
 
-    /// Shows the person something that the model does not read; `fallback` is for clients that do not know the widget.
+    /// Shows the user a widget, which the model does not read. Clients that do not know the widget
+    /// show `fallback`.
     pub fn display_widget(&self, widget: &str, data: &impl Serialize, fallback: &str) {
         let widget = Output::Widget(WidgetOutput {
             widget: widget.to_owned(),
@@ -178,29 +184,30 @@ impl CallContext {
     }
 }
 
-/// The files of the conversation, as this call sees them.
+/// The conversation's files, with the changes of this call.
 #[derive(Debug)]
 pub struct Workspace<'a> {
     cx: &'a CallContext,
 }
 
 impl Workspace<'_> {
-    /// Every path and its size in bytes, in the order of their bytes.
+    /// Every path and its size in bytes, in byte order of the paths.
     pub fn list(&self) -> Vec<(String, u64)> {
         self.files().iter().map(|(path, file)| (path.to_owned(), file.size)).collect()
     }
 
     /// # Errors
-    /// The path is not one, or there is no such file; the text says what to do.
+    /// The path is invalid, or the file does not exist. The text contains the remedy for the model.
     pub async fn read(&self, path: &str) -> Result<Bytes, ToolError> {
         let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
         self.files().read(&self.cx.context, &path).await.map_err(ToolError::Failed)
     }
 
-    /// Puts a file in the place of the one that was there.
+    /// Creates or replaces a file.
     ///
     /// # Errors
-    /// The path is not one, or a limit of the workspace is reached; the text says what to do.
+    /// The path is invalid, or a limit of the workspace is reached. The text contains the remedy
+    /// for the model.
     pub async fn write(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), ToolError> {
         let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
         let bytes = bytes.into();
@@ -208,12 +215,12 @@ impl Workspace<'_> {
         self.files().admits(&path, size).map_err(ToolError::Failed)?;
         let mime_type = mime_guess::from_path(path.as_str()).first_raw().unwrap_or("text/plain");
         let kept = self.cx.context.keep(path.as_str(), mime_type, bytes).await?;
-        // Looked at again: another clone of the call may have written meanwhile.
+        // `put` checks the limits again, because another clone may have written in the meantime.
         self.cx.with(|made| made.files.put(&path, kept.id, size)).map_err(ToolError::Failed)
     }
 
     /// # Errors
-    /// The path is not one, or there is no such file.
+    /// The path is invalid, or the file does not exist. The text contains the remedy for the model.
     pub fn remove(&self, path: &str) -> Result<(), ToolError> {
         let path = WorkspacePath::parse(path).map_err(ToolError::Failed)?;
         self.cx.with(|made| made.files.remove(&path)).map_err(ToolError::Failed)
@@ -228,7 +235,7 @@ impl Workspace<'_> {
     }
 
     /// # Errors
-    /// The path is none of a folder.
+    /// The path is not a valid folder path. The text contains the remedy for the model.
     pub(crate) fn folder(path: Option<&str>) -> Result<FolderPath, ToolError> {
         FolderPath::parse(path.unwrap_or_default()).map_err(ToolError::Failed)
     }

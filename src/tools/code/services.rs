@@ -1,4 +1,5 @@
-//! What the app injects into its tools: database pools, clients, configuration.
+//! Registry of services that the app injects into its tools: database pools, clients,
+//! configuration.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::tools::code::ToolError;
 
-/// One value of each type. Clones share them.
+/// One value per type. Clones share the values.
 #[derive(Clone, Default)]
 pub(crate) struct Services(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
 
@@ -19,7 +20,7 @@ impl fmt::Debug for Services {
 
 impl Services {
     /// # Errors
-    /// There is one of this type: no tool could tell them apart.
+    /// A value of this type exists already, and tools find values by type. Report it at start-up.
     pub(crate) fn add<T: Send + Sync + 'static>(&self, service: T) -> Result<(), String> {
         let mut services = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match services.insert(TypeId::of::<T>(), Arc::new(service)) {

@@ -1,4 +1,4 @@
-//! Stories of tools in Rust: what a developer writes, and what comes of it.
+//! Tests of tools in Rust: declaration, approvals, outcomes, outputs and injected services.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use crate::agent::raw::RawJson;
 use crate::tools::testing::Desk;
 use crate::tools::validate::validate;
 
-/// Pays, and asks above 100.
+/// A payment tool that requires an approval above 100.
 struct Pay;
 
 #[derive(Deserialize, JsonSchema)]
@@ -38,7 +38,7 @@ impl Tool for Pay {
     }
 
     fn approval(&self, args: &Payment) -> Option<Approval> {
-        assert!(args.amount.is_sign_positive(), "a rule may be wrong");
+        assert!(args.amount.is_sign_positive(), "this rule panics for negative amounts");
         (args.amount > 100.0).then(|| {
             Approval::because(format!("Sending {} to {}", args.amount, args.to))
                 .by(["role:finance"])
@@ -49,8 +49,8 @@ impl Tool for Pay {
 
     async fn call(&self, args: Payment, cx: CallContext) -> Result<ToolResult, ToolError> {
         match args.to.as_str() {
-            "nobody" => Err(ToolError::failed("nobody takes no money")),
-            "timeout" => Err(ToolError::unknown("the bank did not answer")),
+            "closed" => Err(ToolError::failed("the account is closed")),
+            "timeout" => Err(ToolError::unknown("the bank did not respond")),
             "number" => {
                 let _: u32 = "x".parse()?;
                 Ok(ToolResult::default())
@@ -115,7 +115,7 @@ async fn what_a_call_puts_out_comes_with_its_result() {
     let tool = code_tool(Pay).unwrap();
     let ToolOutcome::Returned(result) = desk.run(&*tool, &json!({"to": "a", "amount": 5})).await
     else {
-        panic!("it is known")
+        panic!("the call returns a result")
     };
     let text = joined_text(&result.content);
     let note = text.strip_prefix(r#"{"paid":5.0}"#).unwrap();
@@ -135,14 +135,14 @@ async fn failing_and_not_knowing_are_told_apart() {
     let mut desk = Desk::new();
     let tool = code_tool(Pay).unwrap();
     let mut outcome = async |to: &str| desk.run(&*tool, &json!({"to": to, "amount": 5})).await;
-    assert_eq!(outcome("nobody").await, ToolOutcome::Failed("nobody takes no money".to_owned()));
+    assert_eq!(outcome("closed").await, ToolOutcome::Failed("the account is closed".to_owned()));
     assert_eq!(
         outcome("number").await,
         ToolOutcome::Failed("invalid digit found in string".to_owned())
     );
     assert_eq!(
         outcome("timeout").await,
-        ToolOutcome::Unknown { reason: "the bank did not answer".to_owned() }
+        ToolOutcome::Unknown { reason: "the bank did not respond".to_owned() }
     );
     assert!(desk.files.is_empty());
 }
@@ -152,11 +152,11 @@ async fn a_store_that_fails_is_named_with_its_cause() {
     let mut desk = Desk::new();
     desk.shelves.is_down.store(true, std::sync::atomic::Ordering::SeqCst);
     let outcome = desk.run(&*code_tool(Pay).unwrap(), &json!({"to": "a", "amount": 5})).await;
-    let text = "the artifact store did not answer: down";
+    let text = "the artifact store is unavailable: down";
     assert_eq!(outcome, ToolOutcome::Failed(text.to_owned()));
 }
 
-/// Hands its context to another task, as one that computes would.
+/// A tool that moves its context to another task, like a long computation.
 struct Leaky(Arc<OnceLock<CallContext>>);
 
 #[derive(Deserialize, JsonSchema)]
@@ -199,7 +199,7 @@ async fn work_that_was_moved_away_learns_that_the_call_is_over() {
     assert_eq!(leaked.get().unwrap().conversation().as_str(), "c");
 }
 
-/// A tool whose developer made a mistake.
+/// A tool with a configurable declaration.
 struct Odd<A> {
     name: &'static str,
     timeout: Duration,
@@ -271,7 +271,7 @@ fn a_tool_that_changes_has_another_revision() {
     assert_ne!(first, revision(odd::<Payment>("a", 1, "")));
 }
 
-/// Answers with what the app injected.
+/// A tool that returns a service of the app.
 struct Greet;
 
 struct Greeting(String);
@@ -302,7 +302,7 @@ async fn service_of_the_app_is_found_by_its_type() {
     let tool = code_tool_with(Greet, services.clone()).unwrap();
     let mut desk = Desk::new();
     let ToolOutcome::Failed(missing) = desk.run(&*tool, &json!({})).await else {
-        panic!("there is no such service yet")
+        panic!("the call fails without the service")
     };
     assert!(missing.contains("register it with `App::service`"), "{missing}");
     services.add("another type").unwrap();

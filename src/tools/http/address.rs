@@ -1,4 +1,5 @@
-//! The URL of an HTTP tool: arguments stand in path and query, and none escapes its place.
+//! URL templates of HTTP tools. Arguments occur in path and query, and none can change another
+//! part.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::Url;
@@ -6,7 +7,7 @@ use url::Url;
 use crate::agent::raw::RawJson;
 use crate::tools::http::template::{Given, Piece, Secret, Template};
 
-/// Everything but RFC 3986's unreserved characters.
+/// All characters except the unreserved ones of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A URL whose scheme, host and port are fixed.
@@ -14,14 +15,14 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 pub struct UrlTemplate {
     origin: String,
     path: Vec<Part>,
-    /// One per pair; a pair whose argument was not given is left out.
+    /// One list per pair. A pair whose argument is missing is left out.
     query: Vec<Vec<Part>>,
     secrets: Vec<Secret>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 enum Part {
-    /// With app settings filled in.
+    /// Fixed text, including values of app settings.
     Fixed(String),
     Argument(String),
 }
@@ -34,7 +35,8 @@ impl std::fmt::Debug for UrlTemplate {
 
 impl UrlTemplate {
     /// # Errors
-    /// It is no URL a tool can have: a sentence, without the values of app settings.
+    /// The template is not a valid URL of a tool. Report the text, which contains no value of an
+    /// app setting.
     pub fn new(template: &Template) -> Result<Self, String> {
         let secrets = template.secrets().cloned().collect();
         let mut parts = parts_of(template);
@@ -69,7 +71,7 @@ impl UrlTemplate {
         let (path, query) = split_query(parts);
         let this = Self { origin, path, query, secrets };
         this.check_origin()?;
-        // Once with a plain word everywhere: what the fixed text does wrong shows here, not at three in the morning.
+        // A trial with a plain word for every argument finds errors of the fixed text at start-up.
         this.build(&mut |_| Ok(Some("x".to_owned())))
             .map_err(|_| "the url's path may hold no `.` or `..` segment".to_owned())?;
         Ok(this)
@@ -95,13 +97,13 @@ impl UrlTemplate {
         self.secrets.iter()
     }
 
-    /// For checks before any call: the URL with a word in place of every argument.
+    /// The URL with a plain word for every argument, for checks before any call.
     pub fn sample(&self) -> Option<Url> {
         self.build(&mut |_| Ok(Some("x".to_owned()))).ok()
     }
 
     /// # Errors
-    /// An argument does not fit into its place: a sentence for the model.
+    /// An argument does not fit into its place. Return the text to the model.
     pub(super) fn render(&self, given: &Given) -> Result<Url, String> {
         self.build(&mut |name| given.word(name))
     }
@@ -115,7 +117,8 @@ impl UrlTemplate {
             match part {
                 Part::Fixed(fixed) => text.push_str(fixed),
                 Part::Argument(name) => {
-                    // An empty segment is another address: `DELETE /items/` is not `DELETE /items/7`.
+                    // An empty segment would be another URL: `DELETE /items/`, not `DELETE
+                    // /items/7`.
                     let value = word(name)?.filter(|value| !value.is_empty()).ok_or_else(|| {
                         format!(
                             "The argument `{name}` is part of the address and must not be empty."
@@ -132,7 +135,7 @@ impl UrlTemplate {
         {
             text.push('/');
         }
-        // Dots are legal in a segment and cannot be encoded away: `..` would climb.
+        // Percent-encoded dots still count as dots, and `..` would leave the path.
         if text.split('/').skip(3).any(is_dots) {
             return Err(
                 "An argument that is part of the address must not be `.` or `..`.".to_owned()
@@ -143,7 +146,7 @@ impl UrlTemplate {
             pairs.extend(query_pair(pair, word)?);
         }
         let mut url =
-            Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
+            Url::parse(&text).map_err(|_| "The arguments give an invalid address.".to_owned())?;
         if !pairs.is_empty() {
             url.set_query(Some(&pairs.join("&")));
         }
@@ -153,12 +156,12 @@ impl UrlTemplate {
 
 const NO_SCHEME: &str = "the url must begin with https:// or http://";
 
-/// Whether the URL parser would take the segment away.
+/// True if the URL parser would remove the segment.
 fn is_dots(segment: &str) -> bool {
     matches!(segment.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")
 }
 
-/// App settings become fixed text, and neighbours one.
+/// Converts a template to parts. App settings become fixed text, and adjacent fixed texts one part.
 fn parts_of(template: &Template) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for piece in &template.0 {
@@ -231,7 +234,8 @@ fn query_pair(
     Ok((!text.is_empty()).then_some(text))
 }
 
-/// Adds an argument that the URL does not name to its query: a list as repeated pairs, an object as JSON.
+/// Adds an argument that is not in the template to the query: a list as repeated pairs, an object
+/// as JSON.
 pub(super) fn append(url: &mut Url, name: &str, raw: &RawJson) {
     let values: Vec<RawJson> = raw.read().unwrap_or_else(|_| vec![raw.clone()]);
     for value in values {

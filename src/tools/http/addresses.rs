@@ -1,4 +1,4 @@
-//! Which addresses an HTTP tool may reach: public ones, and those the operator lists.
+//! Addresses that HTTP tools may reach: public ones, and those in the operator's list.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ipnet::IpNet;
 use url::{Host, Url};
 
-/// `TURNWHEEL_HTTP_TOOLS_ALLOW`, and whether this is a developer's machine.
+/// The operator's list `TURNWHEEL_HTTP_TOOLS_ALLOW`, and permission for loopback in `dev`.
 #[derive(Clone, Debug, Default)]
 pub struct AddressRules {
     entries: Vec<Entry>,
@@ -20,7 +20,7 @@ enum Entry {
     Name { name: String, port: Option<u16> },
 }
 
-/// The address is not one that a tool may reach.
+/// Error: tools may not reach the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -34,19 +34,20 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Which addresses the name of a URL may stand for.
+/// Addresses to which the host name of a URL may resolve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     Public,
-    /// The operator listed the name: private addresses too.
+    /// Private addresses too, because the operator listed the name.
     Listed,
 }
 
 impl AddressRules {
-    /// A list of `host`, `host:port`, addresses and CIDR ranges, separated by commas or spaces.
+    /// Parses a list of `host`, `host:port`, addresses and CIDR ranges, separated by commas or
+    /// spaces.
     ///
     /// # Errors
-    /// What is not one of these, a sentence each.
+    /// One sentence for each invalid item. Report them to the operator.
     pub fn parse(list: &str) -> Result<Self, Vec<String>> {
         let items = list
             .split(|letter: char| letter == ',' || letter.is_whitespace())
@@ -63,18 +64,19 @@ impl AddressRules {
         if wrong.is_empty() { Ok(Self { entries, allows_loopback: false }) } else { Err(wrong) }
     }
 
-    /// For `dev`: tools may reach this machine.
+    /// Also allows loopback addresses, for `dev`.
     #[must_use]
     pub fn with_loopback(self) -> Self {
         Self { allows_loopback: true, ..self }
     }
 
-    /// Whether any name may stand for more than public addresses.
+    /// True if the list contains a host name.
     pub(super) fn has_names(&self) -> bool {
         self.entries.iter().any(|entry| matches!(entry, Entry::Name { .. }))
     }
 
-    /// A literal address is judged here, since no resolver will see it; a name when it is resolved.
+    /// Checks a literal address here, because no resolver sees it. A host name is checked again
+    /// when it is resolved.
     pub(super) fn reach(&self, url: &Url) -> Result<Reach, Refused> {
         let port = url.port_or_known_default().unwrap_or_default();
         let ip = match url.host() {
@@ -90,7 +92,7 @@ impl AddressRules {
         if is_listed || self.allows(ip, Reach::Public) { Ok(Reach::Public) } else { Err(Refused) }
     }
 
-    /// Whether a connection may be made to an address that a name was resolved to.
+    /// True if a tool may connect to an address to which a host name resolved.
     pub(super) fn allows(&self, ip: IpAddr, reach: Reach) -> bool {
         let ip = ip.to_canonical();
         let in_range = |entry: &Entry| matches!(entry, Entry::Net(net) if net.contains(&ip));
@@ -117,7 +119,7 @@ impl Entry {
             Some((name, port)) => (name, Some(port.parse().ok()?)),
             None => (item, None),
         };
-        // The URL parser reads `127.1` and `0x7f000001` as addresses: a name must stay one.
+        // The URL parser reads `127.1` and `0x7f000001` as addresses, so these are not host names.
         let is_name = matches!(Host::parse(name).ok()?, Host::Domain(_));
         is_name.then(|| Self::Name { name: folded(name), port })
     }
@@ -132,8 +134,9 @@ fn folded(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// What a listed name may stand for beyond public addresses. Link-local stays out: there live the metadata services,
-/// and nobody who lists `intranet.example` means them.
+/// True if a listed host name may resolve to this address although it is not public. Link-local
+/// addresses are excluded: they include the cloud metadata services, which a listed name such as
+/// `intranet.example` does not need.
 fn may_be_listed_by_name(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || in_v4(ip, [100, 64, 0, 0], 10),
@@ -141,13 +144,13 @@ fn may_be_listed_by_name(ip: IpAddr) -> bool {
     }
 }
 
-/// The metadata service of another cloud, within the unique local addresses.
+/// The metadata service of another cloud, which has a unique local address.
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
 
-/// Azure's own service on every virtual machine; public by its number only.
+/// Azure's platform service on every virtual machine. Its address is in a public range.
 const WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
 
-/// Reachable for everybody: IANA's special-purpose registries, turned round.
+/// True if an address is not in IANA's special-purpose registries.
 fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -157,7 +160,7 @@ fn is_public(ip: IpAddr) -> bool {
                 let mask = u32::MAX << (32 - u32::from(bits));
                 (joined(high, low) ^ joined(net[0], net[1])) & mask == 0
             };
-            // Translated and tunnelled addresses are as public as the one inside.
+            // Translated and tunnelled addresses are public if the embedded address is.
             match ip.segments() {
                 [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
                     return is_public_v4(Ipv4Addr::from_bits(joined(high, low)));
@@ -189,7 +192,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         ([198, 18, 0, 0], 15),
         ([198, 51, 100, 0], 24),
         ([203, 0, 113, 0], 24),
-        // Multicast and all that was reserved for later, broadcast with it.
+        // Multicast, reserved and broadcast addresses.
         ([224, 0, 0, 0], 3),
     ];
     ip != WIRE_SERVER && !SPECIAL.iter().any(|(net, bits)| in_v4(ip, *net, *bits))

@@ -1,4 +1,5 @@
-//! What an answer means: text, JSON, a full result, an image, a file, or a refusal.
+//! Conversion of responses to tool results: text, JSON, a full result, an image, a file or an
+//! error.
 
 use axum::http::{StatusCode, header};
 use base64::Engine as _;
@@ -16,31 +17,32 @@ use crate::tools::http::full_result;
 use crate::tools::http::text::{decoded, head, page_words};
 use crate::tools::{ToolContext, ToolDefinition, ToolResult};
 
-/// A larger image is a file for the person only: an entry must stay small.
+/// Bytes of an image in a result. A larger image is a file for the user only, so that an entry
+/// stays small.
 pub(super) const IMAGE_BYTES_MAX: usize = 512 * 1024;
 const REFUSAL_TEXT_BYTES: usize = 2 * 1024;
 const PAGE_TEXT_BYTES: usize = 20 * 1024;
 
-/// An answer of 200 to 299.
+/// Converts a response with a status from 200 to 299.
 pub(super) async fn read(
     answer: &Answer,
     tool: &ToolDefinition,
     context: &ToolContext,
 ) -> ToolResult {
-    // A write that answered has happened, whatever is wrong with the answer's form.
+    // A write with a success status has had its effect, even if its body is unreadable.
     let unreadable = |what: String| match tool.effect {
-        Effect::Read => ToolResult::error(format!("{what} Ask for less, or for another form.")),
+        Effect::Read => ToolResult::error(format!("{what} Request less, or another format.")),
         Effect::Idempotent | Effect::Write => {
             ToolResult::text(format!("The call succeeded ({}). {what}", answer.status))
         }
     };
     if answer.is_cut {
         let bound = ANSWER_BYTES_MAX / (1024 * 1024);
-        return unreadable(format!("Its answer is larger than {bound} MB and was not read."));
+        return unreadable(format!("Its response is larger than {bound} MB and was not read."));
     }
     let encoding = answer.header(&header::CONTENT_ENCODING);
     if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
-        return unreadable("Its answer is compressed in a way that was not asked for.".to_owned());
+        return unreadable("Its response is compressed in an unsupported way.".to_owned());
     }
     if answer.body.is_empty() {
         return ToolResult::text(facts(answer));
@@ -54,7 +56,7 @@ pub(super) async fn read(
             let shown = head(&words, PAGE_TEXT_BYTES);
             let rest = if shown.len() < words.len() { " (its beginning)" } else { "" };
             ToolResult::text(format!(
-                "The answer is a web page, not data. Its text{rest}:\n{shown}"
+                "The response is a web page, not data. Its text{rest}:\n{shown}"
             ))
         }
         Kind::Image if answer.body.len() <= IMAGE_BYTES_MAX => {
@@ -64,7 +66,7 @@ pub(super) async fn read(
     }
 }
 
-/// The beginning of an answer that says no, as text for the model and for people.
+/// The beginning of the body of an error response, as text for the model and for approvers.
 pub(super) fn refusal_text(answer: &Answer) -> String {
     let text = match kind_of(&answer.mime_type(), &answer.body) {
         Kind::Json | Kind::Text => decoded(answer).into_owned(),
@@ -82,10 +84,10 @@ pub(super) fn image(bytes: &[u8], mime_type: &str) -> Block {
     })
 }
 
-/// Keeps a file for the person.
+/// Saves a file for the user.
 ///
 /// # Errors
-/// It could not be kept: a sentence for the model.
+/// The file is not saved. The text is a sentence for the model.
 pub(super) async fn keep(
     path: &str,
     mime_type: &str,
@@ -96,7 +98,7 @@ pub(super) async fn keep(
     let facts = context
         .keep(path, mime_type, bytes)
         .await
-        .map_err(|error| format!("The file `{path}` could not be kept: {error}."))?;
+        .map_err(|error| format!("The file `{path}` could not be saved: {error}."))?;
     Ok(Output::File(FileOutput {
         artifact_id: facts.id,
         path: path.to_owned(),
@@ -107,7 +109,8 @@ pub(super) async fn keep(
     }))
 }
 
-/// A path that stays below where it is put; `None` when nothing of it is left.
+/// Removes `.`, `..`, empty parts and control characters from a path. Returns `None` if nothing is
+/// left, or more than 255 bytes.
 pub(super) fn tame_path(path: &str) -> Option<String> {
     let parts: Vec<&str> = path
         .split(['/', '\\'])
@@ -159,7 +162,7 @@ fn kind_of(mime_type: &str, body: &[u8]) -> Kind {
     }
 }
 
-/// The status and what headers tell, for an answer without a body.
+/// The status and descriptive headers, as the text of a response without a body.
 fn facts(answer: &Answer) -> String {
     let mut lines = vec![format!("{} (no content)", answer.status)];
     for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::LAST_MODIFIED, header::ETAG]
@@ -172,12 +175,12 @@ fn facts(answer: &Answer) -> String {
     lines.join("\n")
 }
 
-/// A long text becomes a file that `read` finds when the result is brought within its bounds.
+/// Converts a JSON body. `limit_result` later turns a long text into a file that `read` can open.
 async fn json(answer: &Answer, context: &ToolContext) -> ToolResult {
     let decoded = decoded(answer);
     let text = repair_surrogates(&decoded);
     let Ok(value) = serde_json::from_str::<Value>(&text) else {
-        // Not JSON after all, or nested beyond reason: the model reads what is there.
+        // The body is not JSON, or nested too deeply: the model reads it as text.
         return ToolResult::text(text);
     };
     if full_result::is_one(&value) {
@@ -200,7 +203,7 @@ async fn file(
     match keep(&path, mime_type, answer.body.clone(), None, context).await {
         Ok(output) => {
             let mut result = ToolResult::text(format!(
-                "The answer is a file, which the user was given: {path} ({mime_type}, {size} bytes)."
+                "The response is a file for the user: {path} ({mime_type}, {size} bytes)."
             ));
             result.outputs.push(output);
             result
@@ -212,7 +215,7 @@ async fn file(
     }
 }
 
-/// `report.pdf` of `attachment; filename="report.pdf"`.
+/// Parses a `Content-Disposition`: `report.pdf` of `attachment; filename="report.pdf"`.
 fn file_name(disposition: &str) -> Option<String> {
     let name = disposition.split(';').find_map(|part| part.trim().strip_prefix("filename="))?;
     let tame = tame_path(name.trim_matches('"'))?;

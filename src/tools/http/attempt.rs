@@ -1,4 +1,4 @@
-//! One attempt: was it sent, was it answered, was the answer lost?
+//! One HTTP attempt. It distinguishes requests that were not sent, responses, and lost responses.
 
 use std::error::Error;
 use std::fmt;
@@ -17,35 +17,36 @@ use crate::tools::http::addresses::Refused;
 use crate::tools::http::request::Request;
 use crate::tools::http::stream::{self, Progress, ReadError};
 
-/// Bytes of an answer, after decompression. More is not read.
+/// Bytes of a response body after decompression. More bytes are not read.
 pub const ANSWER_BYTES_MAX: usize = 5 * 1024 * 1024;
-/// Bytes of an answer that says no.
+/// Bytes of the body of an error response.
 const REFUSAL_BYTES_MAX: usize = 8 * 1024;
-/// How long an answer that says no may take to say why: the status is known already.
+/// Time limit for the body of an error response, whose status is already known.
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// There was more than [`ANSWER_BYTES_MAX`].
+    /// True if the body has more than [`RESPONSE_BYTES_MAX`] bytes.
     pub(super) is_cut: bool,
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 pub(super) enum Attempt {
     Answered(Answer),
     /// Nothing was sent.
     NeverSent(String),
-    /// Nothing was sent: the app's identity gave no token, for this reason.
+    /// Nothing was sent: no token of the app's identity, for this reason.
     NoToken(String),
-    /// Nothing was sent, and nothing will be: the address may not be reached.
+    /// Nothing was sent, and no retry helps: the address is not allowed.
     Refused,
-    /// It was sent, or may have been; the answer did not come whole.
+    /// The request was sent, or may have been sent, and its response is missing or incomplete.
     Lost(String),
 }
 
-/// Sends once and reads the response, within `time`; `progress` gets what a streamed one reports before its end.
+/// Sends the request once and reads the response, within `time`. `progress` receives the progress
+/// reports of a streamed response.
 pub(super) async fn attempt(
     client: &reqwest::Client,
     request: Request,
@@ -63,7 +64,7 @@ pub(super) async fn attempt(
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return failed(&error),
         Err(_) if sent.load(Ordering::SeqCst) => {
-            return Attempt::Lost(format!("there was no answer within {}", shown(time)));
+            return Attempt::Lost(format!("there was no response within {}", shown(time)));
         }
         Err(_) => {
             return Attempt::NeverSent(format!("there was no connection within {}", shown(time)));
@@ -80,12 +81,12 @@ pub(super) async fn attempt(
     match timeout_at(until, stream::read(answer, Box::pin(response.bytes_stream()), progress)).await
     {
         Ok(Ok(answer)) => Attempt::Answered(answer),
-        Ok(Err(ReadError::Broken)) => Attempt::Lost(format!("the answer ({status}) broke off")),
+        Ok(Err(ReadError::Broken)) => Attempt::Lost(format!("the response ({status}) was cut off")),
         Ok(Err(ReadError::NoResult)) => Attempt::Lost(format!(
-            "the answer ({status}) ended after its progress, without a result"
+            "the response ({status}) ended after its progress, without a result"
         )),
         Err(_) => {
-            Attempt::Lost(format!("the answer ({status}) did not end within {}", shown(time)))
+            Attempt::Lost(format!("the response ({status}) did not end within {}", shown(time)))
         }
     }
 }
@@ -98,7 +99,7 @@ fn shown(time: Duration) -> String {
     }
 }
 
-/// What came of the body of an answer that says no; that it breaks off changes nothing.
+/// Reads the body of an error response. Returns the bytes read so far if it is cut off.
 async fn refusal(mut response: reqwest::Response, until: Instant) -> Bytes {
     let mut body = BytesMut::new();
     while body.len() < REFUSAL_BYTES_MAX {
@@ -111,7 +112,7 @@ async fn refusal(mut response: reqwest::Response, until: Instant) -> Bytes {
     body.freeze()
 }
 
-/// Fixed sentences: the client's own would name the URL, and with it app settings.
+/// Maps an error to a fixed sentence. The client's own texts contain the URL, and so app settings.
 fn failed(error: &reqwest::Error) -> Attempt {
     if found::<Refused>(error).is_some() {
         return Attempt::Refused;
@@ -120,9 +121,9 @@ fn failed(error: &reqwest::Error) -> Attempt {
         let reason = if error.is_builder() {
             return Attempt::NeverSent("the request could not be built".to_owned());
         } else if error.is_timeout() {
-            "there was no answer in time"
+            "there was no response in time"
         } else {
-            "the connection was cut before an answer came"
+            "the connection was cut before a response arrived"
         };
         return Attempt::Lost(reason.to_owned());
     }
@@ -137,7 +138,7 @@ fn failed(error: &reqwest::Error) -> Attempt {
             Some(std::io::ErrorKind::InvalidData) => {
                 "TLS failed: the certificate is not trusted, or not valid for this name"
             }
-            Some(std::io::ErrorKind::UnexpectedEof) => "TLS failed: the server hung up",
+            Some(std::io::ErrorKind::UnexpectedEof) => "TLS failed: the connection was closed",
             _ => "no connection could be made",
         }
     };
@@ -160,8 +161,8 @@ fn found<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e
     None
 }
 
-/// A body that tells when the connection takes it: until then nothing was sent (HTTP/1.1 takes the body before it
-/// flushes the head; hyper's `h1::dispatch::poll_write`).
+/// A body that records when the connection first polls it. Before that, nothing was sent: HTTP/1.1
+/// polls the body before it flushes the head (hyper's `h1::dispatch::poll_write`).
 struct Watched {
     bytes: Option<Bytes>,
     was_begun: Arc<AtomicBool>,
@@ -195,19 +196,19 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
-    /// Takes a secret out of the body: some servers send back what they were sent.
+    /// Removes a secret from the body, because some servers echo the request.
     pub(super) fn hide(&mut self, secret: &str) {
         self.rewrite(|text| text.contains(secret).then(|| text.replace(secret, "[token]")));
     }
 
-    /// A body that is text may be another; `None` leaves it.
+    /// Replaces a UTF-8 body by the text that `change` returns; `None` leaves it unchanged.
     pub(super) fn rewrite(&mut self, change: impl FnOnce(&str) -> Option<String>) {
         if let Some(changed) = std::str::from_utf8(&self.body).ok().and_then(change) {
             self.body = Bytes::from(changed);
         }
     }
 
-    /// `text/html` of `Text/HTML; charset=utf-8`; empty when the server does not say.
+    /// Media type in lower case without parameters: `text/html`. Empty if the header is missing.
     pub(super) fn mime_type(&self) -> String {
         let full = self.header(&header::CONTENT_TYPE);
         full.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()

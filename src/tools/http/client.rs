@@ -1,4 +1,4 @@
-//! The connections of HTTP tools: no proxies, no redirects, no hidden repeats, and only addresses that may be reached.
+//! HTTP client of tools: no proxies, no redirects, no hidden retries, and only allowed addresses.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,18 +14,18 @@ use crate::azure::credential::Tokens;
 use crate::settings::secret::Secret;
 use crate::tools::http::addresses::{AddressRules, Reach, Refused};
 
-/// Name and TLS included.
+/// Time limit of a connection, including name resolution and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Turns names into addresses; what it answers is filtered.
+/// Resolver of host names. The client filters the addresses that it returns.
 #[async_trait]
 pub trait LookUp: Send + Sync + fmt::Debug {
     /// # Errors
-    /// The name is not known, or could not be asked for.
+    /// The name is unknown, or the resolver failed. The request was not sent and can be retried.
     async fn addresses(&self, name: &str) -> std::io::Result<Vec<IpAddr>>;
 }
 
-/// The operating system's.
+/// The operating system's resolver.
 #[derive(Debug)]
 pub struct SystemLookUp;
 
@@ -36,41 +36,42 @@ impl LookUp for SystemLookUp {
     }
 }
 
-/// No connection can be made at all.
+/// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
-#[error("the HTTP client could not be made: are the system's certificates readable?")]
+#[error("the HTTP client could not be built: check that the system's certificates are readable")]
 pub struct HttpClientError(#[source] reqwest::Error);
 
-/// Shared by all HTTP tools; cloning it is cheap.
+/// The client of all HTTP tools. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     rules: Arc<AddressRules>,
     public: Pair,
-    /// For names that the operator listed.
+    /// For host names in the operator's list.
     listed: Pair,
-    /// Of the app's identity, for tools that ask for it.
+    /// Tokens of the app's identity, for tools with `auth`.
     tokens: Option<Tokens>,
 }
 
 #[derive(Clone, Debug)]
 struct Pair {
-    /// Keeps connections: a stale one costs another attempt.
+    /// Reuses connections: a stale one costs another attempt.
     repeatable: reqwest::Client,
-    /// A fresh connection each time: on a kept one, nobody could tell a stale connection from a lost answer, and a
-    /// person would be asked. HTTP/1.1, where a body that was not begun means that nothing was sent.
+    /// Opens a new connection for each request. On a reused connection, a stale connection could
+    /// not be distinguished from a lost response, which needs an approver. Uses HTTP/1.1, where an
+    /// unpolled body means that nothing was sent.
     write: reqwest::Client,
 }
 
 impl HttpClient {
     /// # Errors
-    /// See [`HttpClientError`].
+    /// The system's certificates are unreadable, see [`HttpClientError`]. Report it at start-up.
     pub fn new(rules: AddressRules) -> Result<Self, HttpClientError> {
         let system: Arc<dyn LookUp> = Arc::new(SystemLookUp);
         Self::with_look_up(rules, &system)
     }
 
     /// # Errors
-    /// See [`HttpClientError`].
+    /// The system's certificates are unreadable, see [`HttpClientError`]. Report it at start-up.
     pub fn with_look_up(
         rules: AddressRules,
         look_up: &Arc<dyn LookUp>,
@@ -87,12 +88,12 @@ impl HttpClient {
             })
         };
         let public = pair(Reach::Public)?;
-        // Each client reads the system's certificates: a cold start waits for no more of them than needed.
+        // Each client reads the system's certificates, so a cold start builds only the needed ones.
         let listed = if rules.has_names() { pair(Reach::Listed)? } else { public.clone() };
         Ok(Self { rules, public, listed, tokens: None })
     }
 
-    /// With the identity whose tokens tools may show.
+    /// Adds the tokens of the app's identity, for tools with `auth`.
     #[must_use]
     pub fn with_identity(self, tokens: Tokens) -> Self {
         Self { tokens: Some(tokens), ..self }
@@ -105,10 +106,10 @@ impl HttpClient {
         }
     }
 
-    /// Whether a tool may have this URL; a name is judged only when it is resolved.
+    /// Checks the URL of a tool. A host name is checked only when it is resolved.
     ///
     /// # Errors
-    /// The address is literal and may not be reached.
+    /// The URL has a literal address that tools may not reach. Report it as a mistake of the URL.
     pub fn check(&self, url: &Url) -> Result<(), Refused> {
         self.rules.reach(url).map(|_| ())
     }
@@ -125,7 +126,8 @@ impl HttpClient {
     }
 }
 
-/// At the same time: each reads all certificates of the system, which takes most of a cold start.
+/// Builds two clients in parallel. Each reads all certificates of the system, which takes most of
+/// the time of a cold start.
 fn both(
     one: reqwest::ClientBuilder,
     other: reqwest::ClientBuilder,
@@ -145,13 +147,13 @@ fn builder(names: Guarded) -> reqwest::ClientBuilder {
         .retry(reqwest::retry::never())
         .referer(false)
         .gzip(true)
-        // Behind a proxy nobody here knows which address is connected to.
+        // Behind a proxy, the address of the connection could not be checked.
         .no_proxy()
         .dns_resolver(Arc::new(names))
 }
 
-/// Looks names up at every connection and lets only reachable addresses through: a name whose answer changes between
-/// a check and the connection gains nothing.
+/// Resolver that returns only allowed addresses. It runs for every connection, so that a changed
+/// DNS record after an earlier check (DNS rebinding) has no effect.
 struct Guarded {
     rules: Arc<AddressRules>,
     reach: Reach,

@@ -1,4 +1,4 @@
-//! A tool that answers in our own shape: content, details, files, widgets, usage, and whether it is an error.
+//! Full results: JSON responses with content, details, files, widgets, usage and an error flag.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::agent::usage::Usage;
 use crate::tools::http::answer::{IMAGE_BYTES_MAX, keep, tame_path};
 use crate::tools::{ToolContext, ToolResult};
 
-/// Files and widgets of one answer.
+/// Files and widgets of one result.
 const OUTPUTS_MAX: usize = 20;
-/// `_meta` is what MCP servers add for themselves: it is read by nobody.
+/// Members of a full result. `_meta` is a member of MCP servers and is ignored.
 const KEYS: [&str; 9] = [
     "content",
     "details",
@@ -48,9 +48,12 @@ struct Widget {
     fallback: Option<String>,
 }
 
-/// Whether JSON is meant as a full result. Any object whose `isError` is not `false` is one: an error is never taken for a
-/// success because of a member beside it. Else only an object with none but the known members and with lists of what they
-/// name is; with `isError: false` it may have others. Other JSON that happens to have `content` or `files` is plain data.
+/// True if JSON is a full result.
+///
+/// Any object whose `isError` is not `false` is one, so that no other member turns an error into a
+/// success. Other objects need well-formed lists in `content`, `files` or `widgets`, or an object
+/// in `structuredContent`. Without `isError: false` they may have only known members. Other JSON
+/// with `content` or `files` is plain data.
 pub(super) fn is_one(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
     let error = object.get("isError");
@@ -76,7 +79,8 @@ pub(super) fn is_one(value: &Value) -> bool {
     is_known && lists.iter().any(Option::is_some) && lists.iter().flatten().all(|is_list| *is_list)
 }
 
-/// The members of a full result, each read by itself: a mistake in one leaves the others, and is named to the model.
+/// The members of a full result. Each is parsed separately: an invalid one does not affect the
+/// others, and the model reads a note about it.
 struct Members {
     all: BTreeMap<String, RawJson>,
     notes: Vec<String>,
@@ -96,7 +100,8 @@ impl Members {
         read
     }
 
-    /// A value that is neither true nor false is an error: nobody sends one by accident with a success.
+    /// Takes `isError`. A value that is not a boolean counts as an error, except the text
+    /// `"false"`.
     fn is_error(&mut self) -> bool {
         let Some(raw) = self.all.remove("isError") else { return false };
         if let Ok(is_error) = raw.read::<bool>() {
@@ -111,7 +116,7 @@ impl Members {
         is_error
     }
 
-    /// A list of blocks, or a text.
+    /// Takes `content`: a list of blocks, or one text.
     fn content(&mut self) -> Vec<Block> {
         let Some(raw) = self.all.remove("content").filter(|raw| raw.text() != "null") else {
             return Vec::new();
@@ -140,7 +145,7 @@ impl Members {
     }
 }
 
-/// What cannot be used is left out, and the model reads that it was.
+/// Converts a full result. Unusable members are left out, and the model reads a note about each.
 pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
     let mut members = Members::of(text);
     let mut result = ToolResult {
@@ -176,7 +181,7 @@ pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
         }
     }
     if result.content.is_empty() {
-        // What there is besides: the model must read something of it.
+        // Without content, the model reads the structured value or the whole object.
         let rest = result.structured.clone().or_else(|| {
             (result.is_error || !others.is_empty()).then(|| RawJson::from_text(text).ok()).flatten()
         });
@@ -188,7 +193,7 @@ pub(super) async fn read(text: &str, context: &ToolContext) -> ToolResult {
     result
 }
 
-/// The part of a result that a progress report is: `{content, details?}`; `None` when it has no content.
+/// Parses a progress report `{content, details?}`. Returns `None` if it has no content.
 pub(super) fn partial(text: &str) -> Option<ToolResult> {
     let mut members = Members::of(text);
     let content = members.content();
@@ -196,7 +201,7 @@ pub(super) fn partial(text: &str) -> Option<ToolResult> {
     (!content.is_empty()).then(|| ToolResult { content, details, ..ToolResult::default() })
 }
 
-/// Text and images only: a server may not put words, calls or thoughts into the model's mouth.
+/// Accepts text and images only. A server must not forge tool calls or reasoning of the model.
 fn block(raw: RawJson) -> Result<Block, String> {
     let block =
         Block::from_raw(raw).map_err(|error| format!("a content block was left out: {error}"))?;

@@ -1,4 +1,4 @@
-//! What a tool's server may answer, and what arguments a model may put into a request.
+//! Fuzz tests of tool responses and of arguments in requests.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -75,7 +75,7 @@ fn tool_answer(input: &[u8]) {
             Block::Text(text) => text_bytes += text.text.len(),
             Block::Image(image) => image_bytes += image.data.len(),
             Block::Thinking(_) | Block::ToolCall(_) | Block::File(_) | Block::Other(_) => {
-                panic!("a server may put nothing else before the model")
+                panic!("a server can add only text and images")
             }
         }
     }
@@ -118,7 +118,7 @@ static PAY: LazyLock<RequestTemplate> = LazyLock::new(|| RequestTemplate {
     entra: None,
 });
 
-/// No argument leaves the place that the file gave it.
+/// Checks that every argument stays in its place in the request.
 fn tool_request(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Ok(text) = RawJson::from_text(text.trim()) else { return };

@@ -1,4 +1,4 @@
-//! The request of one call: the same for every attempt.
+//! The HTTP request of one call. It is the same for every attempt.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use bytes::Bytes;
@@ -10,22 +10,24 @@ use crate::tools::ToolContext;
 use crate::tools::http::address::{UrlTemplate, append};
 use crate::tools::http::template::{Given, Piece, Secret, Template};
 
-/// Everything a header value may not hold.
+/// Characters that a header value must not contain.
 const NOT_IN_HEADERS: &AsciiSet = &CONTROLS.add(b'%');
 
-/// What a file says about the request.
+/// Template of a tool's request, from an agent file.
 #[derive(Debug)]
 pub struct RequestTemplate {
     pub method: Method,
     pub url: UrlTemplate,
     pub headers: Vec<(HeaderName, Template)>,
-    /// Absent: the arguments that the URL does not name, as JSON, or as query of a GET or HEAD.
+    /// `None`: the body is a JSON object of the arguments that are not in the URL. A GET or HEAD
+    /// sends them in the query.
     pub body: Option<BodyTemplate>,
-    /// The scope of the app's Entra token that every attempt shows. The URL is https then, or on loopback.
+    /// Scope of the app's Entra token that every attempt sends. The URL is then https or on
+    /// loopback.
     pub entra: Option<String>,
 }
 
-/// JSON with holes.
+/// Template of a JSON body.
 #[derive(Clone, Debug)]
 pub enum BodyTemplate {
     Fixed(Value),
@@ -42,7 +44,7 @@ pub(super) struct Request {
     pub(super) body: Option<Bytes>,
 }
 
-/// Headers that are ours or the connection's.
+/// Headers that Turnwheel or the connection sets.
 const RESERVED: [HeaderName; 13] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -64,7 +66,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const CONVERSATION: HeaderName = HeaderName::from_static("turnwheel-conversation");
 const TOOL_CALL: HeaderName = HeaderName::from_static("turnwheel-tool-call");
 
-/// Whether a file may not set the header.
+/// True if an agent file must not set the header.
 pub fn is_reserved(name: &HeaderName) -> bool {
     RESERVED.contains(name) || name.as_str().starts_with("turnwheel-")
 }
@@ -79,8 +81,10 @@ impl RequestTemplate {
         self.url.secrets().chain(in_headers).chain(in_body)
     }
 
+    /// Builds the request of a call.
+    ///
     /// # Errors
-    /// An argument does not fit: a sentence for the model; nothing was sent.
+    /// An argument does not fit, and nothing is sent. Return the text to the model.
     pub(super) fn fill(&self, given: &Given, context: &ToolContext) -> Result<Request, String> {
         let mut url = self.url.render(given)?;
         let in_url: Vec<&str> = self.url.arguments().collect();
@@ -122,11 +126,11 @@ impl RequestTemplate {
         for (name, template) in &self.headers {
             let text = template.render(|argument| {
                 let word = given.word(argument)?.unwrap_or_default();
-                // What a header may hold, so that no value begins another header.
+                // Only printable ASCII, so that no value can start another header.
                 if word.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
                     Ok(word)
                 } else {
-                    Err(format!("The argument `{argument}` stands in a header: only plain characters of one line fit."))
+                    Err(format!("The argument `{argument}` is part of a header: it must be one line of ASCII characters."))
                 }
             })?;
             let mut value = HeaderValue::try_from(text)
@@ -143,7 +147,7 @@ impl RequestTemplate {
         ];
         for (name, text) in ours {
             let Some(text) = text else { continue };
-            // The provider chooses the call's id: whatever it holds, it stays one line.
+            // The provider chooses the call's id, so it is encoded to stay on one line.
             let plain = utf8_percent_encode(text, NOT_IN_HEADERS).to_string();
             if let Ok(value) = HeaderValue::try_from(plain) {
                 headers.insert(name, value);
@@ -154,7 +158,7 @@ impl RequestTemplate {
 }
 
 impl BodyTemplate {
-    /// Every text of it.
+    /// Calls `see` with every template in the body.
     pub fn visit<'t>(&'t self, see: &mut dyn FnMut(&'t Template)) {
         match self {
             Self::Fixed(_) => {}
@@ -164,12 +168,12 @@ impl BodyTemplate {
         }
     }
 
-    /// JSON text; `None`: the argument it stands for was not given.
+    /// Returns the JSON text, or `None` if the template is one argument and that is missing.
     fn render(&self, given: &Given) -> Result<Option<String>, String> {
         Ok(Some(match self {
             Self::Fixed(value) => value.to_string(),
             Self::Text(Template(pieces)) => {
-                // An argument alone keeps its kind: a number stays one, with the digits the model wrote.
+                // A single argument keeps its type, and a number keeps the model's digits.
                 if let [Piece::Argument(name)] = pieces.as_slice() {
                     return Ok(given.get(name).map(|raw| raw.text().to_owned()));
                 }
@@ -195,7 +199,7 @@ impl BodyTemplate {
     }
 }
 
-/// Members whose values are JSON text already, as one object.
+/// Joins members whose values are JSON text to one object.
 fn object<'m>(members: impl Iterator<Item = (&'m str, &'m str)>) -> String {
     let parts: Vec<String> =
         members.map(|(name, text)| format!("{}:{text}", Value::String(name.to_owned()))).collect();

@@ -1,4 +1,5 @@
-//! The body of a response. A streamed one, NDJSON or server-sent events, reports progress first and ends with the result.
+//! Reader of response bodies. A streamed body (NDJSON or server-sent events) has progress reports,
+//! then the result.
 
 use axum::http::{HeaderValue, header};
 use bytes::{Bytes, BytesMut};
@@ -11,18 +12,18 @@ use crate::tools::ToolResult;
 use crate::tools::http::attempt::{ANSWER_BYTES_MAX, Answer};
 use crate::tools::http::full_result;
 
-/// Called with the JSON text of each `progress` as soon as it arrives.
+/// Callback with the JSON text of each `progress` member, called as soon as it arrives.
 pub(super) type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
-    /// The connection was cut, or its bytes were not what the headers promised.
+    /// The connection was cut, or the body does not match its headers.
     Broken,
-    /// It reported progress and then ended.
+    /// The body ended after its progress reports.
     NoResult,
 }
 
-/// A line or event that is no result yet: `{"progress": …}` and nothing else.
+/// A line or event that is a progress report: an object with the single member `progress`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProgressRecord {
@@ -32,7 +33,7 @@ struct ProgressRecord {
 /// The records of a streamed body.
 #[derive(Default)]
 struct Records {
-    /// All but progress, in their order.
+    /// All records except progress reports, in order.
     results: Vec<String>,
     has_progress: bool,
 }
@@ -53,10 +54,11 @@ impl Records {
     }
 }
 
-/// Reads the body of `answer`, up to the bound; memory never holds more than twice that and one chunk.
+/// Reads the body of `response` up to its bound. Uses at most twice the bound plus one chunk of
+/// memory.
 ///
 /// # Errors
-/// There is no result, see [`ReadError`].
+/// The body has no result, see [`ReadError`]. Treat it as a lost response.
 pub(super) async fn read<E: Send>(
     answer: Answer,
     chunks: impl Stream<Item = Result<Bytes, E>> + Send + Unpin,
@@ -95,12 +97,12 @@ fn finish(mut answer: Answer, body: Body, records: &Records) -> Result<Answer, R
 
 struct Body {
     bytes: BytesMut,
-    /// There was more than [`ANSWER_BYTES_MAX`].
+    /// True if the body has more than [`RESPONSE_BYTES_MAX`] bytes.
     is_cut: bool,
 }
 
 impl Body {
-    /// `false` when the chunk is over the bound: nothing more is read.
+    /// Adds a chunk. Returns false if it exceeds the bound; then nothing more is read.
     fn add(&mut self, chunk: &Bytes) -> bool {
         self.is_cut = chunk.len() > ANSWER_BYTES_MAX.saturating_sub(self.bytes.len());
         if !self.is_cut {
@@ -153,7 +155,7 @@ async fn read_events<E: Send>(
     let bounded = chunks
         .map_err(|_| std::io::Error::other("cut"))
         .try_take_while(|chunk| std::future::ready(Ok(body.add(chunk))))
-        // A last event counts without the empty line after it.
+        // The last event counts even without the empty line after it.
         .chain(stream::once(std::future::ready(Ok(Bytes::from_static(b"\n\n")))));
     let mut events = std::pin::pin!(SseByteStream::new(bounded));
     while let Some(event) = events.next().await {
@@ -163,7 +165,8 @@ async fn read_events<E: Send>(
     Ok(())
 }
 
-/// The partial result of one `progress`: a text, `{content, details?}` as in a full result, or any JSON.
+/// Converts a `progress` value to a partial result: a text, `{content, details?}` as in a full
+/// result, or any JSON.
 pub(super) fn partial_result(progress: &str) -> ToolResult {
     if let Ok(text) = serde_json::from_str::<String>(progress) {
         return ToolResult::text(text);
@@ -184,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read of a body that arrives in chunks of that many bytes: progress, content type and body.
+    /// Reads a body in chunks of `size` bytes. Returns the progress reports, content type and body.
     fn read_in(
         size: usize,
         mime_type: &'static str,
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(
             (progress.len(), read.is_ok()),
             (4, true),
-            "it is cut, which the reader reports"
+            "the reader reports a truncated body"
         );
     }
 

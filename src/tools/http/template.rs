@@ -1,4 +1,5 @@
-//! Text with holes: `{name}` is an argument, `${NAME}` an app setting. `{{` and `}}` are the characters themselves.
+//! Text templates: `{name}` is an argument and `${NAME}` an app setting. `{{` and `}}` are literal
+//! braces.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +7,7 @@ use std::fmt;
 use crate::agent::raw::RawJson;
 use crate::tools::Arguments;
 
-/// The value of an app setting: never printed, never shown to the model.
+/// The value of an app setting. It is never printed and never sent to the model.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     pub name: String,
@@ -29,20 +30,20 @@ pub enum Piece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template(pub Vec<Piece>);
 
-/// How app settings are looked up.
+/// Function that looks up an app setting by name.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, Flaw>;
 
-/// What is wrong with a text.
+/// Error of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
     Other(String),
-    /// The text is fine; this app setting is not there.
+    /// The template is valid, but this app setting is not set.
     MissingSetting(String),
 }
 
 impl Template {
     /// # Errors
-    /// All that is wrong, a sentence each.
+    /// All errors of the template. Report each as a mistake of the agent file.
     pub fn parse(text: &str, settings: Lookup<'_>) -> Result<Self, Vec<Flaw>> {
         let mut reader = Reader { pieces: Vec::new(), text: String::new(), wrong: Vec::new() };
         let mut rest = text;
@@ -70,10 +71,10 @@ impl Template {
         })
     }
 
-    /// The text, with each argument as `fill` writes it.
+    /// Renders the text. `fill` returns the text of each argument.
     ///
     /// # Errors
-    /// As `fill`.
+    /// The first error of `fill`. Handle it as that error requires.
     pub fn render<E>(&self, mut fill: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
         let mut text = String::new();
         for piece in &self.0 {
@@ -104,7 +105,8 @@ impl Reader {
         }
     }
 
-    /// Takes what begins with `{`, `}` or `$` and returns what follows it.
+    /// Parses the piece at the start of `from`, which begins with `{`, `}` or `$`. Returns the
+    /// rest.
     fn hole<'t>(&mut self, from: &'t str, settings: Lookup<'_>) -> &'t str {
         if let Some(rest) = from.strip_prefix("{{") {
             self.text.push('{');
@@ -141,7 +143,7 @@ impl Reader {
             return rest;
         }
         if let Some(rest) = from.strip_prefix('}') {
-            self.flaw("`}` ends nothing: write }} for the character");
+            self.flaw("`}` has no opening `{`: write }} for the character");
             return rest;
         }
         self.text.push('$');
@@ -149,7 +151,7 @@ impl Reader {
     }
 }
 
-/// Where reading goes on after a hole that is none.
+/// Returns the text after an invalid placeholder, where parsing continues.
 fn after_closing(inside: &str) -> &str {
     inside.split_once('}').map_or(inside, |(_, rest)| rest)
 }
@@ -165,7 +167,7 @@ fn is_argument_name(name: &str) -> bool {
         && !name.contains(|letter: char| letter.is_whitespace() || "{}$".contains(letter))
 }
 
-/// The arguments of a call, member by member, each as it was written.
+/// The arguments of a call by name, each as the JSON text that the model wrote.
 pub struct Given(BTreeMap<String, RawJson>);
 
 impl fmt::Debug for Given {
@@ -176,7 +178,7 @@ impl fmt::Debug for Given {
 
 impl Given {
     /// # Errors
-    /// They are no JSON object: a sentence for the model.
+    /// The arguments are not a JSON object. Return the text to the model.
     pub fn of(arguments: &Arguments) -> Result<Self, String> {
         if arguments.value.is_null() {
             return Ok(Self(BTreeMap::new()));
@@ -196,10 +198,11 @@ impl Given {
         self.0.iter()
     }
 
-    /// A string's content; a number or a flag as it was written; `None` for null and what was not given.
+    /// Returns an argument as text: the content of a string, or a number or boolean as written.
+    /// Returns `None` for null and for a missing argument.
     ///
     /// # Errors
-    /// A list or an object has no place within text.
+    /// The argument is a list or an object. Return the text to the model.
     pub fn word(&self, name: &str) -> Result<Option<String>, String> {
         let Some(raw) = self.0.get(name) else { return Ok(None) };
         match raw.text().as_bytes().first() {
@@ -213,12 +216,13 @@ impl Given {
     }
 }
 
-/// Hides app settings in what a server sent back: some echo the request.
+/// Replaces values of app settings in responses, because some servers echo the request.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Longest first. Of an address also what follows its host, which is what a server knows of it.
+    /// All secrets, longest first. A URL is included twice: whole, and without its host, which is
+    /// the part that a server may echo.
     all: Vec<Secret>,
-    /// Those that are no addresses.
+    /// Secrets that are not URLs, longest first.
     keys: Vec<Secret>,
 }
 
@@ -229,7 +233,8 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Values shorter than eight characters are left alone: they would match by accident.
+    /// Creates a redactor. It ignores values with fewer than eight bytes, which would match by
+    /// accident.
     pub fn new<'s>(secrets: impl Iterator<Item = &'s Secret>) -> Self {
         let mut redactor = Self::default();
         for secret in secrets {
@@ -250,12 +255,13 @@ impl Redactor {
         redactor
     }
 
-    /// For what says no: there an address is of no use.
+    /// Replaces all secrets. For error responses, where URLs are not needed.
     pub fn hide(&self, text: &str) -> String {
         without(&self.all, text)
     }
 
-    /// For an answer, whose links may begin with an address of ours. `None`: nothing of ours is in it.
+    /// Replaces secrets that are not URLs. For successful responses, whose links may begin with the
+    /// tool's URL. Returns `None` if the text contains none of them.
     pub fn hide_keys(&self, text: &str) -> Option<String> {
         let is_there = self.keys.iter().any(|secret| text.contains(&secret.value));
         is_there.then(|| without(&self.keys, text))

@@ -1,4 +1,5 @@
-//! Text of an answer: its charset, a web page without its markup, and bounds that cut between characters.
+//! Text of a response: charset decoding, web pages without markup, and truncation between
+//! characters.
 
 use std::borrow::Cow;
 
@@ -6,7 +7,7 @@ use axum::http::header;
 
 use crate::tools::http::attempt::Answer;
 
-/// The body as text; what is no valid text is replaced.
+/// Decodes the body by its charset. Invalid bytes become replacement characters.
 pub(super) fn decoded(answer: &Answer) -> Cow<'_, str> {
     let full = answer.header(&header::CONTENT_TYPE).to_ascii_lowercase();
     let charset = full
@@ -19,12 +20,13 @@ pub(super) fn decoded(answer: &Answer) -> Cow<'_, str> {
     encoding.decode(&answer.body).0
 }
 
-/// At most `bytes_max` bytes, whole characters.
+/// The beginning of a text: whole characters, at most `bytes_max` bytes.
 pub(super) fn head(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()
 }
 
-/// The words of a web page: no tags, scripts or styles, white space folded. For reading, not for display.
+/// The words of a web page without tags, scripts and styles, with collapsed white space. The result
+/// is for reading and not safe as HTML.
 pub(super) fn page_words(page: &str) -> String {
     let mut words = String::new();
     let mut rest = page;
@@ -67,7 +69,7 @@ fn push_words(words: &mut String, text: &str) {
     }
 }
 
-/// What follows `</tag>`, whatever its letters' case. ASCII lower-casing keeps every byte's place.
+/// Returns the text after `</tag>`, in any letter case.
 fn after_closing<'p>(page: &'p str, tag: &str) -> &'p str {
     let closing = format!("</{tag}");
     let Some(at) = find_ignoring_case(page, &closing) else { return "" };
@@ -82,7 +84,8 @@ fn find_ignoring_case(text: &str, wanted: &str) -> Option<usize> {
     })
 }
 
-/// For a sentence that a person decides by: one line, no characters that turn or hide others, at most `letters_max`.
+/// Cleans text for an approver: one line, without characters that hide or reorder others, at most
+/// `letters_max` characters.
 pub(super) fn plain_line(text: &str, letters_max: usize) -> String {
     let visible = text.chars().filter(|letter| {
         !matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

@@ -1,4 +1,4 @@
-//! Stories of one attempt: tools that hang, panic or lose their answer.
+//! Tests of one attempt: tools that hang, panic or lose their response.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ enum Behaviour {
     Panics,
     LosesItsAnswer,
     SaysALot,
-    /// Its result says that it is an error, in the caller's words.
+    /// It returns an error result that quotes the caller.
     ReportsAnError,
 }
 
@@ -103,7 +103,7 @@ async fn only_a_write_ends_in_not_knowing() {
 #[tokio::test]
 async fn whatever_a_tool_says_is_bounded() {
     let ToolOutcome::Returned(result) = outcome(Effect::Write, Behaviour::SaysALot).await else {
-        panic!("it returned")
+        panic!("the tool returns a result")
     };
     assert!(
         joined_text(&result.content).contains("[Output truncated: showing lines 1-2000 of 10001")
@@ -133,7 +133,8 @@ async fn logged(behaviour: Behaviour) -> String {
         .with_max_level(tracing::Level::DEBUG)
         .with_writer(move || out.clone())
         .finish();
-    // Beside another one, callsites ask every subscriber, and not only that of the thread that reaches them first.
+    // With a second dispatcher, a callsite asks every subscriber whether it is enabled, and not
+    // only the subscriber of the first thread that hits it.
     let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let guard = tracing::subscriber::set_default(lines);
     outcome(Effect::Write, behaviour).await;

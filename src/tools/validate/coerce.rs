@@ -1,14 +1,16 @@
 //! AJV's `coerceTypes` on a clone of the arguments.
 //!
-//! Two things differ on purpose. In `anyOf` and `oneOf` a branch is coerced to only if the value fits it then (AJV lets each
-//! branch change what the next one sees); and neither blank text nor `Infinity` becomes a number.
+//! Two differences are intended. In `anyOf` and `oneOf`, the coercion of a branch is used only if
+//! the coerced value is valid by that branch; in AJV each branch changes the value for the next
+//! one. Neither blank text nor `Infinity` becomes a number.
 
 use serde_json::{Map, Number, Value};
 
-/// `$ref`, `allOf` and branches that may be followed without going deeper into the value: a schema may refer to itself.
+/// Number of `$ref`, `allOf` and branches that are followed at one depth of the value. It bounds
+/// schemas that refer to themselves.
 const HOPS_MAX: u32 = 16;
 
-/// Whether a value fits the subschema at a pointer like `#/properties/a/anyOf/0`.
+/// Predicate: true if a value is valid by the subschema at a pointer like `#/properties/a/anyOf/0`.
 type Fits<'a> = &'a dyn Fn(&str, &Value) -> bool;
 
 pub(super) fn coerce(schema: &Value, fits: Fits<'_>, value: &mut Value) {
@@ -46,7 +48,8 @@ impl Coercer<'_> {
         }
     }
 
-    /// A value that fits a branch stays as it is; else it becomes what the first branch that then fits makes of it.
+    /// Coerces a value by the branches of `anyOf` or `oneOf`. A value that is valid by a branch
+    /// stays unchanged. Otherwise the first branch wins whose coercion gives a valid value.
     fn visit_branches(&self, branches: &[Value], place: &str, value: &mut Value, hops: u32) {
         let pointer_of = |index: usize| format!("{place}/{index}");
         if (0..branches.len()).any(|index| (self.fits)(&pointer_of(index), value)) {
@@ -112,7 +115,7 @@ fn list_of<'a>(schema: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
     schema.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Patterns that this engine does not know are passed over: validation still judges their members.
+/// Skips patterns that this regex engine does not support. Validation still checks their members.
 fn patterns_of(schema: &Map<String, Value>) -> Vec<(&str, regex::Regex, &Value)> {
     schema
         .get("patternProperties")
@@ -137,7 +140,7 @@ fn types_of(schema: &Map<String, Value>) -> Vec<&str> {
     }
 }
 
-/// What a value of none of the types becomes: the first type it can be turned into, as AJV's table has it.
+/// Coerces a value that has none of the types. The first possible type of AJV's table wins.
 fn coerced(types: &[&str], value: &Value) -> Option<Value> {
     if types.iter().any(|name| is_of(name, value)) {
         return None;
@@ -193,7 +196,7 @@ fn as_number(value: &Value) -> Option<Number> {
     }
 }
 
-/// `+text` of JavaScript, but exact for whole numbers up to 64 bits.
+/// Parses a number like `+text` in JavaScript, but exactly for whole numbers up to 64 bits.
 fn js_number(text: &str) -> Option<Number> {
     for (prefix, radix) in [("0x", 16), ("0o", 8), ("0b", 2)] {
         let digits = text.get(..2).filter(|start| start.eq_ignore_ascii_case(prefix));
@@ -218,10 +221,10 @@ fn js_number(text: &str) -> Option<Number> {
     Number::from_f64(real)
 }
 
-/// Whole numbers below it are exact as `f64`: 2⁵³.
+/// Whole numbers below this bound are exact as `f64`: 2⁵³.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A number as JavaScript writes it: `5.0` is `5`, and large ones have `e+`.
+/// Formats a number like JavaScript: `5.0` is `5`, and large numbers have `e+`.
 pub(super) fn js_text(number: &Number) -> String {
     let Some(real) = number.as_f64().filter(|_| number.is_f64()) else {
         return number.to_string();
@@ -236,7 +239,8 @@ pub(super) fn js_text(number: &Number) -> String {
     real.to_string()
 }
 
-/// OpenAPI's `nullable: true` is a type more, as it is for AJV; JSON Schema does not know the word.
+/// Replaces OpenAPI's `nullable: true` by the additional type `null`, as AJV does. JSON Schema has
+/// no such keyword.
 pub(super) fn spell_out_nullable(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else { return };
     if object.get("nullable") == Some(&Value::Bool(true))

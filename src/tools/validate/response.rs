@@ -1,4 +1,4 @@
-//! Whether a model response fits the response schema of its agent.
+//! Validation of a model response by the response schema of its agent.
 
 use serde_json::Value;
 
@@ -6,12 +6,13 @@ use crate::agent::content::Block;
 use crate::agent::message::AssistantMessage;
 use crate::agent::text::without_fence;
 
-/// Mistakes that are named.
+/// Number of reported mistakes.
 const MISTAKES_MAX: usize = 5;
-/// Bytes of one mistake: it may quote the value.
+/// Bytes of one mistake, which may quote the value.
 const MISTAKE_BYTES_MAX: usize = 300;
 
-/// Why the response is not the result that the schema describes; `None` while it calls tools, or when it fits.
+/// Returns the reason why a final response is invalid by the schema. Returns `None` if it is valid,
+/// failed, or calls tools.
 pub fn misfit_of_message(schema: &Value, message: &AssistantMessage) -> Option<String> {
     if message.is_failed() || message.tool_calls().next().is_some() {
         return None;
@@ -31,13 +32,14 @@ pub fn misfit_of_message(schema: &Value, message: &AssistantMessage) -> Option<S
     }
 }
 
-/// Why the text is not JSON that fits; one code fence around it is allowed.
+/// Returns the reason why a text is not valid JSON by the schema. One surrounding code fence is
+/// allowed.
 pub fn misfit(schema: &Value, text: &str) -> Option<String> {
     let value: Value = match serde_json::from_str(without_fence(text)) {
         Ok(value) => value,
         Err(error) => return Some(format!("it is not JSON: {error}")),
     };
-    // An agent file with a schema that is none is refused when it is loaded.
+    // The agent file's loader rejects an invalid schema.
     let validator = jsonschema::validator_for(schema).ok()?;
     let mistakes: Vec<String> = validator
         .iter_errors(&value)

@@ -1,4 +1,4 @@
-//! Stories of validation; the table was written by AJV itself.
+//! Tests of argument validation, with a table of results that AJV generated.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ fn problems(schema: &Value, args: &Value) -> Vec<String> {
     list.lines().skip(1).map(|line| line.strip_prefix("  - ").unwrap().to_owned()).collect()
 }
 
-/// What AJV 8.20 with ajv-formats 3 (`allErrors`, `coerceTypes`, `strict: false`, Pi's path rule) made of each case; `ours`
-/// and `why` where Turnwheel differs on purpose.
+/// A case with its result by AJV 8.20 with ajv-formats 3 (`allErrors`, `coerceTypes`, `strict:
+/// false`, Pi's path rule). `ours` and `why` are the result and the reason of an intended
+/// difference.
 #[derive(Deserialize)]
 struct Case {
     schema: Value,
@@ -38,7 +39,7 @@ fn ajv_and_turnwheel_say_the_same() {
     for case in cases {
         let expected = match (&case.ours, &case.ok, &case.problems) {
             (Some(ours), _, _) => {
-                assert!(case.why.is_some(), "a difference has a reason: {}", case.args);
+                assert!(case.why.is_some(), "a difference needs a reason: {}", case.args);
                 ours.clone()
             }
             (None, Some(ok), _) => ok.clone(),

@@ -1,4 +1,4 @@
-//! Problems in AJV's words and order, so that a model reads what it was trained on.
+//! Validation problems with AJV's messages and order, which models know from training.
 
 use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::coerce::js_text;
 
-/// AJV's order within one schema object; keywords that it does not have come last.
+/// AJV's order of keywords within one schema object. Keywords that AJV does not have come last.
 const ORDER: [&str; 38] = [
     "type",
     "$ref",
@@ -48,7 +48,8 @@ const ORDER: [&str; 38] = [
     "unevaluatedProperties",
 ];
 
-/// What problems are sorted by: the way to each through the schema, and through the value where the schema branches on it.
+/// Sort key of a problem: its path in the schema, and its path in the value at keywords that apply
+/// to each member or item.
 pub(super) fn place(schema: &Value, value: &Value, error: &ValidationError<'_>) -> Vec<usize> {
     let mut key = Vec::new();
     let mut at_schema = Some(schema);
@@ -106,7 +107,8 @@ fn pointer_parts(pointer: &str) -> Vec<String> {
     pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect()
 }
 
-/// `path: message`, for each; most errors give one line, a failed `anyOf` also those of its branches.
+/// Returns lines `path: message`. Most errors give one line; a failed `anyOf` or `oneOf` also gives
+/// the lines of its branches.
 pub(super) fn lines(schema: &Value, error: &ValidationError<'_>) -> Vec<String> {
     let path = error.instance_path().as_str().strip_prefix('/').unwrap_or_default();
     let path = if path.is_empty() { "root" } else { path };
@@ -130,7 +132,7 @@ pub(super) fn lines(schema: &Value, error: &ValidationError<'_>) -> Vec<String> 
     }
 }
 
-/// The errors of the branches that a value was tried on.
+/// Errors of the branches of a failed `anyOf` or `oneOf`.
 fn branches_of(kind: &Kind) -> Option<impl Iterator<Item = &ValidationError<'static>>> {
     if let Kind::AnyOf { context }
     | Kind::OneOfNotValid { context }
@@ -141,7 +143,7 @@ fn branches_of(kind: &Kind) -> Option<impl Iterator<Item = &ValidationError<'sta
     None
 }
 
-/// Problems with members' names: a line for each of them.
+/// Expands a problem with member names to one line per name.
 fn named_too(
     schema: &Value,
     kind: &Kind,
@@ -160,7 +162,8 @@ fn named_too(
     inner.iter().map(about_name).chain([message]).collect()
 }
 
-/// The present member that makes another one required, when that is the rule that was broken.
+/// Returns the present member that requires the missing one, if the error is from
+/// `dependentRequired`.
 fn cause_of<'a>(schema: &'a Value, error: &ValidationError<'_>, name: &str) -> Option<&'a str> {
     let path = error.schema_path().as_str();
     let rules = schema.pointer(path).filter(|_| path.ends_with("/dependentRequired"))?;
@@ -172,7 +175,8 @@ fn cause_of<'a>(schema: &'a Value, error: &ValidationError<'_>, name: &str) -> O
     })
 }
 
-/// What AJV says of a single problem; what it has no word for, in jsonschema's words without the value.
+/// AJV's message for one problem. Problems that AJV does not have get a message of the same style,
+/// without the value.
 fn message(schema: &Value, error: &ValidationError<'_>, kind: &Kind) -> String {
     match kind {
         Kind::Type { kind } => format!("must be {}", types(schema, error, kind)),
@@ -198,7 +202,7 @@ fn message(schema: &Value, error: &ValidationError<'_>, kind: &Kind) -> String {
         Kind::FalseSchema => "boolean schema is false".to_owned(),
         Kind::UnevaluatedItems { .. } => "must NOT have unevaluated items".to_owned(),
         Kind::BacktrackLimitExceeded { .. } | Kind::RegexEngineFailure { .. } => {
-            "takes too long to match against its pattern: send a simpler value".to_owned()
+            "takes too long to match its pattern: send a simpler value".to_owned()
         }
         Kind::ContentEncoding { content_encoding } => {
             format!("must be encoded as {content_encoding}")
@@ -206,7 +210,7 @@ fn message(schema: &Value, error: &ValidationError<'_>, kind: &Kind) -> String {
         Kind::FromUtf8 { .. } => "must hold UTF-8 text".to_owned(),
         Kind::ContentMediaType { content_media_type } => format!("must be {content_media_type}"),
         Kind::Custom { message, .. } => message.clone(),
-        Kind::Referencing(_) => "cannot be checked: its schema refers to nothing".to_owned(),
+        Kind::Referencing(_) => "cannot be checked: its schema has a broken reference".to_owned(),
         Kind::AdditionalProperties { .. } => "must NOT have additional properties".to_owned(),
         Kind::UnevaluatedProperties { .. } => "must NOT have unevaluated properties".to_owned(),
         Kind::AnyOf { .. } => "must match a schema in anyOf".to_owned(),
@@ -218,7 +222,7 @@ fn message(schema: &Value, error: &ValidationError<'_>, kind: &Kind) -> String {
     }
 }
 
-/// As the schema lists them.
+/// Allowed types, in the order of the schema.
 fn types(schema: &Value, error: &ValidationError<'_>, kind: &TypeKind) -> String {
     match schema.pointer(error.schema_path().as_str()) {
         Some(Value::String(name)) => name.clone(),
@@ -238,10 +242,11 @@ fn shown(limit: &Value) -> String {
     limit.as_number().map_or_else(|| limit.to_string(), js_text)
 }
 
-/// AJV looks from the end: it names the last item that has an earlier twin, and the last of those.
+/// Message for duplicate items. Like AJV, it searches from the end: it names the last item with an
+/// earlier duplicate, and the last such duplicate.
 fn unique_items(items: &Value) -> String {
     let items = items.as_array().map_or(&[][..], Vec::as_slice);
-    // Comparing all pairs of a long list would take minutes.
+    // Limits the comparison of all pairs, which would take minutes for a long list.
     let few = items.get(..items.len().min(1_000)).unwrap_or_default();
     let twins = few.iter().enumerate().rev().find_map(|(later, item)| {
         let earlier = few.get(..later)?.iter().rposition(|other| other == item)?;

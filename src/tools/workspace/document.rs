@@ -1,4 +1,5 @@
-//! Text of Office documents (docx, xlsx, pptx), within bounds of memory: each is a zip of XML parts.
+//! Text extraction from Office documents (docx, xlsx, pptx) with bounded memory. Each is a zip
+//! archive of XML parts.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,13 +10,13 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use zip::ZipArchive;
 
-/// Unpacked bytes of all parts that are read: a small file can unpack to a very large one.
+/// Unpacked bytes of all parts together, because a small archive can unpack to a very large one.
 const UNPACKED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const TEXT_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// Empty cells that are shown between two others.
+/// Empty cells that are kept between two other cells.
 const GAP_MAX: usize = 100;
 
-/// A document whose text is not plain.
+/// Kind of a document that is not plain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Word,
@@ -36,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// By the first bytes, and for a zip by the names of its parts.
+    /// Detects the kind by the first bytes, and for a zip archive by the names of its parts.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [b'%', b'P', b'D', b'F', b'-', ..] => Some(Self::Pdf),
@@ -57,10 +58,10 @@ impl Kind {
     }
 }
 
-/// The text, one paragraph or row a line; cells are separated by tabs. Blocks the thread for as long as it takes.
+/// Extracts the text: one line per paragraph or row, with tabs between cells. Blocks its thread.
 ///
 /// # Errors
-/// Why there is none: for the model.
+/// The text cannot be extracted. Return the reason to the model.
 pub(super) fn text(kind: Kind, bytes: Bytes) -> Result<String, String> {
     let archive = match kind {
         Kind::Pdf | Kind::OldOffice => {
@@ -90,7 +91,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Unpacks one part; empty when it is not there.
+    /// Unpacks one part; empty if the archive has no such part.
     fn read(&mut self, name: &str) -> Result<Vec<u8>, String> {
         let mut unpacked = Vec::new();
         let Ok(part) = self.archive.by_name(name) else { return Ok(unpacked) };
@@ -99,7 +100,7 @@ impl Parts {
         Ok(unpacked)
     }
 
-    /// Names of parts `{folder}/{stem}{number}.xml`, in the order of their numbers.
+    /// Names of the parts `{stem}{number}.xml`, in the order of their numbers.
     fn numbered(&self, stem: &str) -> Vec<(u32, String)> {
         let number = |name: &str| name.strip_prefix(stem)?.strip_suffix(".xml")?.parse().ok();
         let mut found: Vec<(u32, String)> = self
@@ -119,7 +120,7 @@ fn too_large() -> String {
     "it unpacks to more than 64 MB, or has more than 10 MB of text: ask for a part of it".to_owned()
 }
 
-/// Passes the part's elements and texts on, by local names.
+/// Calls `see` for each element and text of a part.
 fn visit(part: &[u8], mut see: impl FnMut(Seen<'_>) -> Result<(), String>) -> Result<(), String> {
     let mut reader = Reader::from_reader(BufReader::new(part));
     let mut buffer = Vec::new();
@@ -164,7 +165,8 @@ fn attribute(element: &BytesStart<'_>, name: &[u8]) -> Option<String> {
     String::from_utf8(found.value.into_owned()).ok()
 }
 
-/// Paragraphs of Word and `PowerPoint`: text stands in `t`, paragraphs are `p`, table rows `tr` of cells `tc`.
+/// Appends the paragraphs of a Word or `PowerPoint` part. Text is in `t`, paragraphs are `p`, and
+/// table rows are `tr` with cells `tc`.
 fn paragraphs(part: &[u8], text: &mut String) -> Result<(), String> {
     let (mut is_text, mut cells) = (false, 0_u32);
     visit(part, |seen| {
@@ -261,7 +263,7 @@ fn shared_strings(part: &[u8]) -> Result<Vec<String>, String> {
     Ok(strings)
 }
 
-/// Parts by the ids of relationships.
+/// Returns the part names by relationship id.
 fn targets(part: &[u8]) -> Result<HashMap<String, String>, String> {
     let mut targets = HashMap::new();
     visit(part, |seen| {
@@ -310,7 +312,7 @@ fn sheet(part: &[u8], shared: &[String], text: &mut String) -> Result<(), String
     })
 }
 
-/// `B12` is column 2.
+/// Column number of a cell reference: `B12` is column 2.
 fn column_of(place: &str) -> Option<usize> {
     let letters = place.bytes().take_while(u8::is_ascii_uppercase).take(4);
     let column = letters.fold(0, |sum, letter| sum * 26 + usize::from(letter - b'A') + 1);
@@ -394,7 +396,7 @@ mod tests {
     fn document_that_unpacks_to_too_much_is_refused() {
         let bomb = format!("<w:document>{}</w:document>", " ".repeat(65 * 1024 * 1024));
         let bytes = packed(&[("word/document.xml", &bomb)]);
-        assert!(bytes.len() < 1024 * 1024, "it is small while it is packed");
+        assert!(bytes.len() < 1024 * 1024, "the archive is small");
         assert!(text(Kind::Word, bytes).unwrap_err().contains("64 MB"));
     }
 
@@ -407,6 +409,6 @@ mod tests {
         assert_eq!(text(Kind::Word, Bytes::from_static(b"PK\x03\x04")).unwrap_err(), DAMAGED);
         let (_, broken) = read(&[("word/document.xml", "<w:p></w:q>")]);
         assert_eq!(broken.unwrap_err(), DAMAGED);
-        assert_eq!(Kind::of(&packed(&[("a.txt", "x")])), None, "a zip of other files is none");
+        assert_eq!(Kind::of(&packed(&[("a.txt", "x")])), None, "other zip archives are no document");
     }
 }

@@ -1,4 +1,4 @@
-//! `edit`: replaces one piece of a file's text, found exactly once.
+//! The `edit` tool: replaces one unique text in a file.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::agent::request::Effect;
 use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError};
 
-/// Unchanged lines shown around a change.
+/// Unchanged lines around a change in the diff.
 const CONTEXT_LINES: usize = 4;
 
 pub(super) struct Edit;
@@ -64,7 +64,8 @@ impl Tool for Edit {
     }
 }
 
-/// The text with the one place changed. Line ends of either kind match each other; the file keeps its own.
+/// Returns the text with its unique match replaced. CRLF and LF match each other, and the file
+/// keeps its own line endings.
 fn replaced(before: &str, args: &EditArgs) -> Result<String, String> {
     let EditArgs { path, old_text, new_text } = args;
     if old_text.is_empty() {
@@ -80,7 +81,7 @@ fn replaced(before: &str, args: &EditArgs) -> Result<String, String> {
             "Could not find the exact text in {path}. The old text must match exactly including all whitespace and newlines: read the file and copy it."
         ));
     };
-    // Also places that overlap the first: which one was meant would be a guess.
+    // Overlapping matches count too, because the intended one is unknown.
     let next_letter = plain.ceil_char_boundary(at + 1);
     if plain.get(next_letter..).is_some_and(|rest| rest.contains(&old_plain)) {
         let count = plain.matches(&old_plain).count().max(2);
@@ -110,7 +111,7 @@ fn replaced(before: &str, args: &EditArgs) -> Result<String, String> {
     Ok(after)
 }
 
-/// Where a byte of the text with plain line ends stands in the text as it is.
+/// Maps a byte offset in the text with LF line endings to the original text.
 fn place_before(text: &str, plain: usize) -> usize {
     let mut left = plain;
     let mut bytes = text.bytes().enumerate().peekable();
@@ -124,7 +125,7 @@ fn place_before(text: &str, plain: usize) -> usize {
     text.len()
 }
 
-/// The changed lines with numbers and some lines around them, and the first that changed.
+/// Returns a diff with line numbers and context lines, and the number of the first changed line.
 fn diff(before: &str, after: &str) -> (String, usize) {
     let old: Vec<&str> = before.lines().collect();
     let new: Vec<&str> = after.lines().collect();

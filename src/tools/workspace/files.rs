@@ -1,4 +1,4 @@
-//! A view of a workspace: what was there before the call, and what the call changed.
+//! Files of a workspace during a call: those before the call, and the changes of the call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::artifacts::ArtifactError;
 use crate::ids::{ArtifactId, EffectId};
 use crate::tools::ToolContext;
 
-/// Bytes of one file that tools write or take in whole.
+/// Bytes of one file that tools can read or write.
 pub const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
 pub const FILES_MAX: usize = 1_000;
 /// Bytes of all files together.
 pub const TOTAL_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
-/// Outputs kept for reading on.
+/// Outputs of calls that stay readable in the workspace.
 const OUTPUTS_MAX: usize = 100;
 const OUTPUTS: &str = ".turnwheel/outputs/";
 
-/// Cheap to clone while nothing is changed.
+/// Clones are cheap while the call has no changes.
 #[derive(Clone, Debug)]
 pub struct Files {
     before: Arc<BTreeMap<String, WorkspaceFile>>,
@@ -48,7 +48,7 @@ impl Files {
         }
     }
 
-    /// In the order of the paths' bytes.
+    /// All files, in byte order of their paths.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &WorkspaceFile)> {
         let all: BTreeMap<&str, Option<&WorkspaceFile>> = self
             .before
@@ -64,7 +64,8 @@ impl Files {
     }
 
     /// # Errors
-    /// There is no such file or its bytes cannot be had: what to do instead.
+    /// The file does not exist, is too large, or its artifact is unavailable. Return the text to
+    /// the model; it contains the remedy.
     pub async fn read(&self, context: &ToolContext, path: &WorkspacePath) -> Result<Bytes, String> {
         let file = self.get(path.as_str()).ok_or_else(|| self.not_found(path.as_str()))?;
         if file.size > FILE_BYTES_MAX {
@@ -85,14 +86,14 @@ impl Files {
         }
     }
 
-    /// Whether a file of that size may be put there.
+    /// Checks that a file of that size may be written at that path.
     ///
     /// # Errors
-    /// What to do instead.
+    /// The path or the size is not allowed. Return the text to the model; it contains the remedy.
     pub fn admits(&self, path: &WorkspacePath, size: u64) -> Result<(), String> {
         if path.is_ours() {
             return Err(format!(
-                "The path {path} is kept for Turnwheel: choose one outside of `{}`.",
+                "The path {path} is reserved for Turnwheel: choose one outside of `{}`.",
                 super::path::OWN_FOLDER
             ));
         }
@@ -105,8 +106,11 @@ impl Files {
         self.has_room(path.as_str(), size)
     }
 
+    /// Checks the limits of the workspace. Files in `.turnwheel` do not count, because a model
+    /// cannot remove them.
+    ///
     /// # Errors
-    /// Which limit is reached. Files below `.turnwheel` do not count: a model could not make room.
+    /// A limit is reached. Return the text to the model; it contains the limit and the remedy.
     fn has_room(&self, path: &str, size: u64) -> Result<(), String> {
         if size > FILE_BYTES_MAX {
             return Err(format!(
@@ -131,8 +135,11 @@ impl Files {
         Ok(())
     }
 
+    /// Adds or replaces a file.
+    ///
     /// # Errors
-    /// As [`Self::admits`].
+    /// The path or the size is not allowed, as for [`Self::check_write`]. Return the text to the
+    /// model.
     pub fn put(
         &mut self,
         path: &WorkspacePath,
@@ -144,8 +151,9 @@ impl Files {
         Ok(())
     }
 
-    /// Puts a call's whole output where `read` finds it, and takes the oldest ones out when there are too many: their
-    /// artifacts stay. `None` when it is too large to be read.
+    /// Adds the whole output of a call at a path that `read` can open, and returns the path.
+    /// Removes the oldest outputs from the workspace if there are too many; their artifacts stay.
+    /// Returns `None` if the output is too large for `read`.
     pub(crate) fn put_output(
         &mut self,
         effect_id: &EffectId,
@@ -177,7 +185,7 @@ impl Files {
     }
 
     /// # Errors
-    /// There is no such file.
+    /// The file does not exist. Return the text to the model; it suggests a similar path.
     pub fn remove(&mut self, path: &WorkspacePath) -> Result<(), String> {
         if self.get(path.as_str()).is_none() {
             return Err(self.not_found(path.as_str()));
@@ -190,7 +198,7 @@ impl Files {
         std::mem::take(&mut self.changes)
     }
 
-    /// With the path that was perhaps meant.
+    /// Error text for a missing file, with a similar path if there is one.
     pub(super) fn not_found(&self, path: &str) -> String {
         let is_folder = FolderPath::parse(path).is_ok_and(|folder| self.is_folder(&folder));
         if is_folder {
@@ -213,12 +221,13 @@ fn is_below_own_folder(path: &str) -> bool {
     path.strip_prefix(super::path::OWN_FOLDER).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Whether it is the whole output of a call; a file that a tool sent to the user is one folder deeper.
+/// True for the whole output of a call. A file that a tool sent to the user is one folder deeper.
 fn is_spilled(path: &str) -> bool {
     path.strip_prefix(OUTPUTS).is_some_and(|name| !name.contains('/'))
 }
 
-/// An effect id ends in the answer's number and the call's: later calls have larger ones.
+/// Sort key by age. An effect id ends in the number of the model response and of the call, which
+/// grow.
 fn age(path: &str) -> Vec<u64> {
     let name = path.strip_suffix(".txt").unwrap_or(path);
     let mut numbers: Vec<u64> =

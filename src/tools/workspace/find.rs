@@ -1,4 +1,4 @@
-//! `find`: files by a glob pattern.
+//! The `find` tool: lists files by a glob pattern.
 
 use globset::{GlobBuilder, GlobMatcher};
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
 
 const LIMIT_DEFAULT: u64 = 1_000;
-/// A longer pattern is a mistake or an attack.
+/// Bytes of a pattern. A longer one is a mistake or an attack.
 const PATTERN_BYTES_MAX: usize = 1_024;
 
 pub(super) struct Find;
@@ -61,7 +61,7 @@ impl Tool for Find {
     }
 }
 
-/// A glob over paths: without a `/` it is about the file's name alone, in whatever folder.
+/// Glob pattern for paths. A pattern without `/` applies to the file name in any folder.
 pub(super) struct PathGlob {
     matcher: GlobMatcher,
     by_name: bool,
@@ -69,7 +69,7 @@ pub(super) struct PathGlob {
 
 impl PathGlob {
     /// # Errors
-    /// The pattern is none: what to write instead.
+    /// The pattern is invalid. Return the text to the model; it contains valid examples.
     pub(super) fn new(pattern: &str) -> Result<Self, String> {
         let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
         let pattern = pattern.strip_prefix('/').unwrap_or(pattern);
@@ -90,11 +90,11 @@ impl PathGlob {
     }
 }
 
-/// One a line, and what was left out.
+/// Lists items, one per line, with a note about items left out.
 pub(super) fn listed(items: &[String], limit: u64, noun: &str) -> String {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let shown = items.get(..limit.min(items.len())).unwrap_or_default().join("\n");
-    // Its own count is the limit of lines; the room below is for the notice.
+    // The line limit applies to the items only; notices come in addition.
     let head = head(&shown, super::LINES_MAX, TEXT_BYTES_MAX);
     let mut notices = Vec::new();
     if limit < items.len() {

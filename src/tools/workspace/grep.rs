@@ -1,4 +1,4 @@
-//! `grep`: lines of files by a regular expression.
+//! The `grep` tool: finds lines of files by a regular expression.
 
 use futures_util::{StreamExt as _, stream};
 use regex::{Regex, RegexBuilder};
@@ -14,13 +14,13 @@ use crate::tools::ToolResult;
 use crate::tools::code::{CallContext, Tool, ToolError, Workspace};
 
 const LIMIT_DEFAULT: u64 = 100;
-/// So that the whole output stays within the lines of one result.
+/// Largest `limit`, so that the output stays within the line limit of one result.
 const LIMIT_MAX: u64 = 1_000;
 const CONTEXT_MAX: u64 = 20;
-/// Letters of one line.
+/// Characters of one line.
 const LINE_MAX: usize = 500;
 const PATTERN_BYTES_MAX: usize = 10_000;
-/// Files fetched at once.
+/// Files that are fetched concurrently.
 const FETCHES_MAX: usize = 8;
 
 pub(super) struct Grep;
@@ -95,7 +95,7 @@ impl Tool for Grep {
             if search.left == 0 {
                 break;
             }
-            // Searching never waits: without this a time-out or a stop would not be seen.
+            // The search itself never yields, which would delay a time-out or an abort.
             tokio::task::yield_now().await;
         }
         Ok(ToolResult::text(search.found.shown(limit, search.left == 0)))
@@ -111,7 +111,8 @@ fn pattern_of(args: &GrepArgs) -> Result<Regex, String> {
     } else {
         args.pattern.clone()
     };
-    // The crate's own bound of 10 MB refuses `(a{1000}){1000}`; matching takes linear time whatever the pattern.
+    // The crate's size limit of 10 MB rejects `(a{1000}){1000}`. Matching takes linear time for
+    // every pattern.
     RegexBuilder::new(&source)
         .case_insensitive(args.ignore_case.unwrap_or(false))
         .build()
@@ -146,7 +147,7 @@ fn paths_of(
 struct Search {
     regex: Regex,
     context: usize,
-    /// Matches that may still be found.
+    /// Number of matches that may still be added.
     left: usize,
     found: Found,
 }
@@ -156,7 +157,7 @@ struct Found {
     lines: Vec<String>,
     lines_were_cut: bool,
     binary_count: usize,
-    /// Files that could not be read, and why.
+    /// Reasons of files that could not be read.
     unread: Vec<String>,
 }
 
@@ -168,7 +169,8 @@ impl Search {
         }
         let text = String::from_utf8_lossy(bytes);
         let lines: Vec<&str> = text.lines().collect();
-        // The first line that is not shown yet: contexts of near matches do not repeat each other.
+        // The first line that is not in the output, so that contexts of near matches do not
+        // overlap.
         let mut next = 0;
         for (at, line) in lines.iter().enumerate() {
             if self.left == 0 {
@@ -181,7 +183,7 @@ impl Search {
             let end = (at + self.context + 1).min(lines.len());
             for shown in next.max(at.saturating_sub(self.context))..end {
                 let Some(line) = lines.get(shown) else { break };
-                // A later match is shown when its turn comes, with what follows it.
+                // A later match is added in its own iteration, with its context.
                 if shown > at && self.regex.is_match(line) {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! `ls`: what is in a folder.
+//! The `ls` tool: lists a folder.
 
 use std::collections::BTreeSet;
 

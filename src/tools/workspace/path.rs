@@ -1,10 +1,11 @@
-//! Names of files and folders in a workspace: relative, `/` between the parts, and nothing that climbs or deceives.
+//! Paths of files and folders in a workspace: relative, with `/` as separator, without `..` and
+//! deceptive characters.
 
 use std::fmt;
 
 use crate::agent::workspace::is_deceptive;
 
-/// Kept for Turnwheel; tools read it and do not write there.
+/// Folder that is reserved for Turnwheel. Tools can read its files and cannot write them.
 pub(crate) const OWN_FOLDER: &str = ".turnwheel";
 
 const PATH_BYTES_MAX: usize = 1024;
@@ -20,7 +21,7 @@ pub struct FolderPath(String);
 
 impl WorkspacePath {
     /// # Errors
-    /// The text says what a path looks like.
+    /// The path is invalid. Return the text to the model; it contains a valid example.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.ends_with('/') && text.len() > 1 {
             return Err(problem(text, "it names a folder: give the path of a file"));
@@ -36,7 +37,7 @@ impl WorkspacePath {
         &self.0
     }
 
-    /// Every folder above it, the nearest first.
+    /// Every parent folder, nearest first.
     pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
         std::iter::successors(Some(self.0.as_str()), |path| path.rsplit_once('/').map(|(up, _)| up))
             .skip(1)
@@ -49,7 +50,7 @@ impl WorkspacePath {
 
 impl FolderPath {
     /// # Errors
-    /// The text says what a path looks like.
+    /// The path is invalid. Return the text to the model; it contains a valid example.
     pub fn parse(text: &str) -> Result<Self, String> {
         normal(text.strip_suffix('/').unwrap_or(text)).map(Self)
     }
@@ -58,7 +59,7 @@ impl FolderPath {
         &self.0
     }
 
-    /// The rest of a path below this folder.
+    /// The rest of a path below this folder; `None` if the path is not in this folder.
     pub(super) fn below<'a>(&self, path: &'a str) -> Option<&'a str> {
         if self.0.is_empty() {
             return Some(path);
@@ -73,7 +74,7 @@ impl fmt::Display for WorkspacePath {
     }
 }
 
-/// The workspace itself is `.`.
+/// Writes the workspace itself as `.`.
 impl fmt::Display for FolderPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "." } else { &self.0 })
@@ -162,7 +163,7 @@ mod tests {
             assert!(problem.starts_with("The path "), "{text:?}: {problem}");
             assert!(
                 !problem.contains(['\0', '\u{202e}']),
-                "the problem shows it plainly: {problem:?}"
+                "the message escapes special characters: {problem:?}"
             );
         }
         assert!(FolderPath::parse("a/../..").is_err());

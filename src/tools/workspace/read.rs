@@ -1,4 +1,4 @@
-//! `read`: a file's text by lines, or its picture.
+//! The `read` tool: returns a file's text by lines, or its image.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -52,7 +52,7 @@ impl Tool for Read {
         if let Some(mime_type) = image_type(&bytes) {
             if bytes.len() > IMAGE_BYTES_MAX {
                 return Ok(ToolResult::text(format!(
-                    "[The picture {} ({mime_type}) has {}: pictures up to {} are shown. Ask for a smaller one.]",
+                    "[The image {} ({mime_type}) has {}: images up to {} are shown. Ask for a smaller one.]",
                     args.path,
                     shown_size(bytes.len() as u64),
                     shown_size(IMAGE_BYTES_MAX as u64)
@@ -96,7 +96,8 @@ impl Tool for Read {
     }
 }
 
-/// The text of a document by lines. It is extracted on a thread of its own, where a panic is only that thread's.
+/// Returns the text of a document by lines. It is extracted on a separate thread, so that a panic
+/// ends only that thread.
 async fn document_excerpt(
     kind: Kind,
     bytes: Bytes,
@@ -114,7 +115,7 @@ async fn document_excerpt(
     Ok(ToolResult::text(format!("{shown}\n\n[This is the text of a {}.]", kind.name())))
 }
 
-/// The part of a text that was asked for, and how to go on.
+/// Returns the requested part of a text, with a note on how to continue.
 fn excerpt(text: &str, args: &ReadArgs) -> Result<String, String> {
     let total = text.split('\n').count();
     let first = usize::try_from(args.offset.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
@@ -160,7 +161,7 @@ fn excerpt(text: &str, args: &ReadArgs) -> Result<String, String> {
     Ok(shown)
 }
 
-/// Where a line begins; lines count from 1.
+/// Byte offset of a line; lines count from 1.
 fn line_start(text: &str, line: usize) -> Option<usize> {
     if line == 1 {
         return Some(0);

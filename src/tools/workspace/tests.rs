@@ -1,4 +1,4 @@
-//! Stories of the built-ins: one conversation, one call after the other.
+//! Tests of the built-in workspace tools in one conversation.
 
 use serde_json::json;
 
@@ -185,7 +185,7 @@ async fn nobody_leaves_the_workspace() {
         assert!(text.contains("`..` is not allowed"), "{tool}: {text}");
     }
     let text = desk.text("write", &json!({"path": ".turnwheel/outputs/x", "content": ""})).await;
-    assert!(text.contains("is kept for Turnwheel"), "{text}");
+    assert!(text.contains("is reserved for Turnwheel"), "{text}");
     assert!(desk.files.is_empty());
 }
 
@@ -204,7 +204,7 @@ async fn a_workspace_has_limits_and_says_which() {
     let text =
         desk.text("write", &json!({"path": "a", "content": "x".repeat(20 * 1024 * 1024)})).await;
     assert_eq!(text, "ERROR The file would have 20.0MB: at most 10.0MB are allowed. Split it.");
-    assert_eq!(desk.shelves.count(), 0, "nothing was kept of it");
+    assert_eq!(desk.shelves.count(), 0, "no artifact is saved");
 
     let file = |size| WorkspaceFile { artifact_id: ArtifactId::new("x"), size };
     desk.files = (0..1_000).map(|number| (format!("f{number}"), file(1))).collect();
@@ -216,7 +216,7 @@ async fn a_workspace_has_limits_and_says_which() {
     desk.files.remove("f8");
     desk.files.insert(".turnwheel/outputs/tw_c_0a1b2c3d_1_0.txt".to_owned(), file(1));
     let text = desk.text("write", &json!({"path": "f8", "content": ""})).await;
-    assert_eq!(text, "Successfully wrote 0 bytes to f8", "outputs take no room");
+    assert_eq!(text, "Successfully wrote 0 bytes to f8", "outputs do not count");
 
     desk.files = (0..10).map(|number| (format!("f{number}"), file(FILE_BYTES_MAX))).collect();
     let text = desk.text("write", &json!({"path": "f11", "content": "x"})).await;
@@ -387,7 +387,7 @@ async fn a_store_that_does_not_answer_is_told_to_the_model() {
         "{text}"
     );
     let text = desk.text("write", &json!({"path": "b", "content": "x"})).await;
-    assert!(text.starts_with("ERROR the artifact store did not answer"), "{text}");
+    assert!(text.starts_with("ERROR the artifact store is unavailable"), "{text}");
     let text = desk.text("grep", &json!({"pattern": "x"})).await;
     assert!(text.contains("1 files were not searched"), "{text}");
     assert_eq!(desk.files.len(), 1);

@@ -1,23 +1,24 @@
-//! How much text a model is shown at once: whole lines, cut by count or bytes, whichever comes first.
+//! Truncation of text for the model to whole lines, by the number of lines or bytes.
 
 /// Lines of one tool result.
 pub(crate) const LINES_MAX: usize = 2_000;
 /// Bytes of one tool result.
 pub(crate) const TEXT_BYTES_MAX: usize = 50 * 1024;
 
-/// The beginning of a text.
+/// The beginning of a text after truncation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head<'a> {
     pub(crate) text: &'a str,
-    /// Whole lines in `text`; 0 when its only line is cut.
+    /// Number of whole lines in `text`; 0 if its only line is truncated.
     pub(crate) lines_count: usize,
     pub(crate) lines_total: usize,
     pub(crate) is_cut: bool,
-    /// Whether bytes, not lines, were the limit.
+    /// True if bytes, not lines, were the limit.
     pub(crate) by_bytes: bool,
 }
 
-/// The lines that fit; of a first line that alone is too long, its beginning.
+/// Returns the lines within both limits. If the first line alone is too long, returns its
+/// beginning.
 pub(crate) fn head(text: &str, lines_max: usize, bytes_max: usize) -> Head<'_> {
     let lines_total = text.split('\n').count();
     if lines_total <= lines_max && text.len() <= bytes_max {
@@ -52,7 +53,7 @@ pub(crate) fn head(text: &str, lines_max: usize, bytes_max: usize) -> Head<'_> {
     }
 }
 
-/// `512B`, `1.5KB`, `2.0MB`.
+/// Formats a size: `512B`, `1.5KB`, `2.0MB`.
 pub(crate) fn shown_size(bytes_count: u64) -> String {
     let tenths = |unit: u64| {
         let tenths = bytes_count.saturating_mul(10).saturating_add(unit / 2) / unit;
@@ -65,7 +66,7 @@ pub(crate) fn shown_size(bytes_count: u64) -> String {
     }
 }
 
-/// Whether bytes are no text: a zero among the first.
+/// True if the first 8 KB contain a zero byte, so that the bytes are not text.
 pub(crate) fn is_binary(bytes: &[u8]) -> bool {
     bytes.iter().take(8 * 1024).any(|byte| *byte == 0)
 }

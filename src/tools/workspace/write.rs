@@ -1,4 +1,4 @@
-//! `write`: puts a whole file.
+//! The `write` tool: creates or replaces a file.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

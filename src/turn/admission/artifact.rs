@@ -1,4 +1,4 @@
-//! An artifact that a client adds.
+//! Command that adds an artifact from a client.
 
 use bytes::Bytes;
 
@@ -22,10 +22,11 @@ pub struct NewArtifact {
     pub bytes: Bytes,
 }
 
-/// Keeps the bytes, then the receipt.
+/// Stores the bytes, then the receipt.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn add_artifact(
     world: &World,
     key: &ConversationKey,

@@ -1,4 +1,4 @@
-//! Asking for a summary of what a conversation holds.
+//! Command that requests a summary of a conversation.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,7 +20,7 @@ const INSTRUCTIONS_BYTES_MAX: usize = 4 * 1024;
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompactRequest {
-    /// What the summary should dwell on.
+    /// Topics that the summary should emphasise.
     pub instructions: Option<String>,
 }
 
@@ -31,10 +31,12 @@ pub struct Compacting {
     pub input_id: InputId,
 }
 
-/// Keeps the wish, and a stop for the prompt that runs (the sources stop it first, too); what comes of it is told by the conversation's events.
+/// Stores the request and an abort of the running prompt, because the source document aborts it
+/// first, too. The conversation's events report the result.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn compact(
     world: &World,
     key: &ConversationKey,
@@ -49,7 +51,7 @@ pub async fn compact(
     if instructions.as_ref().is_some_and(|text| text.len() > INSTRUCTIONS_BYTES_MAX) {
         return Err(Refusal::invalid(
             "/instructions",
-            format!("at most {INSTRUCTIONS_BYTES_MAX} bytes"),
+            format!("`instructions` may be at most {INSTRUCTIONS_BYTES_MAX} bytes"),
         ));
     }
     let (head, _) = load::head(world, key).await?;

@@ -1,4 +1,4 @@
-//! A new conversation: its id, its head, and the messages it begins with.
+//! Command that creates a conversation: its id, its head and its first messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,12 +36,12 @@ use crate::turn::views::conversation::fresh_view;
 use crate::turn::views::etag_of;
 use crate::turn::{World, record};
 
-/// Characters of a conversation's id.
+/// Maximum length of a conversation id, in characters.
 pub const ID_MAX: usize = 128;
-/// Messages that a new conversation may begin with.
+/// Maximum number of messages in a request that creates a conversation.
 pub const MESSAGES_MAX: usize = 1_000;
 const METADATA_ENTRIES_MAX: usize = 64;
-/// Keys and values together.
+/// Maximum bytes of all keys and values together.
 const METADATA_BYTES_MAX: usize = 16 * 1024;
 const SETTINGS_BYTES_MAX: usize = 16 * 1024;
 pub(crate) const NAME_BYTES_MAX: usize = 512;
@@ -49,21 +49,22 @@ pub(crate) const NAME_BYTES_MAX: usize = 512;
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewConversation {
-    /// 1 to 128 of `A-Z a-z 0-9 _ . -`; taken from owner and idempotency key when absent.
+    /// 1 to 128 of `A-Z a-z 0-9 _ . -`; if absent, derived from owner and idempotency key.
     pub id: Option<String>,
-    /// An agent's name; absent: the default one.
+    /// Name of an agent; if absent, the default agent.
     pub agent: Option<String>,
     pub settings: Option<Settings>,
     pub metadata: Option<BTreeMap<String, String>>,
-    /// What the conversation begins with, oldest first; at most 1,000 and 10 MB.
+    /// First messages, oldest first; at most 1,000 and 10 MB.
     #[schema(value_type = Option<Vec<Object>>)]
     pub messages: Option<Vec<RawJson>>,
 }
 
-/// Keeps a new conversation.
+/// Creates a conversation with at most [`MESSAGES_MAX`] messages.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn create_conversation(
     world: &World,
     owner: &Owner,
@@ -73,16 +74,17 @@ pub async fn create_conversation(
     let count = request.messages.as_ref().map_or(0, Vec::len);
     if count > MESSAGES_MAX {
         let detail =
-            format!("a conversation may begin with {MESSAGES_MAX} messages, these are {count}");
+            format!("a new conversation may have {MESSAGES_MAX} messages, the request has {count}");
         return Err(Refusal::invalid("/messages", detail));
     }
     create_of_any_length(world, owner, request, idempotency).await
 }
 
-/// The same, with any number of messages: for a caller of this process.
+/// Creates a conversation with any number of messages, for callers in this process.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub(crate) async fn create_of_any_length(
     world: &World,
     owner: &Owner,
@@ -144,7 +146,7 @@ async fn create(
                 if let Some(settled) = settled {
                     return Ok(settled);
                 }
-                tracing::debug!(conversation.id = %key, "takes over an import that stopped");
+                tracing::debug!(conversation.id = %key, "stalled import taken over");
             }
         }
     }
@@ -152,8 +154,8 @@ async fn create(
     Ok(answer)
 }
 
-/// What became of a creation that lost: it had won unheard, somebody else has the id, or (`None`) an import that stopped
-/// holds the id and may be taken over.
+/// Resolves a creation that lost its write. Returns the response if this request had won before, an
+/// error if another request has the id, and `None` if a stalled import can be taken over.
 async fn conclude(
     world: &World,
     key: &ConversationKey,
@@ -171,7 +173,7 @@ async fn conclude(
     import::may_begin(world, key, &input_id).await.map(|()| None)
 }
 
-/// What a conversation is made with.
+/// Initial values of a new conversation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beginning {
     pub(crate) agent: Option<String>,
@@ -179,7 +181,7 @@ pub(crate) struct Beginning {
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
-/// The given id, checked; else the one of owner and key.
+/// Checks the given id; without one, derives the id from owner and key.
 pub(crate) fn conversation_id(
     given: Option<String>,
     owner: &Owner,
@@ -196,7 +198,7 @@ pub(crate) fn conversation_id(
     Ok(id)
 }
 
-/// A head that owes nothing.
+/// Builds a head without pending work.
 pub(crate) fn new_head(
     world: &World,
     key: &ConversationKey,
@@ -321,12 +323,12 @@ pub(crate) fn settings_faults(world: &World, agent: &Agent, settings: &Settings)
         );
     }
     if RawJson::of(settings).text().len() > SETTINGS_BYTES_MAX {
-        faults.push(Fault::at("/settings", "settings may be 16 KB long"));
+        faults.push(Fault::at("/settings", "settings may be at most 16 KB"));
     }
     faults
 }
 
-/// Why the model is none that can be asked.
+/// Returns the reason why the model cannot be called, or `None` if it can.
 pub(super) fn model_fault(world: &World, model: &str) -> Option<String> {
     model_mistake(model).or_else(|| world.model.record(model).err())
 }
@@ -334,12 +336,12 @@ pub(super) fn model_fault(world: &World, model: &str) -> Option<String> {
 pub(crate) fn metadata_faults(metadata: &BTreeMap<String, String>) -> Vec<Fault> {
     let bytes: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
     if metadata.len() > METADATA_ENTRIES_MAX || bytes > METADATA_BYTES_MAX {
-        return vec![Fault::at("/metadata", "metadata may have 64 members and be 16 KB long")];
+        return vec![Fault::at("/metadata", "metadata may have at most 64 members and 16 KB")];
     }
     Vec::new()
 }
 
-/// The given messages as a path, which the head then leads to.
+/// Builds the entries of the first messages as one path and makes its end the leaf.
 fn first_entries(head: &mut Head, messages: Vec<RawJson>) -> Result<Vec<Entry>, Refusal> {
     let mut faults = Vec::new();
     let mut entries = Vec::with_capacity(messages.len());
@@ -373,7 +375,7 @@ fn append(head: &mut Head, message: Message) -> Entry {
     append_entry(head, EntryBody::Message(MessageEntry::plain(message)), head.created_at)
 }
 
-/// The entry after the leaf, which it becomes.
+/// Appends an entry after the leaf and makes it the leaf.
 pub(crate) fn append_entry(head: &mut Head, body: EntryBody, now: Timestamp) -> Entry {
     head.seq += 1;
     let entry_id = EntryId::of_entry(&head.incarnation, head.seq);

@@ -1,4 +1,5 @@
-//! Decisions: whoever creates the inbox item `decision-{requestId}` first has decided; everybody else is told what was.
+//! Command that decides an approval request. The first create of the inbox item
+//! `decision-{requestId}` wins; later callers receive the first decision.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -19,7 +20,7 @@ use crate::turn::views::approvals::{Approval, approval};
 use crate::turn::views::load;
 use crate::turn::{World, record};
 
-/// Who wants to decide.
+/// Caller that sends a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decider {
     Person {
@@ -27,7 +28,7 @@ pub enum Decider {
         user: UserId,
         roles: Vec<String>,
     },
-    /// Somebody with a signed link.
+    /// Any caller with a signed link.
     Link,
 }
 
@@ -39,7 +40,7 @@ impl Decider {
         }
     }
 
-    /// Whether it may know that the conversation exists.
+    /// True if the caller may learn that the conversation exists.
     fn owns(&self, key: &ConversationKey) -> bool {
         match self {
             Self::Person { tenant, user, .. } => tenant == &key.tenant && user == &key.user,
@@ -47,7 +48,7 @@ impl Decider {
         }
     }
 
-    /// Whether the request names it, and nothing forbids it.
+    /// True if the request names the caller and does not exclude it.
     pub fn may_decide(&self, key: &ConversationKey, request: &Request) -> bool {
         self.is_named(key, request) && !self.is_excluded(request)
     }
@@ -72,14 +73,14 @@ impl Decider {
     }
 }
 
-/// A decision as it was sent.
+/// Body of a decision.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Said {
     /// One of the approval's `decisions`.
     pub decision: String,
     pub reason: Option<String>,
-    /// What a question is answered with, what a write answered, a new limit.
+    /// Reply to a question, result of a write, or new limit of a budget.
     #[schema(value_type = Option<Object>)]
     pub value: Option<RawJson>,
 }
@@ -87,10 +88,12 @@ pub struct Said {
 const REASON_BYTES_MAX: usize = 4 * 1024;
 const VALUE_BYTES_MAX: usize = 64 * 1024;
 
-/// Decides the request of that id, tool call id, or part of one before `|`. The answer's body is the settled approval.
+/// Decides the request with that id, tool call id, or part of a tool call id before `|`. The
+/// response body is the approval with its decision.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn decide(
     world: &World,
     key: &ConversationKey,
@@ -131,13 +134,13 @@ pub async fn decide(
     };
     if let Some(settled) = &approval.decision {
         if head.requests.iter().any(|open| open.id == id) {
-            // Nobody has taken it in yet: the first nudge may be what was lost.
+            // No worker has applied the decision yet: its first nudge may be lost.
             nudge(world, key, of_prompt(&head)).await;
         }
         return conclude(&approval, settled, &decision);
     }
     if request.expires_at.is_some_and(|at| at <= now) {
-        // The sweep writes the expiry; ringing only makes it sooner.
+        // The recovery sweep records the expiry; this nudge only makes it earlier.
         nudge(world, key, of_prompt(&head)).await;
         return Err(Refusal::Expired { at: request.expires_at });
     }
@@ -148,7 +151,7 @@ fn of_prompt(head: &Head) -> Option<&str> {
     head.prompt.as_ref()?.traceparent.as_deref()
 }
 
-/// The create is the arbiter.
+/// Creates the inbox item of the decision. The create is the arbiter.
 async fn create(
     world: &World,
     head: &Head,
@@ -192,7 +195,8 @@ async fn create(
     Ok(answer)
 }
 
-/// The same again is the same answer; another one is told what was decided.
+/// Resolves a second decision: an equal one gets the first response again, another one an error
+/// with the first decision.
 fn conclude(approval: &Approval, first: &Decision, second: &Decision) -> Result<Answer, Refusal> {
     if first.says_the_same(second) {
         return Ok(settled(approval, first, true));
@@ -218,13 +222,13 @@ fn verdict(kind: RequestKind, text: &str) -> Result<Verdict, Refusal> {
     })
 }
 
-/// Whether reason and value are what the verdict needs.
+/// Checks that reason and value fit the verdict.
 fn check(request: &Request, verdict: Verdict, said: &Said) -> Result<(), Refusal> {
     if said.reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES_MAX) {
-        return Err(Refusal::invalid("/reason", "a reason may be 4 KB long"));
+        return Err(Refusal::invalid("/reason", "`reason` may be at most 4 KB"));
     }
     if said.value.as_ref().is_some_and(|value| value.text().len() > VALUE_BYTES_MAX) {
-        return Err(Refusal::invalid("/value", "a value may be 64 KB long"));
+        return Err(Refusal::invalid("/value", "`value` may be at most 64 KB"));
     }
     let needs_value = verdict == Verdict::Answer
         || (verdict == Verdict::Approve && request.kind == RequestKind::Budget);
@@ -239,11 +243,11 @@ fn check(request: &Request, verdict: Verdict, said: &Said) -> Result<(), Refusal
     }
 }
 
-/// Whether the value fits the schema it was asked with.
+/// Checks the value against the schema of its request.
 fn fits(request: &Request, value: &RawJson) -> Result<(), Refusal> {
     let Some(schema) = &request.schema else { return Ok(()) };
     let Ok(validator) = jsonschema::validator_for(&schema.value()) else {
-        tracing::warn!(request.id = %request.id, "the schema of a request is not one: any value is taken");
+        tracing::warn!(request.id = %request.id, "request schema invalid: any value is accepted");
         return Ok(());
     };
     let value = value.value();
@@ -271,7 +275,7 @@ fn fits(request: &Request, value: &RawJson) -> Result<(), Refusal> {
     if faults.is_empty() { Ok(()) } else { Err(Refusal::Invalid(faults)) }
 }
 
-/// The request that a name means: an open one first, else the newest that ever had it.
+/// Finds the request with that name: an open one first, else the newest.
 async fn request_id(world: &World, head: &Head, name: &str) -> Result<Option<RequestId>, Refusal> {
     if let Some(id) = named(head.requests.iter(), name)? {
         return Ok(Some(id));

@@ -1,4 +1,5 @@
-//! Deletion: from the first commit on the conversation is gone for everyone; what is left of it is purged, twice.
+//! Command that deletes a conversation. The first commit hides it from every caller; the purge then
+//! removes its documents and artifacts in two passes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,20 +28,23 @@ use crate::turn::notify::GIVE_UP_AFTER;
 use crate::turn::views::load::{self, any_head};
 use crate::turn::{Nudge, World, books, paying, record};
 
-/// How long a deleted conversation's id is not given again.
+/// Time until the id of a deleted conversation is free again.
 pub const TOMBSTONE: Duration = Duration::from_hours(7 * 24);
-/// A purge that did not come to its end is tried again then.
+/// Delay until an unfinished purge is retried.
 const PURGE_AGAIN_AFTER: Duration = Duration::from_mins(1);
 const TRIES_MAX: u32 = 10;
-/// A worker notices a deletion within seconds; longer than that it has died.
+/// Time in which a worker must report a call that ran at the deletion. A worker notices a deletion
+/// within seconds; after this time it counts as dead.
 const REPORT_WITHIN: Duration = Duration::from_secs(45);
 const KINDS: [Kind; 7] =
     [Kind::Inbox, Kind::Events, Kind::Entry, Kind::Notice, Kind::Receipt, Kind::Live, Kind::Watch];
 
-/// Deletes a conversation. A purge that fails is not the caller's business: it is owed, and done by the sweep.
+/// Deletes a conversation. A failed purge is not reported to the caller: it is pending work for the
+/// recovery sweep.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn delete_conversation(world: &World, key: &ConversationKey) -> Result<(), Refusal> {
     let mut pause = Duration::from_millis(10);
     for _ in 0..TRIES_MAX {
@@ -52,7 +56,7 @@ pub async fn delete_conversation(world: &World, key: &ConversationKey) -> Result
             world.live.publish(key, LiveEvent::Gone);
             world.stops.tell(key);
             if let Err(error) = purge(world, key).await {
-                tracing::warn!(conversation.id = %key, error = %error, "purge did not come to its end: the sweep goes on");
+                tracing::warn!(conversation.id = %key, error = %error, "purge failed: the recovery sweep will continue it");
                 nudge(world, key, None).await;
             }
             return Ok(());
@@ -79,7 +83,8 @@ async fn is_written(
     })
 }
 
-/// A write whose answer is awaited may have happened: deleting its record would make that unknowable.
+/// Rejects the deletion while a `write` call awaits its response. The write may have happened, and
+/// without its record its outcome would stay unknown.
 fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
     let Phase::Calls { calls, .. } = &head.phase else { return Ok(()) };
     let now = world.clock.now();
@@ -101,10 +106,11 @@ fn refuse_writes_in_flight(world: &World, head: &Head) -> Result<(), Refusal> {
     }
 }
 
-/// What stays: ids and numbers, nothing that anybody said.
+/// Builds the tombstone, which keeps ids and numbers but no content.
 fn tombstone(world: &World, mut head: Head) -> Head {
     let now = world.clock.now();
-    // The worker of a call under way reports what it cost; without a report its reservation is taken for it.
+    // The worker of a running model call reports its cost. Without a report the reservation counts
+    // as the cost.
     if paying::is_call_due(&head, now) {
         head.unreported_call = Some(now.plus(REPORT_WITHIN));
         head.min_reader = head.min_reader.max(head.reader_needed());
@@ -138,11 +144,12 @@ fn tombstone(world: &World, mut head: Head) -> Head {
     }
 }
 
-/// Removes what is left of a deleted conversation, and the tombstone itself once its time has come. For every visit to a
-/// conversation that is in [`Phase::Deleted`]; does nothing to others.
+/// Purges a deleted conversation, and removes its tombstone after [`TOMBSTONE_RETENTION`]. Runs on
+/// every delivery of a conversation in [`Phase::Deleted`]; does nothing for others.
 ///
 /// # Errors
-/// Something did not answer: the tombstone stays due.
+/// Returns an error if a service did not respond. The tombstone stays due, and the recovery sweep
+/// retries.
 pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> {
     let Some((head, etag)) = any_head(world, key).await? else { return Ok(()) };
     let now = world.clock.now();
@@ -151,10 +158,11 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
     }
     let shelf = Shelf { key: key.clone(), incarnation: head.incarnation.clone() };
     let ends_at = head.deleted_at.unwrap_or(now).plus(TOMBSTONE);
-    // A finished purge sets this time. The notifications that are left are its budget alerts, which are still to be sent.
+    // A finished purge sets this time. The notifications that are left are its budget alerts, which
+    // are still to be sent.
     let purged_until = head.due.filter(|due| *due >= ends_at);
     let is_kept = |kind: &Kind| *kind == Kind::Notice && purged_until.is_some_and(|at| at > now);
-    // Who accepted something a moment before the deletion may write it a moment after the first look.
+    // A request that was accepted just before the deletion may write just after the first pass.
     for _ in 0..2 {
         for kind in KINDS.into_iter().filter(|kind| !is_kept(kind)) {
             purge_kind(world, key, kind).await?;
@@ -177,7 +185,7 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
     if ends_at <= now || is_importing(&head) {
         books::forget(world, &head).await?;
         let write = Write::Delete(HEAD_ID.to_owned(), Some(etag));
-        // Lost: somebody else purges, and has done or will do the same.
+        // Lost: another delivery purges, with the same result.
         return write_surely(world, key, vec![write]).await.map(|_| ());
     }
     let account_alerts = alerts.last().map_or(head.books.account_alerts, |it| it.number);
@@ -186,8 +194,8 @@ pub async fn purge(world: &World, key: &ConversationKey) -> Result<(), Refusal> 
     end_purge(world, &kept, etag, alerts).await
 }
 
-/// Writes the tombstone of a finished purge with the alerts that the ledger reported. Lost: another visit purges, and has
-/// done or will do the same.
+/// Writes the tombstone of a finished purge with the alerts that the ledger reported. If the write
+/// is lost, another delivery purges with the same result.
 async fn end_purge(
     world: &World,
     kept: &Head,
@@ -211,8 +219,8 @@ async fn end_purge(
     Ok(())
 }
 
-/// The tombstone without an open call: one that nobody reported in time counts as its reservation. `None`: its time is not
-/// over, or somebody else was quicker.
+/// Closes the open call of a tombstone. A call that was not reported in time counts as its
+/// reservation. `None`: its time is not over, or another delivery was first.
 async fn lose_unreported_call(
     world: &World,
     key: &ConversationKey,
@@ -234,20 +242,22 @@ async fn lose_unreported_call(
     Ok(etags.into_iter().next().map(|etag| (lost, etag)))
 }
 
-/// Model calls whose answer came when the conversation was deleted.
+/// Model calls whose responses arrived after the conversation was deleted.
 #[derive(Debug)]
 pub(in crate::turn) struct LostCall<'a> {
     pub(in crate::turn) incarnation: &'a str,
-    /// Of the worker that made them.
+    /// Epoch of the worker that made the calls.
     pub(in crate::turn) epoch: u64,
     pub(in crate::turn) usage: Usage,
     pub(in crate::turn) calls: u32,
 }
 
-/// Counts what calls cost that were under way at the deletion. Once: the tombstone takes one report, in time.
+/// Records the usage of calls that ran at the deletion. The tombstone accepts one report, before
+/// its deadline.
 ///
 /// # Errors
-/// Something did not answer.
+/// Returns an error if a service did not respond. Without a report the reservation counts as the
+/// cost.
 pub(in crate::turn) async fn report_call(
     world: &World,
     key: &ConversationKey,
@@ -292,7 +302,7 @@ async fn purge_kind(world: &World, key: &ConversationKey, kind: Kind) -> Result<
         let deletes =
             left.into_iter().map(|stored| Write::Delete(stored.document.id, None)).collect();
         match world.store.write(&partition, deletes).await {
-            // Another purge took some of them: look again.
+            // Another purge has removed some of them: read again.
             Ok(_) | Err(StoreError::Conflict) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! Going on without a new input: a prompt of its own, from where the conversation stands.
+//! Command that continues a conversation without new input, as a prompt of its own.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -16,20 +16,21 @@ use crate::turn::admission::prompt::{Disposition, Mode, Sender, accepted, keep, 
 use crate::turn::admission::{Answer, Intent, Refusal};
 use crate::turn::views::load;
 
-/// The texts of the source (s3 §1.5).
+/// Texts of the source document (s3 §1.5).
 const EMPTY: &str = "No messages to continue from";
 const ANSWERED: &str = "Cannot continue from message role: assistant";
 
-/// Has no members.
+/// Body without members.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContinueRequest {}
 
-/// Keeps what goes on with the conversation: from an input or results that nobody has answered, or from an answer with
-/// what waits in the queues.
+/// Continues a conversation: from an input or results without a response, or from a response if
+/// inputs are queued.
 ///
 /// # Errors
-/// [`Refusal::AlreadyProcessing`] and [`Refusal::Conflict`] with the sources' texts; otherwise as [`Refusal`] says.
+/// Returns [`CommandError::AlreadyProcessing`] and [`CommandError::Conflict`] with the texts of the
+/// source document. Returns any other [`CommandError`] to report to the client.
 pub async fn go_on(
     world: &World,
     key: &ConversationKey,
@@ -68,7 +69,8 @@ pub async fn go_on(
     keep(world, key, item, None, (answer, idempotency, sender.traceparent.as_deref())).await
 }
 
-/// Whether the last message that the model would read is its own. Failed answers are none: going on is trying again.
+/// True if the last message of the model input is a response. Failed responses are not in the model
+/// input, so to continue is to retry.
 async fn is_answered(world: &World, head: &Head) -> Result<bool, Refusal> {
     let entries = load::all_entries(world, head).await?;
     let path = path(&entries, head.leaf_id.as_ref());

@@ -1,6 +1,6 @@
-//! Held keys: an idempotency key that came with a conversation's id in the body. The receipt lies in the conversation that
-//! the body names, where a request with the same key and another id, or none, would not find it; so the key is also held
-//! where a request without an id looks.
+//! Reservation of an idempotency key whose request names a conversation id in its body. The receipt
+//! is stored under that conversation id, where a retry with another id, or none, would miss it. So
+//! the key is also reserved where a request without an id looks.
 
 use serde_json::json;
 
@@ -13,18 +13,18 @@ use crate::turn::admission::idempotency::{Idempotency, earlier};
 use crate::turn::admission::write::{Written, receipt_document, write_surely};
 use crate::turn::admission::{Answer, Owner, Refusal};
 
-/// Member of a head: where the key it was created with is held.
+/// Member of a head with the location of its reserved key.
 const MEMBER: &str = "heldKey";
 
-/// The conversation that the key would have named by itself.
+/// Key of the conversation id that the idempotency key derives.
 fn place(owner: &Owner, idempotency: &Idempotency) -> ConversationKey {
     owner.key(&idempotency.conversation_id(owner))
 }
 
-/// Holds the key for this body.
+/// Reserves the key for this body.
 ///
 /// # Errors
-/// [`Refusal::KeyReused`]: it is held for another.
+/// Returns [`CommandError::KeyReused`] if the key is reserved for another body: send a new key.
 pub(crate) async fn hold(
     world: &World,
     owner: &Owner,
@@ -44,7 +44,7 @@ pub(crate) async fn hold(
     }
 }
 
-/// Notes in the head where its key is held, so that it goes when the conversation goes.
+/// Adds the location of the reserved key to the head, so that the purge releases it.
 pub(crate) fn note(head: &mut Head, owner: &Owner, idempotency: &Idempotency) {
     let place = place(owner, idempotency);
     let id = idempotency.input_id(&place);
@@ -52,7 +52,7 @@ pub(crate) fn note(head: &mut Head, owner: &Owner, idempotency: &Idempotency) {
     head.extra.insert(MEMBER.to_owned(), held);
 }
 
-/// Refused requests keep no key. Where it cannot be forgotten, it is only good for the same request.
+/// Releases the key of a rejected request. If that fails, the key still accepts the same request.
 pub(crate) async fn forget_refused(
     world: &World,
     owner: &Owner,
@@ -72,11 +72,11 @@ pub(crate) async fn forget_refused(
     let id = idempotency.input_id(&key);
     let writes = vec![Write::Delete(id.as_str().to_owned(), None)];
     if let Err(error) = write_surely(world, &key, writes).await {
-        tracing::debug!(error = %error, "a refused key is still held");
+        tracing::debug!(error = %error, "key reservation release failed");
     }
 }
 
-/// The key of a conversation that is purged.
+/// Releases the key of a conversation that is being purged.
 pub(crate) async fn forget(world: &World, head: &Head) -> Result<(), Refusal> {
     let member = |name: &str| head.extra.get(MEMBER)?.get(name)?.as_str();
     let (Some(place), Some(id)) = (member("conversationId"), member("id")) else { return Ok(()) };
@@ -84,7 +84,7 @@ pub(crate) async fn forget(world: &World, head: &Head) -> Result<(), Refusal> {
     write_surely(world, &key, vec![Write::Delete(id.to_owned(), None)]).await.map(|_| ())
 }
 
-/// What a tombstone keeps of a head's further members.
+/// Additional members of a head that its tombstone keeps.
 pub(crate) fn kept(head: &Head) -> Extra {
     let mut kept = Extra::new();
     if let Some(held) = head.extra.get(MEMBER) {

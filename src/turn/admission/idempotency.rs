@@ -1,4 +1,5 @@
-//! Idempotency: a request's key, scope and hash, and what an earlier one with the same key was answered.
+//! Idempotency of requests: key, scope and body hash, and the response to an earlier request with
+//! the same key.
 
 use serde_json::Value;
 
@@ -11,26 +12,26 @@ use crate::turn::World;
 use crate::turn::admission::{Answer, Owner, Refusal};
 use crate::turn::views::load::read_body;
 
-/// How a repeated request is known.
+/// Identity of a request, equal for its repetitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The client's, the host's invocation id, or fresh.
+    /// Key from the client, invocation id of the host, or a fresh id.
     pub key: String,
-    /// Whether anybody could send the same key again.
+    /// True if a client could send the same key again.
     pub is_repeatable: bool,
-    /// Method and route template: keys of different routes never meet.
+    /// Method and route template. Keys of different routes are independent.
     pub route: &'static str,
     /// SHA-256 of the body in canonical form.
     pub body_hash: String,
 }
 
 impl Idempotency {
-    /// The name of the input in that conversation: the same for every repetition.
+    /// Id of the input in that conversation; equal for every repetition of the request.
     pub fn input_id(&self, key: &ConversationKey) -> InputId {
         InputId::new(format!("in_{}", self.digest(&Owner::of(key), key.conversation_id.as_str())))
     }
 
-    /// The id of a conversation that was created without one.
+    /// Id of a conversation that is created without an id in its request.
     pub fn conversation_id(&self, owner: &Owner) -> String {
         format!("c_{}", self.digest(owner, ""))
     }
@@ -48,7 +49,7 @@ impl Idempotency {
         digest
     }
 
-    /// A record of what the client is told.
+    /// Record of the response, for replays.
     pub fn admission(&self, answer: &Answer) -> Admission {
         Admission {
             body_hash: self.body_hash.clone(),
@@ -59,7 +60,7 @@ impl Idempotency {
     }
 }
 
-/// SHA-256 of JSON whose members are in alphabetical order and without blanks.
+/// SHA-256 of JSON with sorted members and without white space.
 pub fn canonical_hash(value: &Value) -> String {
     let mut text = String::new();
     canonical(value, &mut text);
@@ -98,10 +99,10 @@ fn canonical(value: &Value, text: &mut String) {
     }
 }
 
-/// What an input's name stands for in the store.
+/// Stored state of an earlier request with the same input id.
 #[derive(Debug)]
 pub enum Earlier {
-    /// Accepted, and nobody has taken it in yet.
+    /// Accepted, and not yet applied by a worker.
     Waiting(Box<InboxItem>),
     Settled(Box<Receipt>),
 }
@@ -118,10 +119,10 @@ impl Earlier {
         matches!(self, Self::Waiting(_))
     }
 
-    /// The first answer again.
+    /// Returns the first response again.
     ///
     /// # Errors
-    /// [`Refusal::KeyReused`] when the body is another.
+    /// Returns [`CommandError::KeyReused`] if the body differs: send a new key.
     pub fn replay(&self, idempotency: &Idempotency) -> Result<Answer, Refusal> {
         let admission = self.admission();
         if admission.body_hash != idempotency.body_hash {
@@ -137,10 +138,10 @@ impl Earlier {
     }
 }
 
-/// The inbox item or receipt of that id.
+/// Reads the inbox item or receipt with that id.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn earlier(
     world: &World,
     key: &ConversationKey,
@@ -160,10 +161,10 @@ fn read_earlier(stored: &Stored) -> Result<Earlier, Refusal> {
     Ok(Earlier::Waiting(Box::new(read_body(stored)?)))
 }
 
-/// What a replayed answer needs when its body was too large to keep.
+/// Maximum bytes of a response body that is stored for replays.
 pub(crate) const ANSWER_BYTES_KEPT_MAX: usize = 64 * 1024;
 
-/// The answer as it is kept: without its body when that is large.
+/// Response as stored: without its body if the body is too large.
 pub(crate) fn kept(answer: &Answer) -> Answer {
     let body =
         answer.body.clone().filter(|body: &RawJson| body.text().len() <= ANSWER_BYTES_KEPT_MAX);

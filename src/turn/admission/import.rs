@@ -1,5 +1,5 @@
-//! An import: a conversation that begins with more than one batch holds. Its entries are written under a head that nobody
-//! sees, and each batch is fenced by that head, so two imports of one id never mix.
+//! Import of a conversation whose messages exceed one batch. Its entries are written under a hidden
+//! head. Each batch is fenced by that head, so that two imports of one id never mix.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use crate::turn::admission::write::{Written, bytes_of, head_document, write_sure
 use crate::turn::views::load::any_head;
 use crate::turn::{World, record};
 
-/// Member of a hidden head: which request imports.
+/// Member of a hidden head with the id of the importing request.
 const IMPORTING: &str = "importing";
-/// An import that has not moved for that long has stopped.
+/// Time without progress after which an import is stalled and can be taken over.
 const STOPPED_AFTER: Duration = Duration::from_mins(1);
-/// What an import that nobody repeats has left behind is purged then.
+/// Time after which the documents of an abandoned import are purged.
 const ABANDONED_AFTER: Duration = Duration::from_hours(1);
 
-/// Whether the head belongs to an import that has not ended.
+/// True if the head belongs to an import that has not ended.
 pub(crate) fn is_importing(head: &Head) -> bool {
     head.phase == Phase::Deleted && head.extra.contains_key(IMPORTING)
 }
 
-/// Writes entries and receipt, and then the head.
+/// Writes the entries and the receipt, and then the visible head.
 pub(crate) async fn import(
     world: &World,
     head: Head,
@@ -46,7 +46,7 @@ pub(crate) async fn import(
     for entry in entries {
         let write = Write::Create(record::entry_document(entry));
         let size = bytes_of(&write);
-        // Two places are left for the head and, in the last batch, the receipt; the head and the receipt are small.
+        // Two operations are left for the head and, in the last batch, the receipt. Both are small.
         let is_full =
             batch.len() + 2 >= BATCH_OPERATIONS_MAX || bytes + size + 128 * 1024 > BATCH_BYTES_MAX;
         if is_full && !batch.is_empty() {
@@ -78,7 +78,7 @@ fn hidden_head(world: &World, head: &Head, idempotency: &Idempotency) -> Head {
     hidden
 }
 
-/// Whether the id is free, or held by an import that may be taken over.
+/// Checks that the id is free, or used by an import that can be taken over.
 pub(crate) async fn may_begin(
     world: &World,
     key: &ConversationKey,
@@ -109,7 +109,7 @@ fn refuse_taken(head: &Head, input_id: &InputId, now: Timestamp) -> Result<(), R
     Err(Refusal::Conflict { detail, retry_after: None })
 }
 
-/// Takes the id: creates the hidden head, or takes over one that stopped and clears what it had written.
+/// Creates the hidden head, or takes over a stalled import and deletes its entries.
 async fn begin(world: &World, key: &ConversationKey, hidden: &mut Head) -> Result<ETag, Refusal> {
     let input_id = hidden.extra.get(IMPORTING).and_then(|id| id.as_str()).unwrap_or_default();
     let input_id = InputId::new(input_id);
@@ -140,7 +140,7 @@ async fn begin(world: &World, key: &ConversationKey, hidden: &mut Head) -> Resul
     }
 }
 
-/// One more batch of an import under way.
+/// Writes one more batch of a running import.
 async fn advance(
     world: &World,
     key: &ConversationKey,
@@ -153,7 +153,7 @@ async fn advance(
     commit(world, key, hidden, etag, writes).await
 }
 
-/// Replaces the head under a fresh commit id, with the writes.
+/// Replaces the head under a fresh commit id, together with the writes.
 async fn commit(
     world: &World,
     key: &ConversationKey,

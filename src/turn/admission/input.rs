@@ -1,4 +1,4 @@
-//! A prompt's input: what it may hold, and how long text becomes a file.
+//! Validation of a prompt's input, and conversion of long text into artifacts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,29 +15,31 @@ use crate::tools::sha256_hex;
 use crate::turn::World;
 use crate::turn::admission::{Fault, Refusal};
 
-/// Text above it becomes an artifact.
+/// Maximum bytes of text in one input. Longer text becomes an artifact.
 pub const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// What models take; anything else would make every later request of the conversation fail.
+/// Image types that models accept. Any other would make every later request of the conversation
+/// fail.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-/// What is left in the inbox item after that; its entry and receipt must fit one batch.
+/// Maximum bytes of an input in its inbox item, after long text has become an artifact. Its entry
+/// and receipt must fit one batch.
 const INPUT_BYTES_MAX: usize = 1_000_000;
-/// Bytes of all pictures of one input: base64 makes three of them four.
+/// Maximum bytes of all images of one input. Base64 turns three bytes into four.
 const PICTURE_BYTES_MAX: usize = 700 * 1024;
 const SMALLER_PICTURES: &str = "the pictures of one input may have 700 KB together: send them as JPEG, or with at most 1,500 pixels a side";
 
 const FILE_NAME_BYTES_MAX: usize = 512;
 
-/// Where an input goes.
+/// Context of the conversion of one input.
 struct Place<'a> {
     world: &'a World,
     shelf: Shelf,
     input_id: &'a InputId,
-    /// Whether the agent can read what becomes a file.
+    /// True if the agent can read the files that long text becomes.
     can_read: bool,
 }
 
-/// Checks the input, adds what is known of its files, and moves long text into artifacts, which are there before the item
-/// that names them.
+/// Validates the input, adds metadata to its file blocks and moves long text into artifacts. The
+/// artifacts are stored before the inbox item that names them.
 pub(crate) async fn admit(
     world: &World,
     head: &Head,
@@ -53,7 +55,7 @@ pub(crate) async fn admit(
     if is_empty {
         return Err(Refusal::invalid(
             "/input",
-            "the input is empty (half characters do not count): leave it out to begin without one",
+            "the input is empty (unpaired surrogates are removed): leave it out to start without one",
         ));
     }
     let faults = content_faults(&input, "/input");
@@ -76,7 +78,7 @@ pub(crate) async fn admit(
     Ok(input)
 }
 
-/// Whether the agent is offered the tool `read`. An agent that is gone fails the prompt with its own reason.
+/// True if the agent offers the tool `read`, or is missing: the prompt then fails with that reason.
 fn can_read(world: &World, head: &Head) -> bool {
     let Ok(agent) = world.agents.find(Some(&head.agent)) else { return true };
     let active = head.settings.active_tools.as_ref().or(agent.settings.active_tools.as_ref());
@@ -84,7 +86,7 @@ fn can_read(world: &World, head: &Head) -> bool {
         && active.is_none_or(|active| active.iter().any(|tool| tool == "read"))
 }
 
-/// What is wrong with content that a person sends, as far as the content alone shows it.
+/// Validates content from a user, as far as the content alone allows.
 fn content_faults(content: &Content, pointer: &str) -> Vec<Fault> {
     let Content::Blocks(blocks) = content else { return Vec::new() };
     let mut faults = Vec::new();
@@ -116,8 +118,8 @@ fn content_faults(content: &Content, pointer: &str) -> Vec<Fault> {
     faults
 }
 
-/// What is wrong with a message that a conversation is to begin with. What people write is checked as an input is; answers
-/// and tool results come from other systems too, whose members are kept.
+/// Validates a message of a new conversation. User messages are checked like an input. Responses
+/// and tool results may come from other systems, so their unknown members are kept.
 pub(super) fn message_faults(message: &Message, pointer: &str) -> Vec<Fault> {
     let content_pointer = format!("{pointer}/content");
     let of_content = |content: &Content, extra: &Extra| {
@@ -159,7 +161,7 @@ fn pictures_faults(blocks: &[Block], pointer: &str) -> Vec<Fault> {
     pictures.flatten().collect()
 }
 
-/// Members that a client's object may not have.
+/// Returns an error for each unknown member of a client's object.
 fn unknown_members(extra: &Extra, pointer: &str) -> Vec<Fault> {
     let fault = |name: &String| {
         Fault::at(format!("{pointer}/{}", pointer_token(name)), format!("unknown field `{name}`"))
@@ -185,7 +187,8 @@ fn picture_faults(image: &Image, pointer: &str) -> Vec<Fault> {
 }
 
 impl Place<'_> {
-    /// Each file block with its name, type and size; pictures are followed by what they show.
+    /// Adds name, type and size to each file block, and the image itself after the block of an
+    /// image.
     async fn with_files(&self, blocks: Vec<Block>) -> Result<Vec<Block>, Refusal> {
         let mut known = Vec::with_capacity(blocks.len());
         let mut faults = Vec::new();
@@ -238,7 +241,7 @@ impl Place<'_> {
         if faults.is_empty() { Ok(known) } else { Err(Refusal::Invalid(faults)) }
     }
 
-    /// `None`: its bytes are no picture that models take.
+    /// Loads an image artifact. `None`: its bytes are not an image that models accept.
     async fn picture(&self, facts: &ArtifactFacts) -> Result<Option<Image>, Refusal> {
         let bytes = self.world.artifacts.get(&self.shelf, &facts.id, None).await?;
         Ok(image_type(&bytes).map(|mime_type| Image {
@@ -248,7 +251,7 @@ impl Place<'_> {
         }))
     }
 
-    /// The largest texts become files until what is left is short enough.
+    /// Moves the largest texts into files until the rest is short enough.
     async fn spilled(&self, blocks: Vec<Block>) -> Result<Vec<Block>, Refusal> {
         let long = too_long(&blocks);
         if !long.is_empty() && !self.can_read {
@@ -298,7 +301,7 @@ impl Place<'_> {
     }
 }
 
-/// Where the largest texts are, which have to go for the rest to be short enough.
+/// Positions of the largest texts, without which the rest is short enough.
 fn too_long(blocks: &[Block]) -> Vec<usize> {
     let mut sizes: Vec<(usize, usize)> = blocks
         .iter()
@@ -329,7 +332,7 @@ fn text_of(block: &Block) -> Option<&str> {
     }
 }
 
-/// What stands in place of an effect id for bytes that a person sent: the same for every repetition.
+/// Effect id of uploaded bytes; equal for every repetition of the request.
 pub(crate) fn upload_effect(input_id: &InputId) -> EffectId {
     let text = input_id.as_str();
     EffectId::new(format!("up_{}", text.strip_prefix("in_").unwrap_or(text)))

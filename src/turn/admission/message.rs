@@ -1,4 +1,4 @@
-//! A custom message: something that a program says in a conversation, of a kind of its own.
+//! Command that adds a custom message: a message from a program, with a type of its own.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,19 +22,20 @@ const DETAILS_BYTES_MAX: usize = 64 * 1024;
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MessageRequest {
-    /// What programs know it by; 1 to 128 bytes.
+    /// Type name for programs; 1 to 128 bytes.
     pub custom_type: String,
-    /// Text, or text, image and file blocks: the model reads it as it reads a person's message.
+    /// Text, or text, image and file blocks; the model receives it like a user message.
     #[schema(value_type = Object)]
     pub content: Content,
-    /// Whether clients show it; the default is yes.
+    /// True if clients show it; the default is true.
     pub display: Option<bool>,
-    /// For programs; never sent to the model; at most 64 KB.
+    /// Data for programs, never sent to the model; at most 64 KB.
     #[schema(value_type = Option<Object>)]
     pub details: Option<RawJson>,
-    /// While a prompt runs: `steer` (the default) or `followUp`. `nextTurn` waits for the next prompt of a person.
+    /// While a prompt runs: `steer` (the default) or `followUp`. `nextTurn` waits for the next
+    /// prompt of a user.
     pub deliver_as: Option<DeliverAs>,
-    /// Whether it begins a prompt when nothing runs; the default is no: it is only put on record.
+    /// True if it starts a prompt when nothing runs. The default is false: it is only recorded.
     pub trigger_turn: Option<bool>,
 }
 
@@ -43,20 +44,21 @@ pub struct MessageRequest {
 pub struct MessageAccepted {
     #[schema(value_type = String)]
     pub conversation_id: ConversationId,
-    /// What became of it is told under this id by `GET …/inbox/{inputId}`.
+    /// Id of the input; `GET …/inbox/{inputId}` returns its state.
     #[schema(value_type = String)]
     pub input_id: InputId,
-    /// Of the prompt that it begins or joins; absent where there is none.
+    /// Prompt that it starts or joins; absent if there is none.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_id: Option<PromptId>,
     pub disposition: Disposition,
 }
 
-/// Keeps a message for a conversation.
+/// Accepts a custom message for an existing conversation.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn accept_message(
     world: &World,
     key: &ConversationKey,
@@ -84,12 +86,12 @@ fn check(request: &MessageRequest) -> Result<(), Refusal> {
     }
     let details = request.details.as_ref().map_or(0, |details| details.text().len());
     if details > DETAILS_BYTES_MAX {
-        faults.push(Fault::at("/details", "`details` may be 64 KB long"));
+        faults.push(Fault::at("/details", "`details` may be at most 64 KB"));
     }
     if request.trigger_turn == Some(true) && request.deliver_as == Some(DeliverAs::NextTurn) {
         faults.push(Fault::at(
             "/triggerTurn",
-            "what is delivered with the next turn begins none: leave one of both out",
+            "a `nextTurn` message starts no turn: leave out `triggerTurn` or `deliverAs`",
         ));
     }
     if faults.is_empty() { Ok(()) } else { Err(Refusal::Invalid(faults)) }
@@ -120,11 +122,11 @@ async fn inbox_item(
     Ok(InboxItem { input_id, accepted_at, admission: Admission::default(), traceparent, body })
 }
 
-/// What is wrong with an input is wrong with the content here.
+/// Moves the pointers of input errors from `/input` to `/content`.
 fn at_content(refusal: Refusal) -> Refusal {
     let Refusal::Invalid(faults) = refusal else { return refusal };
     let moved = |fault: Fault| match fault.pointer.strip_prefix("/input") {
-        Some("") => Fault::at("/content", "the message is empty: give it a content"),
+        Some("") => Fault::at("/content", "the message is empty: add `content`"),
         Some(rest) => Fault::at(format!("/content{rest}"), fault.detail),
         None => fault,
     };
@@ -136,7 +138,7 @@ async fn accepted(world: &World, head: &Head, item: &InboxItem) -> Result<Answer
     let own = PromptId::of(&item.input_id);
     let (prompt_id, disposition) = match (item.queue(), busy_with) {
         (Some(Queue::NextTurn), _) => (None, Disposition::Queued),
-        // Without `triggerTurn` it may come to stand on record alone, where the prompt before it fails.
+        // Without `triggerTurn`, the message is only recorded if the running prompt fails.
         (Some(Queue::FollowUp), Some(_)) => {
             (item.begins_prompt().then_some(own), Disposition::Queued)
         }

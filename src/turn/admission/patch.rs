@@ -1,4 +1,5 @@
-//! A merge patch of a conversation: settings, metadata, name. What the model is told of it becomes entries.
+//! Command that applies a merge patch to settings, metadata and name. Changes that the model
+//! receives become entries.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +23,15 @@ use crate::turn::views::conversation::conversation_view;
 use crate::turn::views::{etag_of, load};
 use crate::turn::{World, record};
 
-/// Commits of a worker that a patch gives way to.
+/// Number of lost writes after which a patch gives up.
 const TRIES_MAX: u32 = 10;
 
-/// Changes a conversation as an RFC 7396 merge patch says. `is_wanted` is asked with the conversation's ETag before each
-/// try, so that a change in between is not overwritten.
+/// Applies an RFC 7396 merge patch to a conversation. Before each attempt `is_etag_accepted` checks
+/// the conversation's `ETag`, so that no concurrent change is overwritten.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn patch_conversation(
     world: &World,
     key: &ConversationKey,
@@ -50,7 +52,7 @@ pub async fn patch_conversation(
             };
             return Ok(Answer { body: Some(body), ..replayed });
         }
-        // What this version does not know of such a head would be lost in the writing.
+        // A write by this version would drop the members that only a newer version supports.
         if head.min_reader > world.limits.reader {
             return Err(load::left_to_newer());
         }
@@ -66,7 +68,8 @@ pub async fn patch_conversation(
     Err(Refusal::contended())
 }
 
-/// `None`: lost, or won unheard; the receipt tells which.
+/// Tries the patch once. `None`: the write was lost, or won with a lost response; the receipt shows
+/// which.
 async fn attempt(
     world: &World,
     (head, etag): (Head, ETag),
@@ -118,7 +121,7 @@ fn refuse_unknown(patch: &Map<String, Value>) -> Result<(), Refusal> {
     if faults.is_empty() { Ok(()) } else { Err(Refusal::Invalid(faults)) }
 }
 
-/// Changes the head; answers what goes on the record.
+/// Applies the patch to the head and returns the entries to append.
 fn apply(
     world: &World,
     head: &mut Head,
@@ -141,7 +144,7 @@ fn apply(
     Ok(bodies)
 }
 
-/// Without blanks around it; `None` takes the name away.
+/// Parses and trims a name. `None` removes the name.
 fn new_name(given: &Value) -> Result<Option<String>, Refusal> {
     let name = match given {
         Value::Null => return Ok(None),
@@ -241,7 +244,7 @@ fn merged_metadata(
     if faults.is_empty() { Ok(merged) } else { Err(Refusal::Invalid(faults)) }
 }
 
-/// RFC 7396.
+/// Applies a merge patch as RFC 7396 defines it.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();

@@ -1,4 +1,4 @@
-//! Where an accepted input goes: it begins a prompt, joins the one that runs, or waits in a queue.
+//! Routing of an accepted input: it starts a prompt, joins the running one, or waits in a queue.
 
 use crate::agent::head::Head;
 use crate::agent::inbox::WhenIdle;
@@ -9,20 +9,21 @@ use crate::turn::admission::prompt::{Disposition, Mode, PromptRequest, Sender, W
 use crate::turn::admission::{Intent, Refusal, SAYS_NOTHING};
 use crate::turn::views::load;
 
-/// What is promised to whoever asked. Where it comes otherwise, since the prompt that it was to join ended before, the
-/// receipt says so.
+/// Route that the response promises. If the prompt to join ends first, the route changes and the
+/// receipt records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) mode: Mode,
     pub(crate) disposition: Disposition,
-    /// The prompt that runs, for what becomes part of it; otherwise it begins one of its own.
+    /// Running prompt that the input joins; absent if it starts a prompt of its own.
     pub(crate) joins: Option<PromptId>,
 }
 
-/// Where an input goes in a conversation as it is now.
+/// Routes an input in the current state of a conversation.
 ///
 /// # Errors
-/// [`Refusal::AlreadyProcessing`], what is wrong with the request, and the store's.
+/// Returns [`CommandError::AlreadyProcessing`] if a prompt runs: send a steer or follow-up, or
+/// wait. Returns other errors for an invalid request and an unavailable store.
 pub(crate) async fn place(
     world: &World,
     head: &Head,
@@ -50,10 +51,10 @@ pub(crate) async fn place(
     }
 }
 
-/// Where the input goes that a conversation begins with.
+/// Routes the first input of a new conversation.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// Returns an error for an invalid request: correct it.
 pub(crate) fn first_place(world: &World, request: &PromptRequest) -> Result<Place, Refusal> {
     check(world, request)?;
     Ok(when_idle(request, request.mode.unwrap_or(Mode::Prompt)))
@@ -85,7 +86,7 @@ fn check(world: &World, request: &PromptRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The prompt that runs, waits for a person, or has been accepted and not yet taken in.
+/// Finds the prompt that runs, waits for an approver, or is accepted and not yet started.
 pub(crate) async fn busy_with(world: &World, head: &Head) -> Result<Option<PromptId>, Refusal> {
     if let Some(run) = &head.prompt {
         return Ok(Some(run.id.clone()));

@@ -1,4 +1,4 @@
-//! A prompt: accepted into the inbox, then the bell is rung.
+//! Command that accepts a prompt into the inbox and wakes a worker.
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,20 @@ use crate::turn::{World, record};
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PromptRequest {
-    /// Text, or text, image and file blocks; absent: the prompt begins without a message of the person.
+    /// Text, or text, image and file blocks; absent: the prompt starts without a user message.
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
     /// Absent: `prompt`.
     pub mode: Option<Mode>,
     /// For `steer` and `followUp`; absent: `start`.
     pub when_idle: Option<WhenIdle>,
-    /// Whether clients show it; the default is yes.
+    /// True if clients show it; the default is true.
     pub visible: Option<bool>,
     /// A model id for this prompt only.
     pub model: Option<String>,
 }
 
-/// A prompt and the conversation that begins with it.
+/// A prompt, and the conversation that is created with it.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FirstPromptRequest {
@@ -57,11 +57,11 @@ pub struct FirstPromptRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
-    /// Begins a prompt, in a conversation in which nothing runs.
+    /// Starts a prompt in a conversation without a running prompt.
     Prompt,
-    /// Joins the prompt that runs, before its next answer.
+    /// Joins the running prompt before its next model call.
     Steer,
-    /// Is answered when the prompt that runs would end, as a prompt of its own.
+    /// Starts a prompt of its own when the running prompt would end.
     FollowUp,
 }
 
@@ -75,7 +75,7 @@ impl Mode {
     }
 }
 
-/// How a prompt came.
+/// Origin of a prompt.
 #[derive(Clone, Debug)]
 pub struct Sender {
     pub source: Source,
@@ -83,7 +83,7 @@ pub struct Sender {
     pub when_busy: WhenBusy,
 }
 
-/// What happens to a prompt while another one has not ended.
+/// Handling of a prompt while another prompt has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenBusy {
     Refuse,
@@ -95,10 +95,10 @@ pub enum WhenBusy {
 pub struct Accepted {
     #[schema(value_type = String)]
     pub conversation_id: crate::ids::ConversationId,
-    /// Of the prompt that it begins, or joins.
+    /// Prompt that it starts or joins.
     #[schema(value_type = String)]
     pub prompt_id: PromptId,
-    /// What became of it is told under this id by `GET …/inbox/{inputId}`.
+    /// Id of the input; `GET …/inbox/{inputId}` returns its state.
     #[schema(value_type = String)]
     pub input_id: InputId,
     pub disposition: Disposition,
@@ -111,10 +111,11 @@ pub enum Disposition {
     Queued,
 }
 
-/// Keeps a prompt for a conversation that exists.
+/// Accepts a prompt for an existing conversation.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn accept_prompt(
     world: &World,
     key: &ConversationKey,
@@ -135,10 +136,11 @@ pub async fn accept_prompt(
     keep(world, key, item, None, (answer, idempotency, sender.traceparent.as_deref())).await
 }
 
-/// Keeps a prompt and the conversation it begins, in one batch.
+/// Creates a conversation together with its first prompt, in one batch.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn begin_conversation(
     world: &World,
     owner: &Owner,
@@ -194,7 +196,7 @@ async fn begin(
     keep(world, key, item, Some(head), (answer, idempotency, sender.traceparent.as_deref())).await
 }
 
-/// The item, made durable with the head of a new conversation; then the bell.
+/// Stores the item, with the head of a new conversation, and then wakes a worker.
 pub(super) async fn keep(
     world: &World,
     key: &ConversationKey,
@@ -205,7 +207,7 @@ pub(super) async fn keep(
     let mut item = item;
     item.admission = idempotency.admission(&answer);
     let input_id = item.input_id.clone();
-    // What is held owes nothing: whoever looks at the conversation next takes it along.
+    // A held item is no pending work: the next delivery of the conversation applies it.
     let due = item.starts_when_idle().then_some(item.accepted_at);
     let mut writes = vec![Write::Create(record::inbox_document(&item, due))];
     if let Some(head) = &new_head {
@@ -214,7 +216,7 @@ pub(super) async fn keep(
     world.probe.reached("admission.accept").await;
     if let Written::Lost = write_surely(world, key, writes).await? {
         let Some(found) = earlier(world, key, input_id.as_str()).await? else {
-            // Only a head can stand in the way of what is not there.
+            // Only an existing head can prevent the create of an absent item.
             import::may_begin(world, key, &input_id).await?;
             return Err(Refusal::contended());
         };
@@ -230,7 +232,8 @@ pub(super) async fn keep(
     Ok(answer)
 }
 
-/// The first answer again; what still waits is nudged again, for the first nudge may be what was lost.
+/// Returns the first response again. If the item is still queued, wakes a worker again, because the
+/// first nudge may be lost.
 pub(super) async fn repeated(
     world: &World,
     key: &ConversationKey,

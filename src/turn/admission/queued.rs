@@ -1,4 +1,5 @@
-//! Prompts from the queue `agent-prompts`, where nobody waits for an answer: what cannot be used is put aside, visibly.
+//! Command that accepts prompts from the queue `agent-prompts`. No caller waits for a response, so
+//! unusable messages move to the poison queue with the reason.
 
 #[cfg(test)]
 mod fuzz;
@@ -28,11 +29,11 @@ use crate::turn::views::load;
 
 const ROUTE: &str = "queue agent-prompts";
 
-/// What became of a message; acknowledge it either way.
+/// Outcome of a message. Acknowledge the message in either case.
 #[derive(Debug)]
 pub enum Queued {
     Accepted(Answer),
-    /// It is in `agent-prompts-poison` now, with the reason.
+    /// The message is in `agent-prompts-poison`, with the reason.
     Rejected {
         reason: String,
     },
@@ -64,7 +65,8 @@ struct Rejected<'a> {
 /// Accepts a message of `agent-prompts`.
 ///
 /// # Errors
-/// The store or the queue did not answer: leave the message on its queue, it will come again.
+/// Returns an error if the store or the queue did not respond. Leave the message on its queue: it
+/// is delivered again.
 pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Result<Queued, Refusal> {
     let refusal = match accept(world, text, message_id).await {
         Ok(answer) => return Ok(Queued::Accepted(answer)),
@@ -72,7 +74,8 @@ pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Resul
     };
     let told = told(&refusal);
     let reason = match refusal {
-        // They pass, or a deployment or an operator heals them; the message is the only copy.
+        // Transient errors, and errors that a deployment or an operator repairs. The message is the
+        // only copy.
         refusal @ (Refusal::Unavailable { .. }
         | Refusal::AgentUnavailable(_)
         | Refusal::Corrupt(_)
@@ -96,7 +99,7 @@ pub async fn accept_queued(world: &World, text: &str, message_id: &str) -> Resul
     }
     tracing::warn!(
         message.id = message_id,
-        "a message of agent-prompts cannot be used: {told}; agent-prompts-poison has it, with the reason"
+        "message of agent-prompts rejected: {told}; agent-prompts-poison has it with the reason"
     );
     Ok(Queued::Rejected { reason })
 }
@@ -147,7 +150,7 @@ async fn accept(world: &World, text: &str, message_id: &str) -> Result<Answer, R
     begin_conversation(world, &owner, request, &idempotency, &sender).await
 }
 
-/// A conversation keeps what it was begun with; a message that says otherwise was meant for another one.
+/// Rejects a message that names another agent than its conversation, which keeps its agent.
 fn refuse_other_beginning(
     message: &Message,
     head: &crate::agent::head::Head,
@@ -164,7 +167,8 @@ fn refuse_other_beginning(
     }
 }
 
-/// Text that begins with `{` is JSON; anything else is base64 of JSON, as most clients of Storage queues send it.
+/// Decodes a message. Text that starts with `{` is JSON; other text is base64 of JSON, as most
+/// clients of Storage queues send it.
 fn accepted_json(text: &str) -> Result<String, Refusal> {
     let text = text.trim();
     if text.starts_with('{') {
@@ -178,7 +182,7 @@ fn accepted_json(text: &str) -> Result<String, Refusal> {
         .ok_or_else(|| Refusal::invalid("", "the message is neither JSON nor base64 of JSON"))
 }
 
-/// Members of a message; other names are the sender's.
+/// Members of a message. Other names in an error pointer are content from the sender.
 const MEMBERS: [&str; 9] = [
     "tenantId",
     "userId",
@@ -191,7 +195,7 @@ const MEMBERS: [&str; 9] = [
     "metadata",
 ];
 
-/// Why, without a word of the message: for the log.
+/// Reason of a rejection for the log, without content of the message.
 fn told(refusal: &Refusal) -> String {
     let Refusal::Invalid(faults) = refusal else { return refusal.to_string() };
     let members: BTreeSet<&str> = faults
@@ -200,17 +204,17 @@ fn told(refusal: &Refusal) -> String {
         .filter(|member| MEMBERS.contains(member))
         .collect();
     if members.is_empty() {
-        return "it is not what a message is".to_owned();
+        return "invalid message".to_owned();
     }
     let members: Vec<&str> = members.into_iter().collect();
-    format!("it is wrong at {}", members.join(", "))
+    format!("invalid members {}", members.join(", "))
 }
 
 fn parse(json: &str) -> Result<Message, Refusal> {
     strict::read(json).map_err(|mistake| {
         Refusal::invalid(
             mistake.pointer.clone(),
-            format!("the message is not understood: {mistake}"),
+            format!("the message is invalid: {mistake}"),
         )
     })
 }
@@ -230,12 +234,13 @@ async fn put_aside(world: &World, original: &str, reason: &str) -> Result<(), Re
     let rejected = Rejected { reason, original, received_at: world.clock.now() };
     let mut text = RawJson::of(&rejected).text().to_owned();
     if text.len() > MESSAGE_BYTES_MAX {
-        // The wrapping no longer fits; the message itself is worth more than the reason, of which the log has a part.
+        // The wrapped message exceeds the limit. Keep the original without the reason, because the
+        // log has part of the reason.
         original.clone_into(&mut text);
     }
     world
         .queue
         .send(&poison_of(PROMPTS), text, Duration::ZERO)
         .await
-        .map_err(|error| Refusal::Unavailable { what: "the queue", source: Some(Box::new(error)) })
+        .map_err(|error| Refusal::Unavailable { what: "The queue", source: Some(Box::new(error)) })
 }

@@ -1,4 +1,5 @@
-//! Stopping a prompt: accepted in its name, so that a stop that comes late never ends the next one.
+//! Command that aborts a prompt. The abort names its prompt, so that a late abort never ends the
+//! next prompt.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,7 +20,8 @@ use crate::turn::{World, record};
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AbortRequest {
-    /// The prompt that is to end; absent: the one that runs or waits now. Another one's id changes nothing.
+    /// Prompt to end; absent: the prompt that runs or waits now. The id of any other prompt changes
+    /// nothing.
     #[schema(value_type = Option<String>)]
     pub prompt_id: Option<PromptId>,
 }
@@ -27,20 +29,21 @@ pub struct AbortRequest {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stopping {
-    /// Under it the receipt says what had already happened.
+    /// Id of the receipt that lists what had already happened.
     #[schema(value_type = String)]
     pub input_id: InputId,
-    /// The prompt that ends; absent when nothing ran.
+    /// Prompt that ends; absent if nothing ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub prompt_id: Option<PromptId>,
 }
 
-/// Keeps a stop for the prompt that has not ended; when there is none, or another one is named, a receipt says that nothing
-/// was stopped.
+/// Stores an abort of the prompt that has not ended. If there is none, or the request names another
+/// prompt, the receipt records that nothing was aborted.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn abort(
     world: &World,
     key: &ConversationKey,
@@ -58,7 +61,7 @@ pub async fn abort(
     let named = request.prompt_id;
     let prompt_id = current.filter(|current| named.as_ref().is_none_or(|named| named == current));
     let answer = answer(&input_id, prompt_id.as_ref());
-    // Who sends the same request again hears the same, whatever runs by then.
+    // A repeated request receives the same response, whichever prompt runs by then.
     let admission = idempotency.admission(&answer);
     let receipt = receipt(world, input_id.clone(), admission, prompt_id.clone());
     let document = record::receipt_document(&receipt);
@@ -71,7 +74,8 @@ pub async fn abort(
     Ok(answer)
 }
 
-/// Keeps what a request is, and a stop for that prompt; an earlier one with the same key, if there is one.
+/// Stores the document of a request, and an abort of the prompt. Returns an earlier request with
+/// the same key, if there is one.
 pub(super) async fn with_stop(
     world: &World,
     key: &ConversationKey,
@@ -87,7 +91,7 @@ pub(super) async fn with_stop(
         if found.is_some() {
             return Ok(found);
         }
-        // Somebody stops the same prompt: that one stop is enough.
+        // Another request aborts the same prompt: one abort is enough.
         if let Written::Lost = write_surely(world, key, vec![own()]).await? {
             let found = earlier(world, key, input_id.as_str()).await?;
             return found.ok_or_else(Refusal::contended).map(Some);
@@ -97,7 +101,8 @@ pub(super) async fn with_stop(
     Ok(None)
 }
 
-/// Whoever performs something here stops at once; a prompt at rest is ended by the delivery that is rung for.
+/// Stops the effects that run in this process at once. Also wakes a worker, whose delivery ends an
+/// idle prompt.
 pub(super) async fn ring(world: &World, key: &ConversationKey) {
     world.stops.tell(key);
     nudge(world, key, trace::traceparent().as_deref()).await;
@@ -110,7 +115,7 @@ async fn repeated(
     idempotency: &Idempotency,
 ) -> Result<Answer, Refusal> {
     let answer = before.replay(idempotency)?;
-    // The first bell may be what was lost.
+    // The first nudge may be lost.
     ring(world, key).await;
     Ok(answer)
 }
@@ -127,7 +132,7 @@ fn answer(input_id: &InputId, prompt_id: Option<&PromptId>) -> Answer {
     }
 }
 
-/// What this request came to. A stop has a receipt of its own, under its own name.
+/// Receipt of the request. The abort has a receipt under its own id.
 fn receipt(
     world: &World,
     input_id: InputId,

@@ -1,5 +1,5 @@
-//! Changing what waits: an input is edited or taken back as long as no worker has taken it in. Who writes first wins: both
-//! sides replace the item only in the version that they have seen.
+//! Commands that edit and remove queued inputs, until a worker applies them. The first writer wins:
+//! both sides replace the item only in the version that they have read.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::turn::views::inbox::{Found, InputView, etag_of, find, is_said, queued
 use crate::turn::views::load;
 use crate::turn::{World, record};
 
-/// Writes of others that a change gives way to.
+/// Number of lost writes after which a change gives up.
 const TRIES_MAX: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is to be changed; what is absent stays.
+/// Change of a queued input. Absent members stay as they are.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InputChange {
@@ -37,12 +37,12 @@ pub struct InputChange {
     pub visible: Option<bool>,
 }
 
-/// As [`find`], of what can be changed.
+/// Like [`find_input`], but rejects queued items that cannot be changed.
 async fn changeable(world: &World, key: &ConversationKey, id: &str) -> Result<Found, Refusal> {
     let found = find(world, key, id).await?;
     match &found {
         Found::Waiting(item, _) if !is_said(item) => Err(Refusal::Conflict {
-            detail: "this is no prompt, steer or follow-up: it cannot be changed or taken back"
+            detail: "only a prompt, steer, follow-up or custom message can be changed or removed"
                 .to_owned(),
             retry_after: None,
         }),
@@ -50,7 +50,7 @@ async fn changeable(world: &World, key: &ConversationKey, id: &str) -> Result<Fo
     }
 }
 
-/// Why it is too late.
+/// Error for an input that is no longer queued.
 fn too_late(receipt: &Receipt) -> Refusal {
     let detail = match (receipt.outcome, &receipt.prompt_id) {
         (Outcome::Landed, Some(prompt_id)) => {
@@ -63,10 +63,11 @@ fn too_late(receipt: &Receipt) -> Refusal {
     Refusal::Landed { detail, input: RawJson::of(&settled(receipt)) }
 }
 
-/// Edits an input that waits. `is_wanted` is asked with its `ETag` before each try.
+/// Edits a queued input. Before each attempt `is_etag_accepted` checks its `ETag`.
 ///
 /// # Errors
-/// [`Refusal::Landed`]: it waits no longer. Otherwise as [`Refusal`] says.
+/// Returns [`CommandError::AlreadyApplied`] if the input is no longer queued, and otherwise the
+/// [`CommandError`] to report to the client.
 pub async fn edit(
     world: &World,
     key: &ConversationKey,
@@ -96,7 +97,7 @@ pub async fn edit(
             etag: Some(etag_of(&edited)),
             is_replayed: false,
         };
-        // What somebody has looked at owes nothing by itself; what was held begins to.
+        // An item that a worker has read has no `due`; an item that was held gets one.
         let begins = edited.starts_when_idle() && !item.starts_when_idle();
         let due = if begins { Some(world.clock.now()) } else { stored.document.due };
         let due = due.filter(|_| edited.starts_when_idle());
@@ -129,7 +130,7 @@ async fn edited(
         InboxBody::FollowUp(prompt) => (Mode::FollowUp, prompt.clone()),
         InboxBody::Custom(_) => {
             return Err(Refusal::Conflict {
-                detail: "a custom message is not edited: take it back and send it again".to_owned(),
+                detail: "a custom message cannot be edited: remove it and send it again".to_owned(),
                 retry_after: None,
             });
         }
@@ -159,7 +160,7 @@ fn mode_of(mode: Mode, change: &InputChange) -> Result<Mode, Refusal> {
         Some(Mode::Prompt) if mode != Mode::Prompt => {
             return Err(Refusal::invalid(
                 "/mode",
-                "what waits in a queue is `steer` or `followUp`: with whenIdle `start` it begins a prompt when nothing runs",
+                "a queued input is `steer` or `followUp`; with whenIdle `start` it starts a prompt when nothing runs",
             ));
         }
         changed => changed.unwrap_or(mode),
@@ -173,10 +174,11 @@ fn mode_of(mode: Mode, change: &InputChange) -> Result<Mode, Refusal> {
     Ok(mode)
 }
 
-/// Takes an input back; one that was taken back before stays so.
+/// Removes a queued input. Succeeds if it was removed before.
 ///
 /// # Errors
-/// [`Refusal::Landed`]: it waits no longer. Otherwise as [`Refusal`] says.
+/// Returns [`CommandError::AlreadyApplied`] if the input is no longer queued, and otherwise the
+/// [`CommandError`] to report to the client.
 pub async fn clear(world: &World, key: &ConversationKey, id: &str) -> Result<(), Refusal> {
     load::head(world, key).await?;
     match take_back(world, key, id).await? {
@@ -186,11 +188,11 @@ pub async fn clear(world: &World, key: &ConversationKey, id: &str) -> Result<(),
     }
 }
 
-/// Takes back all steers and follow-ups that wait, or those of one queue; answers with what was taken back, oldest first.
-/// What lands meanwhile is not among them.
+/// Removes all queued steers and follow-ups, or those of one queue. Returns the removed inputs,
+/// oldest first, without those that a worker applies meanwhile.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn clear_all(
     world: &World,
     key: &ConversationKey,
@@ -213,11 +215,11 @@ pub async fn clear_all(
 
 enum TakenBack {
     Now(Box<InboxItem>),
-    /// It was settled already.
+    /// The input had a receipt already.
     Before(Box<Receipt>),
 }
 
-/// The receipt takes the item's place, so that its idempotency key stays good.
+/// Replaces the item by its receipt, which keeps the idempotency key valid.
 async fn take_back(world: &World, key: &ConversationKey, id: &str) -> Result<TakenBack, Refusal> {
     let mut pause = PAUSE;
     for _ in 0..TRIES_MAX {
@@ -232,7 +234,8 @@ async fn take_back(world: &World, key: &ConversationKey, id: &str) -> Result<Tak
         let writes = vec![Write::Replace(document, Some(stored.etag))];
         if let Written::Won(_) = write_surely(world, key, writes).await? {
             if stored.document.due.is_none() && item.starts_when_idle() {
-                // A worker counts on it: it has to count again.
+                // A worker has read the item and relies on it: another delivery must drain the
+                // inbox.
                 nudge(world, key, None).await;
             }
             return Ok(TakenBack::Now(item));

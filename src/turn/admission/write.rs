@@ -1,4 +1,5 @@
-//! Writing surely: the identical batch again while the answer is unknown, then a conclusion by reading.
+//! Writes with a certain outcome. While the outcome is unknown, the identical batch is sent again;
+//! a read then decides.
 
 use std::time::Duration;
 
@@ -17,12 +18,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) enum Written {
     Won(Vec<ETag>),
-    /// A condition did not hold. It may be because an earlier try of the same batch won unheard: read before concluding.
+    /// A condition is not met. An earlier attempt of the same batch may have won with a lost
+    /// response: read before you conclude.
     Lost,
 }
 
-/// Sends the batch until the store says what became of it. A conflict alone says little: the batch is lost only when what
-/// stands in its way is there to be read.
+/// Writes a batch to a conversation, and repeats it until the outcome is certain. A conflict alone
+/// proves nothing: the batch is lost only if a read shows a condition that is not met. Fails if the
+/// outcome is still unknown after four attempts.
 pub(crate) async fn write_surely(
     world: &World,
     key: &ConversationKey,
@@ -31,7 +34,7 @@ pub(crate) async fn write_surely(
     write_surely_in(world, &Partition::Conversation(key.clone()), writes).await
 }
 
-/// The same in any partition.
+/// Like [`write_until_certain`], for any partition.
 pub(crate) async fn write_surely_in(
     world: &World,
     partition: &Partition,
@@ -54,14 +57,14 @@ pub(crate) async fn write_surely_in(
         if tries >= TRIES_MAX {
             return Err(doubt.into());
         }
-        tracing::debug!(partition = %partition.parts().join("/"), tries, "a batch is sent again");
+        tracing::debug!(partition = %partition.parts().join("/"), tries, "batch resent");
         tokio::time::sleep(pause).await;
         pause *= 2;
         tries += 1;
     }
 }
 
-/// Whether a condition of the batch fails now.
+/// True if a condition of the batch is not met now.
 async fn is_in_the_way(
     world: &World,
     partition: &Partition,
@@ -87,12 +90,12 @@ async fn is_in_the_way(
     Ok(false)
 }
 
-/// The document of a head that is about to be written.
+/// Document of a head to be written.
 pub(crate) fn head_document(head: &Head) -> Result<Document, Refusal> {
     Ok(record::head_document(head)?)
 }
 
-/// The receipt of a request that is done when it is accepted.
+/// Receipt of a request that is complete when it is accepted.
 pub(crate) fn receipt_document(
     idempotency: &Idempotency,
     key: &ConversationKey,

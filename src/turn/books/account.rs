@@ -1,4 +1,5 @@
-//! An account of a tenant: what a user, an agent or all together have spent and hold, against the limits that are set.
+//! A budget account of a tenant: usage and reservations of a user, an agent or the whole tenant,
+//! checked against limits.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +14,9 @@ use crate::turn::money::Limits;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(in crate::turn) struct Account {
-    /// What calls under way may cost.
+    /// Upper bound of the running calls' cost.
     pub(in crate::turn) held: Tally,
-    /// Since the account was opened: by the first call after a limit was set.
+    /// Since the account was opened, which the first call after setting a limit does.
     pub(in crate::turn) total: Tally,
     day: Span,
     month: Span,
@@ -53,7 +54,7 @@ impl PeriodCrossing {
     }
 }
 
-/// The newest day or month, and what was spent in it.
+/// The newest day or month, and its usage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Span {
@@ -66,7 +67,7 @@ impl Span {
         if self.name.as_str() < name {
             *self = Self { name: name.to_owned(), used: Tally::default() };
         }
-        // What comes late for a span that is over bounds nothing any more.
+        // Late usage of an earlier period no longer counts against a limit.
         if self.name == name {
             self.used = self.used.plus(cost);
         }
@@ -77,11 +78,11 @@ impl Span {
     }
 }
 
-/// Whether another call fits.
+/// Budget left for another call.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::turn) enum Room {
     Enough,
-    /// Not if the calls that are under way cost as much as they may.
+    /// Not enough if the running calls cost as much as reserved.
     Perhaps,
     None(Shortage),
 }
@@ -90,12 +91,12 @@ pub(in crate::turn) fn id(level: Level, name: &str) -> String {
     match level {
         Level::User => format!("account-user-{}", safe(name)),
         Level::Agent => format!("account-agent-{}", safe(name)),
-        // The others have no accounts.
+        // Prompts and conversations have no accounts.
         Level::Tenant | Level::Prompt | Level::Conversation => "account-tenant".to_owned(),
     }
 }
 
-/// Whose account it is.
+/// Name of the account's owner.
 pub(in crate::turn) fn name_in(level: Level, head: &Head) -> &str {
     match level {
         Level::User => head.user.as_str(),
@@ -109,7 +110,7 @@ fn month(day: &str) -> &str {
     day.get(..7).unwrap_or(day)
 }
 
-/// The name of the span that a day is in.
+/// The name of the period that contains the day.
 fn span(period: Period, day: &str) -> &str {
     match period {
         Period::Day => day,
@@ -125,7 +126,8 @@ impl Account {
         self.month.count(month(day), cost);
     }
 
-    /// Thresholds that the spending of a day reached, which is counted already. The write that counts it also keeps the marks.
+    /// Returns the thresholds that a day's spending reached. Count the spending first; the same
+    /// write keeps the marks.
     pub(super) fn cross(&mut self, limits: &Limits, day: &str, cost: Tally) -> Vec<PeriodCrossing> {
         let mut crossings = Vec::new();
         for (period, limit) in limits.by_period() {
@@ -136,7 +138,7 @@ impl Account {
             let raises = self.raises(period, day);
             for crossing in limit.crossings(&raises, &marks, &self.used(period, day), &cost) {
                 let mark = crossing.mark();
-                // The marks of earlier spans are of no use any more.
+                // The marks of earlier periods are obsolete.
                 self.alert_marks.retain(|it| {
                     it.period != period || (it.span == span && it.mark.unit != mark.unit)
                 });
@@ -147,7 +149,7 @@ impl Account {
         crossings
     }
 
-    /// Spent in the period that `today` is in.
+    /// Usage in the period that contains `today`.
     pub(in crate::turn) fn used(&self, period: Period, today: &str) -> Tally {
         match period {
             Period::Day => self.day.used_in(today),
@@ -156,7 +158,8 @@ impl Account {
         }
     }
 
-    /// A call may begin while anything is left beyond what others hold: so an account is overspent by one call at most.
+    /// A call may start if anything is left beyond the reservations, so at most one call overspends
+    /// an account.
     pub(in crate::turn) fn room(&self, level: Level, limits: &Limits, today: &str) -> Room {
         let mut room = Room::Enough;
         for (period, limit) in limits.by_period() {
@@ -193,7 +196,7 @@ impl Account {
             .any(|known| is_same_limit(known, agreed) && known.raise.to >= agreed.raise.to)
     }
 
-    /// Of two people who raise the same limit the more generous one is right; what is over is forgotten.
+    /// The higher of two increases of one limit wins. Expired increases are dropped.
     pub(super) fn raise(&mut self, agreed: &Agreed, today: &str) {
         self.raised.retain(|known| {
             known.span == span(known.period, today) && !is_same_limit(known, agreed)
@@ -235,7 +238,7 @@ mod tests {
         assert_eq!((short.period, short.span.as_deref()), (Some(Period::Day), Some("2026-11-21")));
         assert_eq!(account.room(Level::User, &limits, "2026-11-22"), Room::Enough);
         account.count("2026-11-22", cost(0.6));
-        // Told late: it is no longer of this day.
+        // Late usage no longer counts for this day.
         account.count("2026-11-21", cost(0.1));
         let Room::None(short) = account.room(Level::User, &limits, "2026-11-22") else { panic!() };
         assert_eq!((short.period, short.used), (Some(Period::Month), nanos(1.7)));

@@ -1,5 +1,6 @@
-//! Who writes into the same books from this process takes turns: at the same time all but one would lose, and read
-//! everything again. Nothing depends on it: other processes write too.
+//! Locks around writes of this process to the same ledger documents. Without them all but one
+//! concurrent write would lose and read everything again. They only save work: other processes
+//! write too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
@@ -9,19 +10,21 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::ids::{TenantId, UserId};
 
-/// A tenant's, or only one user's of them: where nothing bounds what agents and tenants spend, users do not meet.
+/// A tenant's ledger, or one user's part of it: without limits for agents and the tenant, users
+/// share no documents.
 pub(super) type Books = (TenantId, Option<UserId>);
 
-/// Who has waited so long goes ahead: a store that does not answer one of them shall not hold up the others.
+/// After this wait a writer continues without the lock, so that an unavailable store does not delay
+/// the others.
 const WAIT_MAX: Duration = Duration::from_millis(500);
-/// Books that nobody writes into are forgotten when there are so many.
+/// At this number of locks, unused ones are dropped.
 const BOOKS_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]
 pub struct Writers(std::sync::Mutex<HashMap<Books, Weak<Mutex<()>>>>);
 
 impl Writers {
-    /// Until it is dropped, others of this process wait.
+    /// Waits for the lock. Other writers of this process wait until the guard is dropped.
     pub(super) async fn turn(&self, books: Books) -> Option<OwnedMutexGuard<()>> {
         tokio::time::timeout(WAIT_MAX, self.of(books).lock_owned()).await.ok()
     }

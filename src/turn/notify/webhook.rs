@@ -1,4 +1,5 @@
-//! Standard Webhooks 1.0: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
+//! Notification senders: webhooks by Standard Webhooks 1.0, and the console.
+//! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -18,16 +19,16 @@ use crate::ids::{ConversationKey, RequestId};
 use crate::telemetry::trace;
 use crate::turn::notify::{Herald, Told};
 
-/// How long a receiver may take.
+/// Time-out of one request to a receiver.
 pub const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Makes the address at which a request can be decided by whoever holds the link.
+/// Returns the address at which any holder of the link can decide the request.
 pub type LinkMaker =
     Arc<dyn Fn(&ConversationKey, &RequestId, Timestamp) -> Option<String> + Send + Sync>;
 
 pub struct Webhook {
     url: reqwest::Url,
-    /// All of them sign, so that a receiver may change its key without a gap.
+    /// Each secret adds a signature, so that a receiver can change its key without a gap.
     secrets: Vec<Vec<u8>>,
     client: reqwest::Client,
     clock: Arc<dyn Clock>,
@@ -35,15 +36,15 @@ pub struct Webhook {
 }
 
 impl fmt::Debug for Webhook {
-    /// Neither the address nor the keys: both may be secrets.
+    /// Omits the address and the keys: both may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Webhook({} keys)", self.secrets.len())
+        write!(f, "WebhookSender({} keys)", self.secrets.len())
     }
 }
 
 impl Webhook {
     /// # Errors
-    /// TLS could not be set up on this machine.
+    /// The TLS set-up of this machine failed: check its certificates.
     pub fn new(
         url: reqwest::Url,
         secrets: Vec<Vec<u8>>,
@@ -80,19 +81,19 @@ impl Herald for Webhook {
             Ok(answer) if answer.status().is_success() => Told::Taken,
             Ok(answer) if answer.status() == StatusCode::GONE => Told::Unwanted,
             Ok(answer) => {
-                Told::NotNow(format!("the receiver answered {}", answer.status().as_u16()))
+                Told::NotNow(format!("the receiver returned status {}", answer.status().as_u16()))
             }
             Err(error) if error.is_timeout() => {
-                Told::NotNow("the receiver took too long".to_owned())
+                Told::NotNow(format!("the receiver did not respond within {} s", TIMEOUT.as_secs()))
             }
             Err(error) => {
-                Told::NotNow(format!("the receiver was not reached: {}", error.without_url()))
+                Told::NotNow(format!("the receiver could not be reached: {}", error.without_url()))
             }
         }
     }
 }
 
-/// `{type, timestamp, data, text}`; an approval that a link may decide carries one.
+/// `{type, timestamp, data, text}`. An approval request that a link may decide includes the link.
 pub fn body_of(key: &ConversationKey, notice: &Notice, links: &LinkMaker) -> Value {
     let mut data = notice.data.value();
     let mut text = notice.text.clone();
@@ -128,17 +129,17 @@ fn signatures(secrets: &[Vec<u8>], id: &str, timestamp: u64, body: &str) -> Stri
     each.collect::<Vec<_>>().join(" ")
 }
 
-/// Prints approval requests: `dev` without a webhook shows them this way.
+/// Prints approval requests. `dev` uses it if no webhook is configured.
 pub struct Console {
     links: LinkMaker,
-    /// Of the API, without `/api`.
+    /// Base URL of the API, without `/api`.
     base_url: String,
     print: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl fmt::Debug for Console {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Console")
+        f.write_str("ConsoleSender")
     }
 }
 
@@ -160,7 +161,7 @@ impl Herald for Console {
 }
 
 impl Console {
-    /// What waits, the link if there is one, and the request that decides it.
+    /// The title, the link if there is one, and the request that decides it.
     fn approval(&self, key: &ConversationKey, title: &str, approval: &Value) -> String {
         let member = |name: &str| approval.get(name).and_then(Value::as_str);
         let list = |name: &str| -> Vec<&str> {

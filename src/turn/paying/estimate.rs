@@ -1,4 +1,4 @@
-//! What the next model call may cost at most, as far as one can know before it is made.
+//! Upper bound of the next model call's cost, as far as it can be computed before the call.
 
 use crate::agent::compaction::{Room, wording};
 use crate::agent::draft::Draft;
@@ -14,18 +14,18 @@ use crate::turn::delivery::TurnError;
 use crate::turn::hold::Hold;
 use crate::turn::summing::output_max;
 
-/// Of one token, as JSON: what is not text has more, and few texts have less.
+/// Bytes of JSON counted as one token. Non-text has more bytes a token, and few texts have fewer.
 const TOKEN_BYTES: usize = 3;
 
 impl Hold<'_> {
-    /// The last answer's context, what came after it, and the longest answer. A summary may take two calls; what both are sent
-    /// is together the same context.
+    /// Upper bound of the next call: the last response's context, the entries after it, and the
+    /// longest response. A summary may take two calls, whose inputs together are the same context.
     pub(super) async fn estimate(&self, draft: &Draft) -> Result<Tally, TurnError> {
         let settings = self.settings();
         let run = draft.head.prompt.as_ref();
         let model = run.and_then(|run| run.model.clone()).or(settings.model.clone());
         let Ok(record) = self.world.model.record(model.as_deref().unwrap_or(MODEL)) else {
-            // It cannot be made, and costs nothing.
+            // The call cannot be made, and costs nothing.
             return Ok(Tally { calls: 1, ..Tally::default() });
         };
         let entries = self.entries().await?;
@@ -65,7 +65,8 @@ impl Hold<'_> {
         })
     }
 
-    /// Of what a first call is sent beside the messages; what came later knows it from the last answer.
+    /// Bytes of a first call's input beside the messages. Later calls know them from the last
+    /// response's usage.
     fn frame_bytes(&self, settings: &Settings) -> usize {
         let Ok(agent) = self.world.agents.find(Some(&self.head.agent)) else { return 0 };
         let offers = offers(&agent, settings);
@@ -77,7 +78,7 @@ impl Hold<'_> {
     }
 }
 
-/// By the price that is the highest for what is sent: the service may keep it in its cache.
+/// Uses the highest input price, because the service may write the input to its cache.
 fn most(record: &ModelRecord, input: u64, output: u64) -> Tally {
     let cost = tariff(record).most(input, output);
     Tally::of(&Usage { input, output, total_tokens: input + output, cost, ..Usage::default() })

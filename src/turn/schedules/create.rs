@@ -1,4 +1,5 @@
-//! A new schedule: checked, bounded, and kept with the key it came with in one batch.
+//! Command that creates a schedule. The schedule is validated, counted against the limit, and
+//! stored with its idempotency receipt in one batch.
 
 use std::collections::BTreeMap;
 
@@ -26,31 +27,32 @@ use crate::turn::{World, record};
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewSchedule {
-    /// 1 to 64 of `A-Z a-z 0-9 _ . -`; taken from owner and idempotency key when absent.
+    /// 1 to 64 of `A-Z a-z 0-9 _ . -`; if absent, derived from owner and idempotency key.
     pub id: Option<String>,
-    /// An agent's name; absent: the conversation's, else the default one.
+    /// Name of an agent; if absent, the agent of the conversation, else the default agent.
     pub agent: Option<String>,
-    /// Where the prompts go; absent: each firing begins a conversation.
+    /// Conversation of the prompts; absent: each firing creates a conversation.
     pub conversation_id: Option<String>,
-    /// Text or text blocks, at most 32 KB; absent: the prompt begins without a message of the person.
+    /// Text or text blocks, at most 32 KB; absent: the prompt starts without a user message.
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
-    /// The first firing: ISO 8601 with an offset, a local time with a `timeZone`, or a duration from now (`PT10M`).
+    /// The first firing: ISO 8601 with an offset, a local time with a `timeZone`, or a duration from
+    /// now (`PT10M`).
     pub at: Option<String>,
-    /// An ISO 8601 duration (`P1D`, `PT15M`) or five cron fields (`0 9 * * MON-FRI`), at least a minute; absent: it fires
-    /// once.
+    /// An ISO 8601 duration (`P1D`, `PT15M`) or five cron fields (`0 9 * * MON-FRI`), at least a
+    /// minute; absent: it fires once.
     pub every: Option<String>,
     /// An IANA name such as `Europe/Berlin`; absent: UTC.
     pub time_zone: Option<String>,
-    /// The last moment at which it may fire, written as `at` is.
+    /// The last time at which it may fire, in the form of `at`.
     pub until: Option<String>,
-    /// When the conversation is busy; `followUp` when absent.
+    /// Mode while the conversation is busy; if absent, `followUp`.
     pub mode: Option<Mode>,
-    /// Of the conversations that it begins.
+    /// Metadata of the conversations that it creates.
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// What remembers an idempotency key as long as the schedule is there.
+/// Receipt of an idempotency key, stored as long as its schedule.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Receipt {
@@ -58,10 +60,11 @@ struct Receipt {
     admission: Admission,
 }
 
-/// Keeps a new schedule. `made_in`: the conversation whose agent asks for it.
+/// Creates a schedule. `made_in` is the conversation whose agent requests it.
 ///
 /// # Errors
-/// As [`Refusal`] says.
+/// Returns the [`CommandError`] to report to the client. After `Unavailable`, repeat the request
+/// with the same key.
 pub async fn create(
     world: &World,
     owner: &Owner,
@@ -133,7 +136,7 @@ fn receipt(id: &str, schedule: &Schedule, idempotency: &Idempotency, answer: &An
     }
 }
 
-/// The first answer to that key, if there was one.
+/// Returns the first response for that key, if there is one.
 async fn replayed(
     world: &World,
     owner: &Owner,
@@ -153,7 +156,7 @@ async fn replayed(
     Ok(Some(Answer { status, body: answer, location, etag: None, is_replayed: true }))
 }
 
-/// What has to go before another schedule may come: where all places are taken, the oldest that has ended.
+/// Writes that make room for another schedule. At the limit, they remove the oldest ended schedule.
 async fn room(world: &World, owner: &Owner) -> Result<Vec<Write>, Refusal> {
     let schedules = of_user(world, owner).await?;
     if schedules.len() < SCHEDULES_MAX {
@@ -161,7 +164,7 @@ async fn room(world: &World, owner: &Owner) -> Result<Vec<Write>, Refusal> {
     }
     let ended = schedules.iter().rev().find(|schedule| schedule.next_at.is_none());
     ended.map(|ended| removal(ended, None)).ok_or_else(|| Refusal::Conflict {
-        detail: format!("{SCHEDULES_MAX} schedules wait, and that is the most: cancel one first"),
+        detail: format!("the user already has {SCHEDULES_MAX} active schedules: cancel one first"),
         retry_after: None,
     })
 }
@@ -225,7 +228,7 @@ async fn checked(
     })
 }
 
-/// The first firing.
+/// Time of the first firing.
 fn first(timing: &Timing, now: Timestamp) -> Result<Timestamp, Vec<Fault>> {
     let rule = Rule::read(timing, now).map_err(|mistakes| {
         let faults = mistakes.into_iter();
@@ -235,7 +238,7 @@ fn first(timing: &Timing, now: Timestamp) -> Result<Timestamp, Vec<Fault>> {
         let (member, what) = match (rule.is_recurring(), &timing.until) {
             (false, None) => ("/at", "`at` is past"),
             (_, Some(_)) => ("/until", "nothing fires up to `until`"),
-            (true, None) => ("/every", "`every` never comes"),
+            (true, None) => ("/every", "`every` never fires"),
         };
         vec![Fault::at(member, format!("{what}; it is now {}", rule.zone().shown(now)))]
     })
@@ -258,7 +261,7 @@ fn input_fault(input: &Content) -> Option<Fault> {
         .then(|| Fault::at("/input", "a schedule's input may be 32 KB long"))
 }
 
-/// The agent, and the conversation as it is now.
+/// Resolves the agent, and the conversation in its current incarnation.
 async fn target(
     world: &World,
     owner: &Owner,
@@ -291,7 +294,7 @@ async fn target(
     if agent.is_some_and(|agent| agent != head.agent) {
         faults.push(Fault::at(
             "/agent",
-            format!("conversation `{conversation}` is of the agent `{}`", head.agent),
+            format!("conversation `{conversation}` belongs to the agent `{}`", head.agent),
         ));
     }
     let target = Target { id: head.conversation_id, incarnation: head.incarnation };

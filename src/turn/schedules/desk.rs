@@ -1,4 +1,5 @@
-//! Schedules for the `schedule` tool: what a conversation's agent may see and do.
+//! Adapter of schedules for the `schedule` tool: the operations that a conversation's agent may
+//! use.
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ impl Schedules for World {
         let found = found.map(|schedule| is_seen(&schedule, &conversation.conversation_id));
         match found {
             Ok(true) => cancel(self, &owner, id).await.map_err(words)?,
-            // One that is another conversation's business, or none at all.
+            // The schedule belongs to another conversation, or does not exist.
             Ok(false) | Err(Refusal::NotFound(_)) => {
                 return Err(format!(
                     "This conversation has no schedule `{id}`. The action list shows what it has."
@@ -57,7 +58,7 @@ impl Schedules for World {
 }
 
 impl World {
-    /// The new schedule's id.
+    /// Creates a schedule and returns its id.
     async fn order(
         &self,
         conversation: &ConversationKey,
@@ -96,7 +97,7 @@ fn is_seen(schedule: &Schedule, conversation: &ConversationId) -> bool {
         || schedule.conversation.as_ref().is_some_and(|target| &target.id == conversation)
 }
 
-/// For a model: few members, and times as the clocks there show them.
+/// Schedule for the model: few members, and times in the schedule's time zone.
 fn shown(schedule: &Schedule) -> Value {
     let Schedule { timing, conversation, last_fired, last_problem, .. } = schedule;
     let rule = Rule::read(timing, schedule.created_at).ok();
@@ -123,7 +124,7 @@ fn shown(schedule: &Schedule) -> Value {
     shown
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
 fn words(refusal: Refusal) -> String {
     refusal.to_string()
 }

@@ -1,5 +1,5 @@
-//! A firing: an inbox item whose id is that of schedule and time, so that it is one however often it is made; then the
-//! schedule moves on to its next time.
+//! Firing of a schedule. It creates an inbox item whose id is derived from schedule and time, so
+//! that repetitions have no effect; then it moves the schedule to its next time.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use crate::turn::delivery::{Handled, TurnError, store_error};
 use crate::turn::views::load;
 use crate::turn::{Nudge, World, faults};
 
-/// A bell that rings this early was rung by a clock that is ahead of ours: it rings again. Any earlier, it rings for a time
-/// that has been dealt with.
+/// Maximum time by which a nudge may be early. Such a nudge was sent by a clock that is ahead, and
+/// is enqueued again. An earlier one belongs to a time that is already done.
 const EARLY: Duration = Duration::from_secs(10);
-/// Others that move the same schedule at the same moment.
+/// Number of writes lost to other workers after which a firing gives up.
 const TRIES_MAX: u32 = 10;
 
-/// Handles a schedule's bell.
+/// Handles the nudge of a schedule.
 ///
 /// # Errors
-/// The message must be delivered again; nothing is lost.
+/// Returns an error if the message must be delivered again. Nothing is lost.
 pub(in crate::turn) async fn fire(
     world: &World,
     nudge: &Nudge,
@@ -81,28 +81,29 @@ async fn fire_once(world: &World, nudge: &Nudge, document_id: &str) -> Result<Ha
             ring_if_soon(world, tenant, &moved).await;
             return Ok(Handled::Worked);
         }
-        // Another worker moved it, or this one unheard, or it was cancelled: look what is owed now.
+        // Another worker moved the schedule, this one won with a lost response, or the schedule was
+        // cancelled: read it again.
     }
     Err(Refusal::contended())
 }
 
-/// What was asked for is in the record; only what did not come to pass is told here.
+/// Logs the outcome of a firing, with the reason if it was not made.
 fn tell(schedule: &Schedule, outcome: &Outcome) {
     let id = &schedule.id;
     match outcome {
         Outcome::Accepted { conversation_id, .. } => {
-            tracing::info!(conversation.id = %conversation_id, schedule.id = %id, "schedule {id} has fired");
+            tracing::info!(conversation.id = %conversation_id, schedule.id = %id, "schedule fired");
         }
         Outcome::LeftOut(why) | Outcome::NotYet(why) | Outcome::Over(why) => {
-            tracing::warn!(schedule.id = %id, "schedule {id} has not fired: {why}");
+            tracing::warn!(schedule.id = %id, "schedule did not fire: {why}");
         }
     }
 }
 
-/// Makes the firing that is owed.
+/// Makes the firing that is due.
 async fn outcome_of(world: &World, owner: &Owner, schedule: &Schedule) -> Result<Outcome, Refusal> {
     let Some(at) = schedule.next_at else {
-        return Ok(Outcome::Over("nothing is owed".to_owned()));
+        return Ok(Outcome::Over("no firing is due".to_owned()));
     };
     let idempotency = Idempotency {
         key: format!("{} {} {}", schedule.id, schedule.incarnation, at.0),
@@ -165,7 +166,7 @@ async fn go_on(
     let mode = match schedule.mode {
         Mode::Prompt => Some(PromptMode::Prompt),
         Mode::Steer => Some(PromptMode::Steer),
-        // As the sender has it: where the conversation is idle it is a prompt.
+        // The default of the sender applies: in an idle conversation it is a prompt.
         Mode::FollowUp => None,
     };
     let request = PromptRequest { input: schedule.input.clone(), mode, ..PromptRequest::default() };
@@ -173,7 +174,7 @@ async fn go_on(
     Ok((key.clone(), answer))
 }
 
-/// Why the conversation takes no firing now.
+/// Outcome of a firing that the conversation cannot accept. `None`: it can.
 async fn obstacle(
     world: &World,
     key: &ConversationKey,
@@ -188,7 +189,7 @@ async fn obstacle(
         let detail = format!("the conversation `{}` is gone", key.conversation_id);
         return Ok(Some(Outcome::Over(detail)));
     };
-    // A conversation that waits for days takes one prompt of a schedule, not one for each time.
+    // A conversation that waits for days accepts one prompt of a schedule, not one for each firing.
     let Some(last) = &schedule.last_fired else { return Ok(None) };
     let is_this = last.input_id == idempotency.input_id(key);
     if is_this || head.prompts.iter().any(|prompt| prompt.id == PromptId::of(&last.input_id)) {
@@ -201,10 +202,10 @@ async fn obstacle(
         .then(|| Outcome::LeftOut("the prompt of the last firing has not begun yet".to_owned())))
 }
 
-/// What a refusal means for the schedule.
+/// Outcome of a firing that failed with an error.
 ///
 /// # Errors
-/// It passes by itself: the bell is heard again.
+/// Returns a transient error, after which the nudge must be delivered again.
 fn refused(refusal: Refusal) -> Result<Outcome, Refusal> {
     let detail = refusal.to_string();
     match refusal {
@@ -212,7 +213,7 @@ fn refused(refusal: Refusal) -> Result<Outcome, Refusal> {
             Err(refusal)
         }
         Refusal::NotFound(_) => Ok(Outcome::Over("the conversation is gone".to_owned())),
-        // A deployment or an operator heals them.
+        // A deployment or an operator repairs these.
         Refusal::AgentUnavailable(_) | Refusal::Corrupt(_) => Ok(Outcome::NotYet(detail)),
         Refusal::Invalid(faults) if faults.iter().all(|fault| fault.pointer == "/agent") => {
             Ok(Outcome::NotYet(detail))

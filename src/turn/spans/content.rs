@@ -1,4 +1,5 @@
-//! Content on spans, when OpenTelemetry's own switch asks for it: the conventions' JSON, of bounded length.
+//! Content on spans, if OpenTelemetry's own switch enables it: the conventions' JSON, of bounded
+//! length.
 
 use serde_json::{Value, json};
 
@@ -8,9 +9,10 @@ use crate::model::ModelRequest;
 use crate::telemetry::trace::Span;
 use crate::tools::{Arguments, ToolOutcome};
 
-/// Bytes of one attribute: Application Insights cuts at 8,192 characters, and what is cut is no JSON.
+/// Bytes of one attribute. Application Insights cuts at 8,192 characters, and truncated JSON is
+/// invalid.
 const ATTRIBUTE_BYTES_MAX: usize = 8_000;
-/// Bytes of one text in it.
+/// Bytes of one text in an attribute.
 const TEXT_BYTES_MAX: usize = 2_000;
 
 pub(super) fn put_request(span: &Span, request: &ModelRequest<'_>) {
@@ -41,7 +43,8 @@ pub(super) fn put_outcome(span: &Span, outcome: &ToolOutcome) {
     span.set("gen_ai.tool.call.result", cut(&text));
 }
 
-/// The newest ones that fit, in the order in which they were sent; `newest_first` comes the other way round.
+/// JSON array of the newest messages that fit, in the order sent. `newest_first` has the reverse
+/// order.
 fn newest(newest_first: impl Iterator<Item = Value>) -> String {
     let mut kept = Vec::new();
     let mut bytes = 2;
@@ -75,7 +78,7 @@ fn told(message: &Message) -> Option<Value> {
             });
             Some(json!({"role": "tool", "parts": [part]}))
         }
-        // The projection has turned them into the three above.
+        // The projection has converted these into the three above.
         Message::BashExecution(_)
         | Message::Custom(_)
         | Message::BranchSummary(_)
@@ -84,7 +87,7 @@ fn told(message: &Message) -> Option<Value> {
     }
 }
 
-/// Images and files are left out: they are large, and no text.
+/// Omits images and files: they are large, and not text.
 fn parts(blocks: &[Block]) -> Vec<Value> {
     let told = blocks.iter().filter_map(|block| match block {
         Block::Text(text) => Some(json!({"type": "text", "content": cut(&text.text)})),

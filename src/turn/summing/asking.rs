@@ -1,4 +1,4 @@
-//! What the model is asked for a summary, and what its answer is worth.
+//! Summary requests: the prompt sent to the model, and the check of its response.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,32 +24,33 @@ use crate::turn::hold::Hold;
 use crate::turn::spans::Asking;
 use crate::turn::summing::{Site, Unheard};
 
-/// Of an answer, where thinking counts among its tokens: a summary that is cut is thrown away, so it is given room.
+/// Output tokens with thinking, which counts among them. A truncated summary is discarded, so the
+/// limit is generous.
 const THINKING_OUTPUT: u64 = 32_000;
 
-/// One call of the model.
+/// One model call.
 struct Question {
     text: String,
     output_tokens: u64,
-    /// In front of what went wrong.
+    /// Prefix of the error text.
     what: &'static str,
 }
 
-/// By the calls of one try.
+/// Usage of the calls of one attempt.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     usage: Usage,
     calls: u32,
 }
 
-/// Why there is no text.
+/// Why the call gave no text.
 struct Lost {
     text: String,
     setback: Setback,
     is_stopped: bool,
 }
 
-/// As the model would be sent it.
+/// The messages as the provider would receive them.
 pub(super) fn spoken<'a>(
     entries: impl IntoIterator<Item = &'a Arc<Entry>>,
 ) -> Vec<Cow<'a, Message>> {
@@ -63,7 +64,7 @@ impl Hold<'_> {
     ) -> Result<Summarised, TurnError> {
         let (plan, room) = (&site.plan, &site.room);
         let Phase::Summary { instructions, .. } = self.head.phase.clone() else {
-            return Ok(super::failed("nobody asks for it any more".to_owned()));
+            return Ok(super::failed("no compaction is pending".to_owned()));
         };
         let mut spent = Spent::default();
         let mut shortened = Shortened::default();
@@ -104,8 +105,9 @@ impl Hold<'_> {
         Ok(self.proven(site, entry))
     }
 
-    /// The message: the conversation, as much of it as the window has room for beside the answer, and what is asked. Each
-    /// further try tells half: the model may count otherwise than we do, or have less room than is known.
+    /// The prompt: as much of the conversation as fits the window beside the response, and the
+    /// instructions. Each further attempt includes half as much: the model may count tokens
+    /// differently or have a smaller window than known.
     fn told(
         &self,
         site: &Site<'_>,
@@ -127,7 +129,7 @@ impl Hold<'_> {
         (wording::request(&told, asked), shortened)
     }
 
-    /// The text that the model answers.
+    /// Returns the text of the model response.
     async fn ask(
         &mut self,
         record: &ModelRecord,
@@ -181,7 +183,7 @@ impl Hold<'_> {
         let message = answer.message;
         if message.is_failed() {
             let setback = match answer.failure {
-                // Less is told the next time.
+                // The next attempt includes less of the conversation.
                 Some(Failure::Overflow) => again(),
                 failure => self.setback(failure.as_ref()),
             };
@@ -191,11 +193,11 @@ impl Hold<'_> {
         }
         let text = joined_text(&message.content);
         if message.stop_reason == StopReason::Length {
-            let text = "the summary was cut by the output limit".to_owned();
+            let text = "the summary was truncated at the output limit".to_owned();
             return Err(Lost { text, setback: again(), is_stopped: false });
         }
         if text.trim().is_empty() {
-            let text = "the model answered without a text".to_owned();
+            let text = "the model response has no text".to_owned();
             return Err(Lost { text, setback: again(), is_stopped: false });
         }
         Ok(text)
@@ -213,12 +215,12 @@ impl Lost {
     }
 }
 
-/// What both calls of a summary may answer at most.
+/// Upper bound of the output tokens of both calls of a summary.
 pub(in crate::turn) fn output_max(record: &ModelRecord, room: &Room) -> u64 {
     output_tokens(record, room.summary_tokens()) + output_tokens(record, room.prefix_tokens())
 }
 
-/// What the answer may take: the share of the reserve, or the room that thinking needs.
+/// Output tokens of the response: the share of the reserve, or the amount that thinking needs.
 fn output_tokens(record: &ModelRecord, share: u64) -> u64 {
     let wanted = if record.reasoning { THINKING_OUTPUT } else { share };
     let most = match record.context_window {

@@ -1,4 +1,5 @@
-//! A test bench: several workers, one store, one queue, tools that count what they did, and a client that never gives up.
+//! Test environment: several workers, one store, one queue, tools that count their calls, and
+//! clients that retry until accepted.
 
 mod agent;
 mod altered;
@@ -63,66 +64,67 @@ use crate::turn::{
 };
 
 pub(super) struct Bench {
-    /// What workers write to; the memory store unless a test brings another.
+    /// Store that workers use: the memory store, unless a test sets another.
     pub(super) shared: Arc<dyn ConversationStore>,
     pub(super) store: Arc<MemoryStore>,
     pub(super) queue: Arc<MemoryQueue>,
     pub(super) artifacts: Arc<MemoryArtifacts>,
     pub(super) done: Done,
     pub(super) model: Arc<ScriptedAnswers>,
-    /// Answers in the place of the scripted one.
+    /// Replaces the scripted model.
     pub(super) other_model: Option<Arc<dyn Model>>,
     pub(super) clock: RuntimeClock,
     ids: Arc<dyn Ids>,
     agents: Agents,
     pub(super) dice: fastrand::Rng,
-    /// Decides in the place of the dice, so that what went wrong can be told again.
+    /// Replaces `rng`, so that a run with the same injected faults can be repeated.
     pub(super) fate: Option<Fate>,
-    /// Workers and clients that there were.
+    /// Number of workers and clients created so far.
     workers: u32,
     /// Set while two versions work side by side.
     pub(super) mix: Option<Mix>,
-    /// Whether each request is ever decided, by its id.
+    /// By request id: true if the request is never decided.
     ignored: BTreeMap<String, bool>,
-    /// Commits that there were when nothing was left to decide.
+    /// Number of commits at the time when no undecided request was left.
     looked_at: Option<u64>,
-    /// Chance of a crash at each boundary.
+    /// Chance in percent of a crash at each fail point.
     pub(super) crash_in_a_hundred: u8,
-    /// Chance that a worker stands still at a boundary, maybe for longer than its claim holds.
+    /// Chance in percent that a worker stalls at a fail point, possibly beyond the end of its
+    /// lease.
     pub(super) still_in_a_hundred: u8,
-    /// Wall clocks of workers differ by up to so much.
+    /// Upper bound of the difference between the wall clocks of workers.
     pub(super) skew_max: Duration,
-    /// Chance that nobody ever decides a request.
+    /// Chance in percent that a request is never decided.
     pub(super) ignored_in_a_hundred: u8,
     pub(super) story: Story,
     pub(super) was_asked_for_outcome: bool,
-    /// Set when the workers are one process with an embedded store.
+    /// Set if the workers are one process with an embedded store.
     steady: Option<Arc<Steady>>,
-    /// The conversation whose tool calls kill the process that makes them.
+    /// The conversation whose tool calls kill their process.
     pub(super) killer: Option<&'static str>,
-    /// Whether the deliveries of one round are turns of one process, which die together.
+    /// True if the deliveries of one round run in one process, which crashes as a whole.
     pub(super) shares_processes: bool,
-    /// Chance that a client changes a conversation between two deliveries.
+    /// Chance in percent that a client patches a conversation between two deliveries.
     pub(super) patched_in_a_hundred: u8,
     pub(super) conversations: Vec<ConversationKey>,
-    /// Chance that somebody says, edits or takes back something during a delivery.
+    /// Chance in percent that a client sends, edits or clears an input during a delivery.
     pub(super) chats_in_a_hundred: u8,
-    /// How often something is said at most.
+    /// Upper bound of the number of inputs that such clients send.
     pub(super) chats_max: usize,
     said: Vec<Chat>,
-    /// Chance that both queues are deleted between two deliveries.
+    /// Chance in percent that both queues are deleted between two deliveries.
     pub(super) queues_lost_in_a_hundred: u8,
-    /// With which conversations begin.
+    /// Initial settings of conversations.
     pub(super) settings: Settings,
-    /// What workers tell.
+    /// Telemetry of workers.
     pub(super) telemetry: Telemetry,
-    /// Of workers that start from now on; without it no notification is written.
+    /// Used by workers created from now on; without it no notification is written.
     pub(super) notifier: Option<Arc<dyn Herald>>,
-    /// Of budgets and rates.
+    /// Budgets and rates.
     pub(super) money: Arc<Money>,
-    /// Of workers that start from now on.
+    /// Used by workers created from now on.
     pub(super) brakes: Arc<Brakes>,
-    /// Of workers that start from now on.
+    /// Used by workers created from now on.
     pub(super) extensions: Vec<Arc<dyn Extension>>,
 }
 
@@ -131,7 +133,8 @@ impl Bench {
         Self::of(seed, None)
     }
 
-    /// A world in which what goes wrong is decided place by place, and some of tools' answers are lost.
+    /// An environment whose faults are decided by `fault_plan`; a share of the tools' responses is
+    /// lost.
     pub(super) fn fated(seed: u64, fate: &Fate, script: Script, answers_lost: f64) -> Self {
         let bench = Self::of(seed, Some(&(fate.clone(), answers_lost)));
         *bench.model.script.lock().unwrap() = script;
@@ -198,20 +201,21 @@ impl Bench {
         }
     }
 
-    /// The same, with a model that follows another script.
+    /// As [`Self::new`], with a model that follows another script.
     pub(super) fn with(seed: u64, script: Script) -> Self {
         let bench = Self::new(seed);
         *bench.model.script.lock().unwrap() = script;
         bench
     }
 
-    /// From now on conversations begin with calls that run at once.
+    /// Conversations created from now on run up to `most` calls in parallel.
     pub(super) fn run_calls_at_once(&mut self, most: u32) {
         self.settings.tool_execution = Some(ToolExecution::Parallel);
         self.settings.parallel_tools_max = Some(most);
     }
 
-    /// From now on workers have an extension that continues each prompt once after its first text, and ends it then.
+    /// Workers created from now on have an extension that continues each prompt once after its
+    /// first text, and then ends it.
     pub(super) fn decide_turns(&mut self, is_decided: bool) {
         let decide: Decide = |turn| match (turn.tool_results.is_empty(), turn.rounds % 2) {
             (true, 1) => Some(FinishTurn::Continue),
@@ -222,7 +226,7 @@ impl Bench {
         self.extensions.extend(is_decided.then(|| Decides::new(decide) as Arc<dyn Extension>));
     }
 
-    /// A worker process: it forgets everything when it crashes.
+    /// Creates a worker process; a crash loses all its memory.
     pub(super) fn worker(&mut self, probe: Arc<dyn Probe>) -> World {
         self.workers += 1;
         let ahead = self.clock_ahead();
@@ -321,17 +325,18 @@ impl Bench {
         true
     }
 
-    /// Until all prompts have ended. Time passes when nothing is to be done, and the sweep runs each minute.
+    /// Runs until all prompts have ended. If nothing is to be done, virtual time passes; the
+    /// recovery sweep runs each minute.
     pub(super) async fn run(&mut self) {
         assert!(self.comes_to_rest().await, "the prompts never ended: {:#?}", self.story);
     }
 
-    /// Whether whoever looks is no part of the world: nothing goes wrong with looking.
+    /// True if reads of the test bypass the injected faults.
     fn is_watched_from_outside(&self) -> bool {
         self.fate.is_some() && self.steady.is_none()
     }
 
-    /// Whether all prompts have ended, in the end.
+    /// Runs until all prompts have ended; false if they never do.
     pub(super) async fn comes_to_rest(&mut self) -> bool {
         const SWEPT: Duration = Duration::from_mins(1);
         const STUCK: Duration = Duration::from_hours(12);
@@ -341,7 +346,7 @@ impl Bench {
             let is_busy = self.deliver().await;
             self.patch().await;
             self.lose_queues();
-            // Where nothing was committed since, there is nothing new to decide.
+            // Without a new commit there is no new request to decide.
             let now = self.store.commits();
             if now != commits {
                 (moved, commits) = (self.clock.monotonic(), now);
@@ -360,7 +365,7 @@ impl Bench {
                 self.sweep().await;
             }
             if !is_busy {
-                // Until something is to be done.
+                // Sleep until the next message or sweep.
                 let until_swept = (swept + SWEPT).saturating_sub(self.clock.monotonic());
                 let bell = self.queue.next_visible_in().unwrap_or(until_swept);
                 let wait = bell.min(until_swept) + Duration::from_millis(1);
@@ -376,7 +381,7 @@ impl Bench {
         self.story.push(format!("swept: {swept:?}"));
     }
 
-    /// The record without what differs from run to run.
+    /// The entries without the members that differ from run to run.
     pub(super) async fn normal(&self) -> Vec<Value> {
         invariants::normal(&self.entries().await)
     }

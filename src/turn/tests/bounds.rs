@@ -1,4 +1,5 @@
-//! Bounds (invariant 11): what outgrows a commit or a turn ends in words, and nobody gets stuck.
+//! Bounds (invariant 11): too large or too slow output ends in a clear error, and no prompt gets
+//! stuck.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +71,7 @@ async fn a_tool_that_made_more_than_a_commit_holds_is_not_said_to_have_failed() 
     let bench = runs(makes_too_much).await;
     let results = results(&bench).await;
     assert!(
-        results[0].starts_with("make done") && results[0].contains("were put out"),
+        results[0].starts_with("make done") && results[0].contains("were returned"),
         "{results:?}"
     );
     assert_eq!(bench.head().await.unwrap().prompts[0].state, PromptState::Completed);
@@ -122,16 +123,16 @@ async fn a_tool_that_no_longer_fits_this_turn_starts_in_the_next() {
                 if results == 0 { vec![call("c", "pay", 0)] } else { vec![text("done")] }
             },
         );
-    // 300 s of a turn, less 260 s for the answer: 30 s of time-out and 20 s of margin do not fit.
+    // 300 s of a turn minus 260 s for the response: 30 s of time-out and 20 s of margin do not fit.
     *bench.model.span.lock().unwrap() = Duration::from_secs(260);
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.deliver().await;
-    assert!(bench.done.lock().unwrap().is_empty(), "not in this turn");
+    assert!(bench.done.lock().unwrap().is_empty(), "the call must not start in this turn");
     bench.deliver().await;
-    assert_eq!(bench.done.lock().unwrap().len(), 1, "in the next");
+    assert_eq!(bench.done.lock().unwrap().len(), 1, "the call starts in the next turn");
     bench.run().await;
-    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "no answer is bought again");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "no response is billed twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +147,7 @@ async fn a_model_has_its_time_after_tools_that_took_long() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.deliver().await;
-    // The second brew is left for another turn, of which 100 s remain when it is done.
+    // The second `brew` starts in the next turn, of which 100 s remain when it is done.
     *bench.model.span.lock().unwrap() = Duration::from_mins(2);
     bench.run().await;
     assert_eq!(bench.head().await.unwrap().prompts[0].state, PromptState::Completed);

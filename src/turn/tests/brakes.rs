@@ -1,4 +1,5 @@
-//! What is paused is kept and not started, costs next to nothing meanwhile, and goes on where it stood.
+//! Pauses by the operator: paused work is kept and not started, costs next to nothing, and
+//! continues after the pause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ fn brakes(on: &str) -> Arc<Brakes> {
     Arc::new(parse(on).unwrap())
 }
 
-/// So many minutes, with their sweeps and deliveries.
+/// Passes `minutes` of virtual time, with sweeps and deliveries.
 async fn pass(bench: &mut Bench, minutes: u32) {
     for _ in 0..minutes {
         while bench.deliver().await {}
@@ -41,17 +42,17 @@ async fn pass(bench: &mut Bench, minutes: u32) {
     while bench.deliver().await {}
 }
 
-/// A prompt that was accepted while that is paused, after an hour of it.
+/// Returns the environment after one hour in which the accepted prompt was paused.
 async fn an_hour_of(on: &str, script: Script) -> Bench {
     let mut bench = Bench::with(1, script);
     bench.brakes = brakes(on);
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
-    // The books are told of an answer 10 minutes after it.
+    // Usage is posted to the ledger 10 minutes after a response.
     pass(&mut bench, 15).await;
     let commits = bench.store.commits();
     pass(&mut bench, 45).await;
-    assert_eq!(bench.store.commits(), commits, "after the first look nothing is written");
+    assert_eq!(bench.store.commits(), commits, "after the first delivery nothing is written");
     bench
 }
 
@@ -61,7 +62,7 @@ async fn waits_for(bench: &Bench) -> (WaitsFor, String) {
     (view.waits_for, view.why)
 }
 
-/// The record of a prompt that nobody held up.
+/// Entries of a prompt that was never paused.
 async fn unhindered(script: Script) -> Vec<Value> {
     let mut bench = Bench::with(1, script);
     let world = bench.worker(Arc::new(NoProbe));
@@ -80,7 +81,7 @@ async fn a_paused_agent_is_asked_nothing_and_goes_on_when_it_is_let_go() {
         let (waits_for, why) = waits_for(&bench).await;
         assert_eq!(waits_for, WaitsFor::Paused);
         assert!(
-            why.contains("paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:"),
+            why.contains("paused by TURNWHEEL_PAUSED: the conversation's work has been kept pending since 2027-01-15T08:00:"),
             "{why}"
         );
         bench.brakes = Arc::default();
@@ -89,7 +90,7 @@ async fn a_paused_agent_is_asked_nothing_and_goes_on_when_it_is_let_go() {
         assert_eq!(bench.normal().await, unhindered(looks).await, "{on}");
         let head = bench.head().await.unwrap();
         assert_eq!((head.brake, head.min_reader), (None, 1));
-        assert!(before.until(head.updated_at) <= Duration::from_secs(90), "within a sweep");
+        assert!(before.until(head.updated_at) <= Duration::from_secs(90), "the recovery sweep resumes it");
     }
 }
 
@@ -100,7 +101,7 @@ async fn a_call_of_a_paused_tool_is_not_begun_and_the_prompt_waits_for_it() {
     assert!(bench.done.lock().unwrap().is_empty());
     let entries = bench.entries().await;
     let is_started = |body: &EntryBody| matches!(body, EntryBody::ToolStarted(_));
-    assert!(!entries.iter().any(|entry| is_started(&entry.body)), "no intent is on record");
+    assert!(!entries.iter().any(|entry| is_started(&entry.body)), "no intent is recorded");
     let (waits_for, why) = waits_for(&bench).await;
     assert_eq!(waits_for, WaitsFor::Paused);
     assert!(why.starts_with("The tool `look` is paused"), "{why}");
@@ -129,7 +130,7 @@ async fn calls_beside_a_paused_one_run_and_it_waits_alone() {
     bench.ask(&world).await;
     pass(&mut bench, 10).await;
     let Phase::Calls { calls, .. } = bench.head().await.unwrap().phase else {
-        panic!("the batch is open")
+        panic!("the calls are not pending")
     };
     assert_eq!(calls.iter().map(CallState::is_done).collect::<Vec<_>>(), [false, true]);
     assert_eq!(waits_for(&bench).await.0, WaitsFor::Paused);
@@ -146,7 +147,7 @@ async fn what_is_paused_can_be_stopped() {
         let world = bench.worker(Arc::new(NoProbe));
         let stop = idempotency("stop");
         abort(&world, &Bench::key(), AbortRequest::default(), &stop).await.unwrap();
-        assert_eq!(waits_for(&bench).await.0, WaitsFor::Nudge, "the stop waits for a worker");
+        assert_eq!(waits_for(&bench).await.0, WaitsFor::Nudge, "the abort waits for a worker");
         while bench.deliver().await {}
         let head = bench.head().await.unwrap();
         assert_eq!(head.prompts.last().unwrap().state, PromptState::Aborted, "{on}");
@@ -165,7 +166,7 @@ async fn starting_again_and_again_is_no_failed_try_of_what_is_paused() {
         if bench.head().await.is_none() {
             bench.ask(&world).await;
         }
-        // It holds the store that is closed and opened again.
+        // The worker shares ownership of the store, which is closed and reopened.
         drop(world);
         for _ in 0..7 {
             pass(&mut bench, 2).await;
@@ -191,10 +192,10 @@ async fn a_look_at_what_is_paused_is_one_request() {
     handle(&world, &Bench::nudge()).await.unwrap();
     tokio::time::sleep(Duration::from_mins(3)).await;
     counting.told();
-    assert_eq!(sweep::sweep(&world, sweep::GRACE).await.unwrap(), 1, "each sweep rings for it");
+    assert_eq!(sweep::sweep(&world, sweep::GRACE).await.unwrap(), 1, "each sweep enqueues it");
     assert_eq!(counting.told(), "due");
     assert_eq!(handle(&world, &Bench::nudge()).await.unwrap(), Handled::Nothing);
-    assert_eq!(counting.told(), "claim (head and inbox)");
+    assert_eq!(counting.told(), "lease (head and inbox)");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,11 @@
-//! The invariants of a conversation on the bench, as lines.
+//! Checks the invariants of one conversation; returns one line per violation.
 
 use super::bench::Bench;
 use crate::ids::ConversationKey;
 use crate::store::{Freshness, Kind, Partition, Selection};
 use crate::turn::invariants::{Rest, broken};
 
-/// What is wrong with a conversation in which so many prompts were to begin and so many inputs are held; empty: nothing.
+/// Returns the violations, given the expected numbers of prompts and of held inputs.
 pub(super) async fn faults(
     bench: &Bench,
     key: &ConversationKey,

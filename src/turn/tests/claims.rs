@@ -1,4 +1,5 @@
-//! The claim: one worker at a time, kept while something runs, given up before another may take it.
+//! Leases: one worker at a time, renewed while work runs, given up before another worker may take
+//! over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +114,7 @@ async fn a_patch_while_the_model_answers_changes_what_comes_after_and_loses_noth
     });
     assert_eq!(handled.unwrap(), Handled::Worked);
     bench.run().await;
-    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "no answer was bought twice");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "no response is billed twice");
     assert!(bench.done.lock().unwrap().values().eq([&1]));
     let entries = bench.entries().await;
     assert!(entries.iter().any(|entry| matches!(entry.body, EntryBody::ModelChange(_))));
@@ -149,8 +150,8 @@ async fn who_cannot_renew_stops_before_another_may_take_over() {
         let handled = handle(&worker, &Bench::nudge()).await;
         assert!(handled.is_err(), "{handled:?}");
         let took = began.elapsed();
-        assert!(took <= Duration::from_secs(51), "it went on for {took:?}");
-        assert!(took >= Duration::from_secs(45), "it gave up after {took:?}");
+        assert!(took <= Duration::from_secs(51), "the worker continued for {took:?}");
+        assert!(took >= Duration::from_secs(45), "the worker stopped after {took:?}");
         bench.store.set_faults(Faults::default());
         *bench.model.span.lock().unwrap() = Duration::from_secs(1);
         bench.run().await;
@@ -175,11 +176,11 @@ async fn a_tool_has_its_whole_time_when_its_intent_was_slow_to_commit() {
     });
     assert_eq!(handled.unwrap(), Handled::Worked);
     let head = bench.head().await.unwrap();
-    assert!(head.requests.is_empty(), "nobody needs to be asked what happened");
+    assert!(head.requests.is_empty(), "the outcome is known");
     assert!(matches!(head.phase, Phase::Model { .. }));
 }
 
-/// Thinks for so long about each call.
+/// Sleeps for the given time before each call.
 #[derive(Debug)]
 struct Slow(Duration);
 
@@ -212,7 +213,7 @@ async fn the_claim_that_a_commit_writes_begins_with_the_commit_however_long_it_w
         bench.clock.now().until(head.claim.unwrap().until)
     });
     assert_eq!(handled.unwrap(), Handled::Worked);
-    assert!(left + Duration::from_secs(1) >= CLAIM, "{left:?} were left of a claim just written");
+    assert!(left + Duration::from_secs(1) >= CLAIM, "a new lease has only {left:?} left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +221,7 @@ async fn a_result_that_could_not_be_committed_is_kept_for_the_next_worker() {
     let mut bench = Bench::with(7, pays_once);
     let client = bench.worker(Arc::new(NoProbe));
     bench.ask(&client).await;
-    // The commit is refused for longer than the claim lasts; then the store takes writes again.
+    // Another worker holds the lease when the result is committed; the store accepts writes.
     let pause = Arc::new(PauseProbe::new("result.before"));
     let worker = bench.worker(pause.clone());
     let store = bench.store.clone();
@@ -232,11 +233,11 @@ async fn a_result_that_could_not_be_committed_is_kept_for_the_next_worker() {
     });
     assert!(matches!(handled, Err(TurnError::ClaimLost { .. })), "{handled:?}");
     bench.run().await;
-    assert!(bench.done.lock().unwrap().values().eq([&1]), "it was paid once");
-    assert!(!bench.was_asked_for_outcome, "the result was known: {:#?}", bench.story);
+    assert!(bench.done.lock().unwrap().values().eq([&1]), "the call ran once");
+    assert!(!bench.was_asked_for_outcome, "the result is known: {:#?}", bench.story);
 }
 
-/// Somebody else takes the claim, and is never heard of again.
+/// Gives the lease to another worker, which never acts.
 pub(super) async fn overtake(store: &MemoryStore) {
     use crate::store::{ConversationStore as _, Freshness, HEAD_ID};
     let partition = Partition::Conversation(Bench::key());
@@ -277,7 +278,7 @@ async fn one_nudge_never_outlasts_the_hosts_patience() {
     });
     assert_eq!(handled.unwrap(), Handled::Worked);
     assert!(began.elapsed() < Duration::from_mins(5), "{:?}", began.elapsed());
-    assert!(bench.queue.length(queue::TURNS).await.unwrap() > 0, "the rest is rung for");
+    assert!(bench.queue.length(queue::TURNS).await.unwrap() > 0, "the remaining work is enqueued");
     bench.run().await;
     assert_eq!(bench.head().await.unwrap().prompts.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Conversations that outgrow their model's window.
+//! Compaction of conversations that exceed their model's context window.
 
 mod books;
 
@@ -25,12 +25,12 @@ use crate::turn::{NoProbe, World};
 
 pub(super) const WINDOW: u64 = 2_000;
 
-/// A conversation with that model, and its settings made for a small window.
+/// Creates a conversation with the model, with settings for a small window.
 async fn stage(model: Windowed) -> (Bench, World, Arc<Windowed>) {
     bounded_stage(model, Arc::default(), "begin").await
 }
 
-/// The same under these budgets and rates, begun with other words.
+/// As `new_env`, with budgets and rates, and with another first prompt.
 async fn bounded_stage(
     model: Windowed,
     money: Arc<Money>,
@@ -55,7 +55,7 @@ async fn patch(world: &World, keep: u64) {
         .unwrap();
 }
 
-/// Takes nudges on one warm worker until none waits.
+/// Handles nudges on one warm worker until the conversation is idle.
 pub(super) async fn settle(bench: &Bench, world: &World) {
     for _ in 0..10_000 {
         let received = bench.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
@@ -70,10 +70,10 @@ pub(super) async fn settle(bench: &Bench, world: &World) {
         handle(world, &nudge).await.unwrap();
         bench.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
     }
-    panic!("it never came to rest: {:?}", bench.head().await);
+    panic!("the conversation never became idle: {:?}", bench.head().await);
 }
 
-/// So much is said that a summary of it is shorter.
+/// A text that is longer than its summary.
 fn many_words() -> String {
     "begin with many words ".repeat(30)
 }
@@ -94,7 +94,7 @@ async fn told(bench: &Bench) -> Vec<String> {
 async fn last_compaction_end(bench: &Bench) -> serde_json::Value {
     let events = bench.events().await;
     let end = events.iter().rev().find(|event| event.body.name() == "auto_compaction_end");
-    serde_json::to_value(&end.expect("it has ended").body).unwrap()
+    serde_json::to_value(&end.expect("no compaction has ended").body).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,7 +108,7 @@ async fn a_thousand_turns_in_a_small_window() {
     let head = bench.head().await.unwrap();
     assert!(head.turn >= 1_001, "{} turns", head.turn);
     assert!(head.prompts.iter().all(|prompt| prompt.state == PromptState::Completed));
-    assert_eq!(*model.refused.lock().unwrap(), 0, "it was summed up before it was too much");
+    assert_eq!(*model.refused.lock().unwrap(), 0, "no request exceeds the window");
     let entries = bench.entries().await;
     let done = compactions(&entries);
     assert!(done.len() >= 10, "{} summaries", done.len());
@@ -118,14 +118,14 @@ async fn a_thousand_turns_in_a_small_window() {
         assert!(after < compaction.tokens_before, "{after} of {}", compaction.tokens_before);
         assert!(compaction.tokens_before > WINDOW - 500);
     }
-    assert!(done.last().unwrap().summary.contains("Still."), "each carries the last one on");
+    assert!(done.last().unwrap().summary.contains("Still."), "each summary updates the last one");
     let texts = entries.iter().filter(|entry| match &entry.body {
         EntryBody::Message(message) => message.message.role() == "user",
         _ => false,
     });
-    assert_eq!(texts.count(), 501, "the record is whole");
+    assert_eq!(texts.count(), 501, "the record is complete");
     let asked = model.asked.lock().unwrap();
-    // A cut that divides a turn takes a second call.
+    // A cut within a turn takes a second call.
     let calls = (1_001 + done.len())..=(1_001 + 2 * done.len());
     assert!(calls.contains(&asked.len()), "{} for {} summaries", asked.len(), done.len());
     let most = asked.iter().map(|(tokens, _)| *tokens).max().unwrap();
@@ -141,24 +141,24 @@ async fn a_summary_costs_one_more_delivery_after_an_answer_and_one_more_commit_b
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask_in(&world, "c", &"begin with many words ".repeat(380)).await;
     patch(&world, 10).await;
-    // Answered, and the answer fills the window.
+    // The response fills the window.
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
     ");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head
     select inbox
     write head, entry, events
     select inbox
     ");
-    // The prompt itself fills it.
+    // The prompt fills the window.
     bench.queue_up(&world, &Bench::key(), &"and then more of them ".repeat(320)).await.unwrap();
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, entry, events
@@ -167,7 +167,7 @@ async fn a_summary_costs_one_more_delivery_after_an_answer_and_one_more_commit_b
     ");
 }
 
-/// The model's window is smaller than is known of it, so that only it notices.
+/// The actual window is smaller than the declared one, so that only the model detects an overflow.
 async fn overfull(is_enabled: bool) -> (Bench, Arc<Windowed>) {
     let mut model = Windowed::of(WINDOW);
     model.told_window = 100_000;
@@ -198,9 +198,9 @@ async fn what_the_model_refuses_is_summed_up_and_asked_for_again() {
         let answer = entry.body.message().and_then(|message| message.as_assistant());
         answer.is_some_and(crate::agent::message::AssistantMessage::is_failed)
     });
-    assert!(failed.count() >= 1, "what was refused stays in the record");
+    assert!(failed.count() >= 1, "the rejected response stays in the record");
     let told = told(&bench).await;
-    assert!(!told.iter().any(|name| name.starts_with("auto_retry")), "never both: {told:?}");
+    assert!(!told.iter().any(|name| name.starts_with("auto_retry")), "an overflow is compacted, not retried: {told:?}");
     let starts = told.iter().filter(|name| *name == "auto_compaction_start").count();
     let ends = told.iter().filter(|name| *name == "auto_compaction_end").count();
     assert_eq!(starts, ends);
@@ -219,7 +219,7 @@ async fn without_compaction_what_the_model_refuses_is_the_prompts_error() {
     assert_eq!(error.unwrap().message, "Your input exceeds the context window of this model.");
 }
 
-/// The next prompt fills the window before it is sent.
+/// Creates a conversation whose next prompt fills the window before it is sent.
 pub(super) async fn brimful(model: Windowed) -> (Bench, World, Arc<Windowed>) {
     bounded_brimful(model, Arc::default()).await
 }
@@ -252,14 +252,14 @@ async fn a_crash_at_any_boundary_of_a_summary_leaves_one_summary_and_the_answer(
         let dying = bench.worker(pause.clone());
         let nudge = Bench::nudge();
         tokio::select! {
-            handled = handle(&dying, &nudge) => panic!("{boundary} was not reached: {handled:?}"),
+            handled = handle(&dying, &nudge) => panic!("{boundary} was not hit: {handled:?}"),
             () = pause.reached.notified() => {}
         }
         tokio::time::sleep(Duration::from_secs(66)).await;
         bench.run().await;
         let entries = bench.entries().await;
         assert_eq!(compactions(&entries).len(), 1, "{boundary}");
-        assert!(model.summaries() <= 2, "{boundary}: at most one is paid for in vain");
+        assert!(model.summaries() <= 2, "{boundary}: at most one billed summary is lost");
         assert_eq!(*model.refused.lock().unwrap(), 0, "{boundary}");
         let head = bench.head().await.unwrap();
         assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed, "{boundary}");
@@ -296,7 +296,7 @@ async fn a_summary_that_is_cut_or_refused_is_never_stored_and_tried_again() {
     let head = bench.head().await.unwrap();
     assert!(
         head.usage.total_tokens > usage.total_tokens * 2,
-        "the one that was cut is paid for too"
+        "the truncated summary is billed too"
     );
 }
 
@@ -323,7 +323,7 @@ async fn a_summary_that_cannot_be_had_or_makes_nothing_shorter_is_told_and_the_p
         ("long", "Auto-compaction failed: the summary would leave"),
     ] {
         let (bench, world, model) = brimful(Windowed::of(WINDOW)).await;
-        // Before the answer, and once more after it.
+        // One failure before the response, and one after it.
         *model.bad_summaries.lock().unwrap() = vec![bad; 2];
         settle(&bench, &world).await;
         let end = last_compaction_end(&bench).await;
@@ -364,7 +364,7 @@ async fn somebody_asks_for_a_summary_and_is_told_what_came_of_it() {
     let long = ask_for_it(&bench, &world, "4").await;
     let told = long["errorMessage"].as_str().unwrap();
     assert!(told.starts_with("the summary would leave"), "{told}");
-    assert_eq!(compactions(&bench.entries().await).len(), 1, "what is no shorter is not kept");
+    assert_eq!(compactions(&bench.entries().await).len(), 1, "a summary that is too long is not stored");
 }
 
 #[tokio::test(start_paused = true)]
@@ -395,12 +395,12 @@ async fn who_asks_for_a_summary_stops_the_prompt_that_runs() {
     let names = told(&bench).await;
     let ends = names.iter().filter(|name| *name == "auto_compaction_end").count();
     let made = compactions(&bench.entries().await).len();
-    assert_eq!((ends, made), (2, 1), "the second wish finds nothing to do: {names:?}");
+    assert_eq!((ends, made), (2, 1), "the second request finds nothing to compact: {names:?}");
     let error = last_compaction_end(&bench).await["errorMessage"].clone();
     assert_eq!(error, "Already compacted");
 }
 
-/// Wants something else than the model's summary.
+/// Extension that replaces or cancels the model's summary.
 #[derive(Debug)]
 struct Opinion {
     instead: Instead,

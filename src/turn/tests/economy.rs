@@ -1,4 +1,5 @@
-//! What a turn asks of the store, request by request: each costs money and milliseconds on Cosmos, so they are held.
+//! Store requests of a turn, one by one: on Cosmos each costs money and milliseconds, so these
+//! tests pin them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(super) fn is_gated(results: usize, _said: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "gated", 0)] } else { vec![text("done")] }
 }
 
-/// A bench whose store notes what it is asked, one worker, and the prompt accepted.
+/// Returns an environment that records store requests, one worker, and an accepted prompt.
 pub(super) async fn stage(script: Script) -> (Bench, World, Arc<Counting>) {
     let mut bench = Bench::with(1, script);
     let counting = Counting::before(bench.store.clone());
@@ -36,11 +37,11 @@ pub(super) async fn stage(script: Script) -> (Bench, World, Arc<Counting>) {
     (bench, world, counting)
 }
 
-/// Takes the nudge that waits, as the host does; what its delivery asked of the store.
+/// Handles the waiting nudge as the host does; returns the store requests of the delivery.
 pub(super) async fn turn(bench: &Bench, world: &World, counting: &Counting) -> String {
     counting.told();
     let received = bench.queue.receive(queue::TURNS, 1, Duration::from_mins(1)).await.unwrap();
-    let message = received.into_iter().next().expect("a nudge waits");
+    let message = received.into_iter().next().expect("no nudge is queued");
     let nudge = serde_json::from_str(&message.text).unwrap();
     assert_eq!(handle(world, &nudge).await.unwrap(), Handled::Worked);
     bench.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
@@ -60,7 +61,7 @@ async fn a_prompt_without_tools_costs_five_requests() {
     write inbox, head
     ");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -76,7 +77,7 @@ async fn a_prompt_without_tools_costs_five_requests() {
     write inbox
     ");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -90,16 +91,16 @@ async fn a_tool_round_on_a_warm_worker_costs_six_requests_and_one_nudge() {
     turn(&bench, &world, &counting).await;
     assert_eq!(bells(&bench).await, 1);
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head
     select inbox
     write head, 2 entry, events
     select inbox
     write head, entry, events
     ");
-    assert_eq!(bells(&bench).await, 1, "what rings is one nudge");
+    assert_eq!(bells(&bench).await, 1, "one nudge is enqueued");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head
     select inbox
     write head, 2 entry, events
@@ -131,7 +132,7 @@ async fn a_cold_worker_reads_the_entries_once_more() {
     turn(&bench, &world, &counting).await;
     let cold = bench.worker(Arc::new(NoProbe));
     insta::assert_snapshot!(turn(&bench, &cold, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head
     select entry
     select inbox
@@ -150,7 +151,7 @@ async fn an_inline_tool_round_costs_four_requests() {
         .await
         .unwrap();
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
@@ -171,13 +172,13 @@ async fn an_inline_tool_round_costs_four_requests() {
 async fn an_approval_costs_one_turn_more_and_waits_for_free() {
     let (mut bench, world, counting) = stage(is_gated).await;
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 2 entry, events
     select inbox
     ");
-    assert_eq!(bells(&bench).await, 0, "waiting rings nobody");
+    assert_eq!(bells(&bench).await, 0, "a wait sends no nudge");
     bench.decide().await;
     insta::assert_snapshot!(counting.told(), @r"
     read head
@@ -187,7 +188,7 @@ async fn an_approval_costs_one_turn_more_and_waits_for_free() {
     write inbox
     ");
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, entry, events
@@ -202,7 +203,7 @@ async fn what_comes_too_late_or_twice_costs_one_request() {
     let (bench, world, counting) = stage(says_hello).await;
     turn(&bench, &world, &counting).await;
     assert_eq!(handle(&world, &Bench::nudge()).await.unwrap(), Handled::Nothing);
-    insta::assert_snapshot!(counting.told(), @"claim (head and inbox)");
+    insta::assert_snapshot!(counting.told(), @"lease (head and inbox)");
     sweep::sweep(&world, sweep::GRACE).await.unwrap();
     insta::assert_snapshot!(counting.told(), @"due");
 }
@@ -264,7 +265,7 @@ async fn what_comes_in_during_a_round_is_seen_by_the_delivery_that_the_round_rin
     bench.queue.drop_queue(queue::TURNS);
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        // Let go of already, but its bell has not rung.
+        // The lease is released, but its nudge is not yet sent.
         bench.queue_up(&client, &Bench::key(), "and this").await.unwrap();
         bench.queue.drop_queue(queue::TURNS);
         pause.go.notify_one();
@@ -272,7 +273,7 @@ async fn what_comes_in_during_a_round_is_seen_by_the_delivery_that_the_round_rin
     assert_eq!(handled.unwrap(), Handled::Worked);
     assert_eq!(bells(&bench).await, 1);
     let told = turn(&bench, &client, &counting).await;
-    assert!(told.contains("inbox (left waiting)"), "it was looked at: {told}");
+    assert!(told.contains("inbox (left waiting)"), "the delivery did not read the item: {told}");
     bench.run().await;
     assert_eq!(bench.head().await.unwrap().prompts.len(), 2);
 }

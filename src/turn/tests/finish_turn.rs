@@ -61,7 +61,7 @@ impl Extension for Decides {
 
 type Outcome = BoxFuture<'static, Result<Option<FinishTurn>, HookError>>;
 
-/// Does something asynchronous before it decides.
+/// Runs an asynchronous closure that decides.
 struct Waits<F>(F);
 
 impl<F> std::fmt::Debug for Waits<F> {
@@ -105,7 +105,7 @@ fn continues_once(turn: &ClosingTurn<'_>) -> Option<FinishTurn> {
     (turn.rounds == 1).then_some(FinishTurn::Continue)
 }
 
-/// A bench with its prompt accepted, and a worker with the extensions.
+/// Returns an environment with an accepted prompt, and a worker with the extensions.
 async fn stage(
     script: super::bench::Script,
     extensions: Vec<Arc<dyn Extension>>,
@@ -251,7 +251,7 @@ async fn lease_is_renewed_while_slow_hooks_decide() {
 
 #[tokio::test(start_paused = true)]
 async fn committed_response_is_not_billed_again_after_a_crash() {
-    // A response that was not committed is lost with its worker, whatever an extension had decided.
+    // A response that was not committed is lost with its worker, even if an extension had decided.
     for (boundary, expected) in [("answer.before", 3), ("answer.after", 2), ("release.before", 2)] {
         let hook = Decides::new(continues_once);
         let (mut bench, _) = stage(speaks, vec![hook.clone()]).await;

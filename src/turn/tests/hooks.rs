@@ -1,4 +1,4 @@
-//! Hooks that hang, panic, fail or take long: nothing is paid twice, and no call starts unchecked.
+//! Hooks that hang, panic, fail or are slow: nothing is billed twice, and no call starts unchecked.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::telemetry::testing::Recorder;
 use crate::turn::NoProbe;
 use crate::turn::delivery::{Handled, handle};
 
-/// The same misbehaviour at every hook.
+/// Misbehaviour, the same at every hook.
 #[derive(Clone, Copy, Debug)]
 enum Bad {
     Hangs,
@@ -146,7 +146,7 @@ async fn lease_is_renewed_while_slow_hooks_run() {
     let client = bench.worker(Arc::new(NoProbe));
     bench.ask(&client).await;
     let mut worker = bench.worker(Arc::new(NoProbe));
-    // Each within its deadline; together they take longer than a lease lasts.
+    // Each hook meets its deadline; together they take longer than a lease lasts.
     let slow = || Arc::new(Checks(Bad::Takes(Duration::from_secs(25)))) as Arc<dyn Extension>;
     worker.extensions = vec![slow(), slow(), slow()];
     worker.limits.hook = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The invariants of `docs/architecture.md` that no other test holds by itself.
+//! Tests of those invariants in `docs/architecture.md` that need a test of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,13 +44,13 @@ async fn invariant_01_accepted_means_kept() {
     let partition = Partition::Conversation(Bench::key());
     let all = Selection::all(Kind::Inbox);
     let inbox = world.store.select(&partition, &all, Freshness::Latest).await;
-    assert_eq!(inbox.unwrap().len(), 1, "kept before anybody hears of it");
+    assert_eq!(inbox.unwrap().len(), 1, "the item is stored before the response");
     let other = Idempotency { body_hash: "other".to_owned(), ..key.clone() };
     for _ in 0..2 {
         let again = begin(&key).await.unwrap();
         assert_eq!((again.body.as_ref(), again.is_replayed), (first.body.as_ref(), true));
         assert!(matches!(begin(&other).await, Err(Refusal::KeyReused)));
-        // The second time the prompt has ended long ago.
+        // In the second iteration the prompt has ended.
         bench.run().await;
     }
 }
@@ -72,10 +72,10 @@ async fn invariant_04_the_answer_is_committed_before_its_tools_start() {
         matches!(entry.body.message(), Some(Message::Assistant(_)))
     };
     assert!(entries.iter().any(is_answer));
-    assert!(matches!(entries.last().unwrap().body, EntryBody::ToolStarted(_)), "and its intent");
-    // That worker is dead; its write was never sent, but who knows.
+    assert!(matches!(entries.last().unwrap().body, EntryBody::ToolStarted(_)), "the intent is recorded");
+    // That worker is dead. Its write was never sent, but other workers cannot know.
     bench.run().await;
-    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "the paid answer was not bought again");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "the response is not billed again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,8 +117,8 @@ async fn a_tool_round_costs_at_most_three_waits_for_the_disk() {
     let before = steady.fsyncs();
     bench.run().await;
     let fsyncs = steady.fsyncs() - before;
-    // One more commit takes the prompt in, and one is the last answer.
+    // One more commit applies the prompt, and one stores the last response.
     let per_round = (fsyncs - 2).div_ceil(ROUNDS as u64);
     assert!(per_round <= 3, "{fsyncs} fsyncs for {ROUNDS} rounds");
-    assert!(fsyncs >= 2 * ROUNDS as u64, "counted wrongly: {fsyncs}");
+    assert!(fsyncs >= 2 * ROUNDS as u64, "too few fsyncs were counted: {fsyncs}");
 }

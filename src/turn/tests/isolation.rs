@@ -1,4 +1,4 @@
-//! One conversation that kills its processes takes no neighbour down: its step alone is blamed, exactly.
+//! Process isolation: a conversation that kills its processes fails alone; only its step is blamed.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::turn::{Isolation, NoProbe, Nudge, Probe, World};
 const NEIGHBOURS: usize = 6;
 const KILLER: &str = "killer";
 
-/// A read, a write, and a text; the killer dies of its read.
+/// A read, a write and a text; the killer crashes during its read.
 fn looks_and_pays(results: usize, _said: &str) -> Vec<Value> {
     match results {
         0 => vec![call("c1", "look", 0)],
@@ -44,7 +44,7 @@ async fn end_of(bench: &Bench, key: &ConversationKey) -> PromptEnd {
     ends.next().expect("the prompt has ended")
 }
 
-/// A killer and its neighbours, whose processes others kill as well.
+/// Runs a killer and its neighbours, whose processes also crash at random.
 async fn neighbourhood(seed: u64, steady: Option<Arc<Steady>>) -> Bench {
     let mut bench = Bench::with(seed, looks_and_pays);
     bench.killer = Some(KILLER);
@@ -77,7 +77,7 @@ async fn check(seed: u64, bench: &Bench) {
         }
     }
     let repeated = bench.done.lock().unwrap().iter().any(|(effect, count)| {
-        // Of the second answer's calls: writes.
+        // The calls of the second response are writes.
         effect.contains("_5_") && *count > 1
     });
     assert!(!repeated, "{seed}: {:?}", bench.done);
@@ -100,7 +100,7 @@ async fn killer_fails_alone_in_one_process_that_restarts() {
     }
 }
 
-/// Killed from outside in the middle of a step, as often as that; nobody gives its prompt up.
+/// Kills from outside during a step, however many, never fail its prompt.
 #[tokio::test(start_paused = true)]
 async fn kills_from_outside_alone_never_fail_a_prompt() {
     let mut bench = Bench::with(1, says_hello);
@@ -125,7 +125,7 @@ async fn kills_from_outside_alone_never_fail_a_prompt() {
     assert_eq!(end_of(&bench, &Bench::key()).await.state, PromptState::Completed);
 }
 
-/// An isolated process that nothing kills: the parent's death takes it along.
+/// Isolated process that nothing kills by itself; it ends with its parent.
 #[derive(Debug)]
 struct Here;
 
@@ -138,8 +138,8 @@ impl Isolator for Here {
     }
 }
 
-/// The delays between deaths that nobody can prove grow to ten minutes, so that a step which takes a whole container down does
-/// so rarely.
+/// The delays after deaths of unproven cause grow to ten minutes, so that a step that crashes a
+/// whole container rarely runs.
 #[tokio::test(start_paused = true)]
 async fn unproven_deaths_delay_the_next_try_more_and_more() {
     let mut bench = Bench::with(1, says_hello);
@@ -168,7 +168,7 @@ async fn unproven_deaths_delay_the_next_try_more_and_more() {
     assert_eq!(delays, [5, 30, 120, 600, 600]);
 }
 
-/// Runs the step and dies in the middle of the model call.
+/// Runs the step and dies during the model call.
 #[derive(Debug)]
 struct Dying;
 
@@ -219,7 +219,7 @@ async fn isolated_deaths_are_followed_at_once_and_the_third_fails_the_prompt() {
         let head = bench.head().await.unwrap();
         let waits = head.suspicion.retry_at.map(|at| bench.clock.now().until(at).as_secs());
         assert_eq!((head.suspicion.isolated_deaths, waits), (deaths, delay));
-        assert!(head.claim.is_none(), "nobody waits for a lease of the dead");
+        assert!(head.claim.is_none(), "no lease of a dead worker remains");
     }
     handle(&worker, &Bench::nudge()).await.unwrap();
     let error = end_of(&bench, &Bench::key()).await.error.unwrap();
@@ -257,7 +257,8 @@ async fn suspect_prompt_is_aborted_without_another_try() {
     assert_eq!(end_of(&bench, &Bench::key()).await.state, PromptState::Aborted);
 }
 
-/// Where a program cannot start itself once more, a suspect step runs after the other turns of its process.
+/// If a program cannot start another process, a suspect step runs after the other turns of its
+/// process.
 #[tokio::test(start_paused = true)]
 async fn step_alone_in_its_process_is_blamed_where_no_process_can_be_started() {
     let mut bench = Bench::with(1, says_hello);
@@ -317,7 +318,7 @@ async fn panics_of_a_turn_count_against_its_step() {
     assert_eq!(end_of(&bench, &Bench::key()).await.state, PromptState::Completed);
 }
 
-/// A watcher restarts `dev` on every save.
+/// A file watcher restarts `dev` on every save.
 #[tokio::test(start_paused = true)]
 async fn restarts_delay_nothing_and_count_only_turns_under_way() {
     let folder = tempfile::tempdir().unwrap();
@@ -341,8 +342,8 @@ async fn restarts_delay_nothing_and_count_only_turns_under_way() {
         bench.start_again().await;
         let head = bench.head().await.unwrap();
         assert_eq!((head.claims, head.suspicion), (restart, Suspicion::default()));
-        assert!(head.due.unwrap() <= bench.clock.now(), "it goes on at once");
-        assert_eq!(bench.head_of(&waiting).await.unwrap().claims, 0, "it was not tried");
+        assert!(head.due.unwrap() <= bench.clock.now(), "it continues at once");
+        assert_eq!(bench.head_of(&waiting).await.unwrap().claims, 0, "the waiting conversation was not tried");
     }
     bench.conversations.push(waiting);
     bench.run().await;

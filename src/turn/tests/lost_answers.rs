@@ -1,4 +1,4 @@
-//! The real driver over Cosmos whose answers get lost: the SDK's own faults between the store and the emulator.
+//! Lost responses of Cosmos: the SDK injects its own faults between the store and the emulator.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::bench::Bench;
 use crate::store::cosmos::testing::{in_process, store};
 use crate::turn::NoProbe;
 
-/// Enough that one operation of the SDK, which repeats it up to eight times, ends without an answer.
+/// Enough hits to fail one operation of the SDK, which tries up to eight times.
 const SOME: u32 = 9;
 
 fn rule(fault: Fault, operation: Operation, hits: Option<u32>) -> Arc<FaultInjectionRule> {
@@ -22,15 +22,16 @@ fn rule(fault: Fault, operation: Operation, hits: Option<u32>) -> Arc<FaultInjec
     Arc::new(hits.into_iter().fold(rule, FaultInjectionRuleBuilder::with_hit_limit).build())
 }
 
-/// When faults begin.
+/// The request from which faults are injected.
 #[derive(Clone, Copy)]
 enum From {
     TheFirstRequest,
-    /// A client is told to try again as long as nothing is answered at all.
+    /// While no request gets a response, the client is asked to retry and the prompt is never
+    /// accepted.
     TheAcceptedPrompt,
 }
 
-/// A prompt with tools over Cosmos.
+/// Runs a prompt with tools over Cosmos.
 async fn day(rules: Vec<Arc<FaultInjectionRule>>, from: From) -> Bench {
     let emulator = in_process(1);
     for rule in &rules {
@@ -57,7 +58,7 @@ async fn assert_as_on_a_good_day(rules: Vec<Arc<FaultInjectionRule>>, from: From
     let good = day(Vec::new(), from).await;
     let names: Vec<String> = rules.iter().map(|rule| rule.id().to_owned()).collect();
     let bad = day(rules.clone(), from).await;
-    assert!(rules.iter().all(|rule| rule.hit_count() > 0), "{names:?} never struck");
+    assert!(rules.iter().all(|rule| rule.hit_count() > 0), "{names:?} were never injected");
     assert_eq!(bad.normal().await, good.normal().await, "{names:?}: {:#?}", bad.story);
     let head = bad.head().await.unwrap();
     let entries = bad.entries().await;
@@ -75,7 +76,7 @@ async fn a_batch_whose_answer_was_lost_is_recognised_as_won() {
     let lost = |hits| vec![rule(Fault::ResponseTimeoutAfterService, Operation::BatchItem, hits)];
     Box::pin(assert_as_on_a_good_day(lost(Some(1)), From::TheFirstRequest)).await;
     Box::pin(assert_as_on_a_good_day(lost(Some(SOME)), From::TheFirstRequest)).await;
-    // No batch is ever answered again.
+    // No batch ever gets a response.
     Box::pin(assert_as_on_a_good_day(lost(None), From::TheAcceptedPrompt)).await;
 }
 

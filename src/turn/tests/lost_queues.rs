@@ -1,5 +1,5 @@
-//! The turn and notify queues are deleted while work of every kind is owed: the sweep, or a rebuild at once, rings for exactly
-//! that work, and all of it is done.
+//! Deletion of the turn and notify queues: the recovery sweep, or an immediate rebuild, enqueues
+//! exactly the pending work, and all of it completes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::turn::notify::{Herald, Told, notify};
 use crate::turn::schedules::create::{NewSchedule, create};
 use crate::turn::{NoProbe, Nudge, World, sweep};
 
-/// What each conversation is in the middle of.
+/// One conversation per kind of pending work.
 const CONVERSATIONS: [&str; 8] =
     ["accepted", "midway", "person", "decided", "c", "retry", "webhook", "rest"];
 
-/// Whose bells are owed: a schedule's names its document.
+/// Conversations with pending work; `schedule` stands for a schedule's nudge.
 const TURNS_OWED: [&str; 6] = ["accepted", "c", "decided", "midway", "retry", "schedule"];
 const NOTIFY_OWED: [&str; 1] = ["webhook"];
 
@@ -50,7 +50,7 @@ fn nudge(id: &str) -> Nudge {
     Nudge::of(owner().key(id), None)
 }
 
-/// Each conversation in its state, and the worker who has a webhook.
+/// Returns the conversations in their states, and the worker with a webhook.
 async fn stage() -> (Bench, World, Arc<Scribe>) {
     let mut bench = Bench::with(9, work);
     bench.conversations = CONVERSATIONS.map(|id| owner().key(id)).to_vec();
@@ -76,7 +76,7 @@ async fn stage() -> (Bench, World, Arc<Scribe>) {
     *bench.model.failures.lock().unwrap() = 1;
     handle(&world, &nudge("retry")).await.unwrap();
     bench.decide_one("decided").await;
-    // Its worker dies in the middle of a call, and somebody steers.
+    // The worker of `c` dies during a call, and a client steers.
     let pause = Arc::new(PauseProbe::new("tool.after"));
     let doomed = bench.worker(pause.clone());
     let bell = nudge("c");
@@ -96,7 +96,7 @@ async fn stage() -> (Bench, World, Arc<Scribe>) {
     (bench, with_webhook, scribe)
 }
 
-/// Who is rung for, each as often as it is.
+/// Returns the conversations of the queued nudges, sorted, with repetitions.
 async fn rung(bench: &Bench, queue: &str) -> Vec<String> {
     let received = bench.queue.receive(queue, 32, Duration::from_secs(1)).await.unwrap();
     let named = received.iter().map(|message| {
@@ -111,7 +111,7 @@ async fn rung(bench: &Bench, queue: &str) -> Vec<String> {
     named
 }
 
-/// Both queues are deleted; then `wait` passes, and the sweep comes with that grace.
+/// Deletes both queues, waits, and runs the recovery sweep with `grace`.
 async fn lose_and_bring_back(wait: Duration, grace: Duration) {
     let (mut bench, world, scribe) = stage().await;
     for lost in [queue::TURNS, queue::NOTIFY] {
@@ -120,14 +120,14 @@ async fn lose_and_bring_back(wait: Duration, grace: Duration) {
     tokio::time::sleep(wait).await;
     let count = sweep::sweep(&world, grace).await.unwrap();
     assert_eq!(count, TURNS_OWED.len() + NOTIFY_OWED.len());
-    // What falls due soon was rung for with that delay.
+    // Work that falls due soon is enqueued with a delay.
     tokio::time::sleep(sweep::AHEAD).await;
     assert_eq!(rung(&bench, queue::TURNS).await, TURNS_OWED);
     assert_eq!(rung(&bench, queue::NOTIFY).await, NOTIFY_OWED);
     tokio::time::sleep(Duration::from_secs(2)).await;
     notify(&world, &nudge("webhook")).await.unwrap();
     assert_eq!(*scribe.0.lock().unwrap(), ["prompt.completed"]);
-    // Without another sweep: what was rung for is enough.
+    // No further sweep is needed.
     while bench.deliver().await {}
     for (id, prompts) in
         [("accepted", 1), ("midway", 1), ("decided", 1), ("c", 1), ("retry", 1), ("rest", 2)]
@@ -144,7 +144,7 @@ async fn lose_and_bring_back(wait: Duration, grace: Duration) {
     assert_eq!(
         bench.done.lock().unwrap().len(),
         5,
-        "every call was made but the one that the steer skips"
+        "every call runs except the one that the steer skips"
     );
 }
 

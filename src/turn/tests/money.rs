@@ -1,4 +1,5 @@
-//! Money: what is spent reaches the tenant's books once, whatever happens; what is used up asks and never cuts.
+//! Budgets and the usage ledger: usage is counted exactly once, and an exhausted budget requests an
+//! approval instead of failing the prompt.
 
 mod alerts;
 mod asking;
@@ -47,7 +48,7 @@ fn looks_then_says(results: usize, _said: &str) -> Vec<Value> {
     if results == 0 { vec![call("c1", "look", 0)] } else { vec![text("done")] }
 }
 
-/// Each answer has 100 tokens and costs a cent.
+/// Each response has 100 tokens and costs a cent.
 fn stage(script: Script) -> Bench {
     let bench = Bench::with(1, script);
     *bench.model.usage.lock().unwrap() = Usage {
@@ -65,7 +66,7 @@ fn tokens(count: u64) -> Bounds {
     Bounds { total: Some(bound), ..Bounds::default() }
 }
 
-/// So many tokens for each user, ever.
+/// Limits each user to `count` tokens in total.
 pub(super) fn users_have(count: u64) -> Arc<Money> {
     let budgets = Budgets { user: tokens(count), ..Budgets::default() };
     Arc::new(Money::new(&budgets, &RateLimits::default()))
@@ -88,7 +89,7 @@ async fn tokens_in_the_books(bench: &Bench) -> u64 {
     report(bench, By::Tenant).await.items.iter().map(|item| item.usage.total_tokens).sum()
 }
 
-/// So much time, with its deliveries and sweeps; nobody decides anything.
+/// Passes `minutes` of virtual time, with deliveries and sweeps, without decisions.
 pub(super) async fn pass(bench: &mut Bench, minutes: u32) {
     for _ in 0..minutes {
         while bench.deliver().await {}
@@ -103,7 +104,7 @@ pub(super) async fn pass(bench: &mut Bench, minutes: u32) {
 
 async fn say(world: &World, key: &ConversationKey, decision: &str, value: Option<Value>) {
     let (head, _) = head_of(world, key).await.unwrap();
-    let request = head.requests.first().expect("something is asked").id.clone();
+    let request = head.requests.first().expect("no request is open").id.clone();
     let said = Said {
         decision: decision.to_owned(),
         reason: None,
@@ -125,12 +126,12 @@ async fn usage_reaches_the_books_once_and_nobody_waits_for_it() {
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
     bench.run().await;
-    assert_eq!(report(&bench, By::Tenant).await.items.len(), 0, "it is told later");
+    assert_eq!(report(&bench, By::Tenant).await.items.len(), 0, "usage is posted later");
     let due = bench.head().await.unwrap().due.unwrap();
-    assert!(due > bench.clock.now(), "the sweep will find it");
+    assert!(due > bench.clock.now(), "the sweep finds it later");
     pass(&mut bench, 13).await;
     let head = bench.head().await.unwrap();
-    assert_eq!((head.books.settle_at, head.due), (None, None), "and then nothing is owed");
+    assert_eq!((head.books.settle_at, head.due), (None, None), "no pending work is left");
     for by in [By::Tenant, By::User, By::Agent, By::Day] {
         let report = report(&bench, by).await;
         let [item] = report.items.as_slice() else { panic!("{report:?}") };
@@ -151,7 +152,7 @@ async fn usage_reaches_the_books_once_and_nobody_waits_for_it() {
     assert_eq!(tokens_in_the_books(&bench).await, 4 * CALL_TOKENS);
 }
 
-/// What has to be true of the books once everything has come to rest.
+/// Checks that ledger and conversations agree once everything is idle.
 pub(super) async fn check_books(bench: &Bench, keys: &[ConversationKey], told: &str) {
     let mut spent = Tally::default();
     for key in keys {
@@ -166,7 +167,7 @@ pub(super) async fn check_books(bench: &Bench, keys: &[ConversationKey], told: &
     assert_eq!((calls, in_books), (spent.calls, spent.total_tokens), "{told}");
     for id in ["account-user-u", "account-tenant", "account-agent-clerk"] {
         let account = account(bench, id).await;
-        assert_eq!(account.held, Tally::default(), "{told}: {id} holds for nothing");
+        assert_eq!(account.held, Tally::default(), "{told}: {id} has a stale reservation");
         assert_eq!(account.total, spent, "{told}: {id}");
     }
 }
@@ -212,7 +213,7 @@ async fn a_crash_at_any_boundary_of_the_books_loses_nothing_and_counts_nothing_t
         assert_eq!(head.prompts.last().unwrap().state, PromptState::Completed, "{boundary}");
         check_books(&bench, &[Bench::key()], boundary).await;
         let answers = u64::from(*bench.model.answers.lock().unwrap());
-        assert!(head.books.spent.calls >= answers, "{boundary}: a call is not in the books");
+        assert!(head.books.spent.calls >= answers, "{boundary}: a call is missing in the ledger");
     }
 }
 
@@ -229,20 +230,20 @@ async fn a_take_over_settles_at_the_estimate() {
         handled = handle(&victim, &nudge) => panic!("{handled:?}"),
         () = pause.reached.notified() => {}
     }
-    let held = bench.head().await.unwrap().held.expect("the call is held").estimate;
+    let held = bench.head().await.unwrap().held.expect("the call has no reservation").estimate;
     assert_eq!(account(&bench, "account-user-u").await.held, held);
-    assert!(held.total_tokens > CALL_TOKENS, "the longest answer is more: {held:?}");
+    assert!(held.total_tokens > CALL_TOKENS, "the estimate covers the longest response: {held:?}");
     bench.run().await;
     pass(&mut bench, 12).await;
     let head = bench.head().await.unwrap();
     assert_eq!(head.books.lost, held);
-    assert_eq!(head.usage.total_tokens, CALL_TOKENS, "of the answers there are");
+    assert_eq!(head.usage.total_tokens, CALL_TOKENS, "only committed responses count");
     assert_eq!(head.books.spent.total_tokens, CALL_TOKENS + held.total_tokens);
     let lost = bench.entries().await.into_iter().find_map(|entry| match entry.body {
         EntryBody::LostCall(lost) => Some(lost.estimate.total_tokens),
         _ => None,
     });
-    assert_eq!(lost, Some(held.total_tokens), "the record says so");
+    assert_eq!(lost, Some(held.total_tokens), "the lost call is recorded");
     check_books(&bench, &[Bench::key()], "taken over").await;
 }
 
@@ -267,7 +268,7 @@ async fn bad_days_leave_books_that_agree() {
     }
 }
 
-/// Fifty conversations of one user, each with a prompt.
+/// Creates fifty conversations of one user, each with a prompt.
 async fn fifty(bench: &mut Bench) -> (Vec<ConversationKey>, World) {
     let world = bench.worker(Arc::new(NoProbe));
     let keys: Vec<ConversationKey> =
@@ -278,7 +279,7 @@ async fn fifty(bench: &mut Bench) -> (Vec<ConversationKey>, World) {
     (keys, world)
 }
 
-/// Everybody works at once.
+/// Runs one delivery per conversation concurrently.
 async fn all_at_once(bench: &mut Bench, keys: &[ConversationKey]) {
     let workers: Vec<World> = keys.iter().map(|_| bench.worker(Arc::new(NoProbe))).collect();
     bench.queue.drop_queue(queue::TURNS);
@@ -304,7 +305,7 @@ async fn fifty_prompts_at_once_overspend_by_one_call_at_most_and_a_raise_frees_t
         tokio::time::sleep(Duration::from_secs(6)).await;
     }
     let account_of_user = account(&bench, "account-user-u").await;
-    assert_eq!(account_of_user.total.total_tokens, 1_100, "all of it is used, and one call more");
+    assert_eq!(account_of_user.total.total_tokens, 1_100, "the limit is used up, plus one call");
     assert_eq!(*bench.model.answers.lock().unwrap(), 11);
     let mut paused = Vec::new();
     for key in &keys {
@@ -312,14 +313,14 @@ async fn fifty_prompts_at_once_overspend_by_one_call_at_most_and_a_raise_frees_t
         if is_paused(&head) {
             let request = &head.requests[0];
             assert_eq!(request.reason, "The budget of the user is used up: 1100 of 1050 tokens.");
-            assert_eq!(head.min_reader, 2, "an older worker would go on");
+            assert_eq!(head.min_reader, 2, "an older worker would continue");
             paused.push(key.clone());
         } else {
             assert_eq!(head.prompts[0].state, PromptState::Completed);
         }
     }
-    assert_eq!(paused.len(), 39, "each asks for itself");
-    // One is answered; the others see that there is room.
+    assert_eq!(paused.len(), 39, "each has its own approval request");
+    // One request is decided; the other prompts continue because the limit has room.
     say(&world, &paused[0], "approve", Some(json!(100_000))).await;
     bench.conversations.clone_from(&keys);
     pass(&mut bench, 25).await;
@@ -335,7 +336,7 @@ async fn fifty_prompts_at_once_overspend_by_one_call_at_most_and_a_raise_frees_t
             EntryBody::Decision(decided) => Some(decided.decision.decided_by),
             _ => None,
         });
-    assert_eq!(decided.as_deref(), Some("budget"), "and the record says why it went on");
+    assert_eq!(decided.as_deref(), Some("budget"), "the decision of the budget is recorded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -369,7 +370,7 @@ async fn no_call_is_made_while_the_books_do_not_answer_and_none_is_lost() {
     bench.ask(&world).await;
     pass(&mut bench, 20).await;
     let head = bench.head().await.unwrap();
-    assert_eq!((*bench.model.answers.lock().unwrap(), head.claims), (0, 0), "it waits");
+    assert_eq!((*bench.model.answers.lock().unwrap(), head.claims), (0, 0), "the prompt waits");
     assert!(head.held.is_some() && head.due.is_some());
     shut.watch.0.store(false, Ordering::SeqCst);
     pass(&mut bench, 14).await;

@@ -1,4 +1,4 @@
-//! What calls tell of their progress: each under its own name, and nothing once it is over.
+//! Progress of tool calls: each call reports under its own id, and nothing after its end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::turn::delivery::handle;
 
 type Progress = Arc<dyn Fn(&ToolResult) + Send + Sync>;
 
-/// Tells how far it is, and hands out what it tells it with, as a tool does that works in another task.
+/// Reports progress, and keeps the callback, as a tool does that works in another task.
 struct Chatty {
     definition: ToolDefinition,
     handed_out: Mutex<Vec<Progress>>,

@@ -1,5 +1,5 @@
-//! Steers and follow-ups at every moment: between an answer and its calls, while a person is asked, at a crash, in a race with
-//! who edits them, and a thousand at once.
+//! Steers and follow-ups at every moment: between a response and its calls, during an approval, at
+//! a crash, concurrently with edits, and a thousand at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ use crate::turn::{NoProbe, Probe, World};
 
 const SKIPPED: &str = "Skipped due to queued user message.";
 
-/// Two calls in one answer, until somebody says something else.
+/// Two calls in one response, until the user sends another text.
 fn two_calls(results: usize, said: &str) -> Vec<Value> {
     if said == "go" && results == 0 {
         vec![call("c1", "look", 0), call("c2", "put", 0)]
@@ -58,7 +58,7 @@ async fn seen(world: &World, id: &InputId) -> InputView {
     input(world, &Bench::key(), id.as_str()).await.unwrap().0
 }
 
-/// What was said and what tools gave, in order; answers of the model left out.
+/// Texts of user messages and tool results, in order.
 async fn heard(bench: &Bench) -> Vec<String> {
     let entries = bench.entries().await;
     let line = |message: &Message| match message {
@@ -69,7 +69,7 @@ async fn heard(bench: &Bench) -> Vec<String> {
     entries.iter().filter_map(|entry| line(entry.body.message()?)).collect()
 }
 
-/// Holds its worker at the first boundary; from the second on it is gone.
+/// Pauses its worker at the first fail point, and kills it at the second.
 #[derive(Debug)]
 struct CutProbe {
     boundaries: [&'static str; 2],
@@ -102,7 +102,8 @@ impl Probe for CutProbe {
     }
 }
 
-/// Steers when the worker comes to the first boundary and kills it at the second; whether it got there.
+/// Steers at the first fail point and kills the worker at the second. Returns false if the second
+/// was not hit.
 async fn cut(bench: &mut Bench, at: [&'static str; 2]) -> (bool, InputId) {
     let client = bench.worker(Arc::new(NoProbe));
     bench.ask(&client).await;
@@ -146,7 +147,7 @@ async fn a_crash_around_a_landing_loses_nothing_and_skips_nothing_twice() {
             let heard = heard(&bench).await;
             let before_calls = steered_at.starts_with("model");
             let (expected, skipped) = match (before_calls, cut_at) {
-                // The answer was never kept: the steer joins the first turn.
+                // The response was not committed: the steer joins the first turn.
                 (true, "answer.before") => (vec!["go", "turn"], 0),
                 (true, _) => (vec!["go", SKIPPED, SKIPPED, "turn"], 2),
                 (false, _) => (vec!["go", "look done", SKIPPED, "turn"], 1),
@@ -157,13 +158,13 @@ async fn a_crash_around_a_landing_loses_nothing_and_skips_nothing_twice() {
             assert_eq!(receipt.state, InputState::Landed, "{at:?}");
             assert_eq!(receipt.skipped_calls.len(), skipped, "{at:?}: {receipt:?}");
             let done = bench.done.lock().unwrap().len();
-            assert_eq!(done, usize::from(!before_calls), "{at:?}: what is skipped never ran");
+            assert_eq!(done, usize::from(!before_calls), "{at:?}: skipped calls never ran");
             let ends = bench.entries().await;
             let ends = ends.iter().filter(|entry| matches!(entry.body, EntryBody::PromptEnd(_)));
             assert_eq!(ends.count(), 1, "{at:?}");
         }
     }
-    assert!(cuts >= 20, "only {cuts} were cut");
+    assert!(cuts >= 20, "only {cuts} workers were killed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,12 +188,12 @@ async fn a_steer_waits_until_a_person_has_decided_and_what_is_approved_is_done()
     }
 }
 
-/// A worker that has looked and not yet written, and what its sender does meanwhile.
+/// Runs `change` between a worker's inbox read and its write.
 async fn raced(at: &'static str, change: impl AsyncFn(&World, &InputId)) -> (Bench, InputView) {
     let mut bench = Bench::with(3, two_calls);
     let client = bench.worker(Arc::new(NoProbe));
     bench.ask(&client).await;
-    // What is held owes nothing: only the worker's own look finds it.
+    // A held item has no due time: only the worker's own inbox read finds it.
     let probe = Arc::new(PauseProbe::new("model.after"));
     let pause = Arc::new(PauseProbe::new(at));
     let worker = bench.worker(Arc::new(Both(probe.clone(), pause.clone())));
@@ -242,7 +243,7 @@ async fn an_edit_that_comes_between_look_and_write_is_what_lands() {
     let (bench, view) = raced("answer.before", change).await;
     assert_eq!(heard(&bench).await, ["go", SKIPPED, SKIPPED, "turn left"]);
     assert_eq!((view.state, view.skipped_calls.len()), (InputState::Landed, 2));
-    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "no answer was bought twice");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 2, "no response is billed twice");
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,7 +277,7 @@ async fn an_end_that_was_not_settled_is_settled_when_what_waited_is_taken_back()
     while bench.deliver().await {}
     let follow_up = say(&world, Mode::FollowUp, "later").await;
     while bench.deliver().await {}
-    // The prompt fails; the follow-up would begin by itself, and is taken back before a worker comes.
+    // The prompt fails. The follow-up would start by itself, but is cleared before a worker runs.
     *bench.model.refusal.lock().unwrap() = Some("told_to_fail");
     bench.decide_all("approve").await;
     let probe = Arc::new(PauseProbe::new("release.before"));
@@ -301,7 +302,7 @@ async fn an_end_that_was_not_settled_is_settled_when_what_waited_is_taken_back()
     assert_eq!(names.iter().filter(|name| *name == "agent_settled").count(), 1);
 }
 
-/// An answer that fills most of a commit.
+/// A response that fills most of a commit.
 fn long_winded(_results: usize, said: &str) -> Vec<Value> {
     if said == "go" { vec![text(&"x".repeat(1_300_000))] } else { vec![text("done")] }
 }
@@ -325,7 +326,7 @@ async fn what_finds_no_room_beside_a_long_answer_is_taken_in_later() {
         handled.unwrap();
         bench.run().await;
         assert_eq!(heard(&bench).await, ["go", said.as_str()], "{mode:?}");
-        assert_eq!(bench.head().await.unwrap().prompts.len(), 2, "the answer ended its prompt");
+        assert_eq!(bench.head().await.unwrap().prompts.len(), 2, "the first prompt ends with its response");
     }
 }
 
@@ -354,11 +355,11 @@ async fn a_thousand_steers_land_in_few_commits_each_once() {
     let heard = heard(&bench).await;
     let steers: Vec<&String> = heard.iter().filter(|line| line.starts_with("steer")).collect();
     assert_eq!(steers.len(), STEERS);
-    assert!(steers.is_sorted(), "in the order in which they were accepted");
+    assert!(steers.is_sorted(), "steers are applied in the order of acceptance");
     let head = bench.head().await.unwrap();
     assert_eq!((head.prompts.len(), head.prompts[0].state), (1, PromptState::Completed));
-    // Each takes in about sixty; a look hands some over.
+    // Each commit applies about sixty steers.
     assert!(commits < 60, "{commits} commits");
     let answers = *bench.model.answers.lock().unwrap();
-    assert!(answers < 30, "{answers} answers");
+    assert!(answers < 30, "{answers} responses");
 }

@@ -1,4 +1,4 @@
-//! What is finished later: purges, notices, a start after a crash.
+//! Deferred work: purges, notifications, start-up after a crash.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn what_comes_after_a_deletion_is_purged_and_the_tombstone_ends() {
     bench.ask(&world).await;
     bench.run().await;
     delete_conversation(&world, &Bench::key()).await.unwrap();
-    // A worker that lost its claim to the deletion keeps its result a moment later.
+    // A worker that lost its lease to the deletion stores its result a moment later.
     let item = InboxItem {
         input_id: InputId::new("late-1"),
         accepted_at: bench.clock.now(),
@@ -55,7 +55,7 @@ async fn what_comes_after_a_deletion_is_purged_and_the_tombstone_ends() {
     tokio::time::sleep(TOMBSTONE).await;
     bench.sweep().await;
     while bench.deliver().await {}
-    assert!(bench.store.documents(&partition()).is_empty(), "the id is free again");
+    assert!(bench.store.documents(&partition()).is_empty(), "the id can be used again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +79,7 @@ async fn a_conversation_that_cannot_be_read_does_not_keep_the_others_from_starti
     assert_eq!(bench.head().await.unwrap().phase, Phase::Idle);
 }
 
-/// Takes its time, and refuses.
+/// Responds slowly, with a retryable failure.
 #[derive(Debug, Default)]
 struct Deaf {
     told: Mutex<u32>,
@@ -94,7 +94,7 @@ impl Herald for Deaf {
     }
 }
 
-/// Writes down what it is told.
+/// Records the ids of the notifications sent to it.
 #[derive(Debug, Default)]
 struct Scribe {
     ids: Mutex<Vec<String>>,
@@ -135,7 +135,7 @@ async fn a_receiver_that_is_down_does_not_hold_a_delivery_beyond_its_time() {
     assert!(began.elapsed() < world.limits.turn, "{:?}", began.elapsed());
     notify(&world, &Bench::nudge()).await.unwrap();
     notify(&world, &Bench::nudge()).await.unwrap();
-    assert!(*deaf.told.lock().unwrap() >= 30, "the others have their turn too");
+    assert!(*deaf.told.lock().unwrap() >= 30, "each notification is tried");
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,13 +162,13 @@ async fn notices_of_a_webhook_that_was_taken_away_wait_for_one_and_ring_less_and
     bench.store.write(&partition(), vec![first]).await.unwrap();
     notify(&world, &Bench::nudge()).await.unwrap();
     let due = bench.store.documents(&partition())[0].document.due.unwrap();
-    assert!(due > bench.clock.now(), "it is put off");
+    assert!(due > bench.clock.now(), "the retry is deferred");
     let scribe = Arc::new(Scribe::default());
     world.herald = Some(scribe.clone());
     tokio::time::sleep(Duration::from_mins(1)).await;
     notify(&world, &Bench::nudge()).await.unwrap();
     notify(&world, &Bench::nudge()).await.unwrap();
-    assert_eq!(*scribe.ids.lock().unwrap(), ["nt_1"], "told once");
+    assert_eq!(*scribe.ids.lock().unwrap(), ["nt_1"], "sent once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! A call of the model that fails is made once more, by whoever has time for it then.
+//! Retries of model calls: a failed call is repeated when it is due, by any worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::turn::admission::patch::patch_conversation;
 use crate::turn::delivery::{Handled, handle};
 use crate::turn::{NoProbe, World};
 
-/// A prompt is accepted in a conversation with these settings of its retries; as many answers will fail.
+/// Accepts a prompt in a conversation with the retry settings; the next `failures` responses fail.
 async fn stage(retry: serde_json::Value, failures: u32) -> (Bench, World) {
     let mut bench = Bench::with(7, says_hello);
     let world = bench.worker(Arc::new(NoProbe));
@@ -43,16 +43,16 @@ async fn nobody_sleeps_until_a_retry_is_due() {
     let (mut bench, world) = stage(json!({}), 1).await;
     bench.deliver().await;
     let head = bench.head().await.unwrap();
-    assert_eq!((head.claim.is_none(), head.claims), (true, 0), "no worker holds it");
+    assert_eq!((head.claim.is_none(), head.claims), (true, 0), "no worker has the lease");
     assert!(matches!(head.phase, Phase::Model { attempt: 2, not_before: Some(_) }));
     assert_eq!(head.due.unwrap(), head.updated_at.plus(Duration::from_secs(2)));
-    // Whoever rings before that changes nothing.
+    // A nudge before that time changes nothing.
     let commits = bench.store.commits();
     assert_eq!(handle(&world, &Bench::nudge()).await.unwrap(), Handled::Nothing);
     assert_eq!((bench.store.commits(), asked(&bench)), (commits, 1));
-    assert!(!bench.deliver().await, "its own nudge waits");
+    assert!(!bench.deliver().await, "the nudge is delayed");
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(bench.deliver().await, "and comes when it is due");
+    assert!(bench.deliver().await, "the nudge arrives when the retry is due");
     assert_eq!((state(&bench).await, asked(&bench)), (PromptState::Completed, 2));
 }
 
@@ -62,7 +62,7 @@ async fn a_wait_longer_than_a_nudge_is_brought_back_by_the_sweep() {
     let (mut bench, _world) = stage(retry, 1).await;
     let began = bench.clock.monotonic();
     bench.deliver().await;
-    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "nothing rings for so long");
+    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "a delay of this length sends no nudge");
     bench.run().await;
     assert_eq!((state(&bench).await, asked(&bench)), (PromptState::Completed, 2));
     let took = bench.clock.monotonic().saturating_sub(began);
@@ -90,7 +90,8 @@ async fn workers_that_stop_while_a_retry_is_owed_do_not_lose_it() {
         *bench.model.failures.lock().unwrap() = 2;
         bench.crash_in_a_hundred = 3;
         bench.run().await;
-        // A worker that stops before its commit has asked in vain, so that a failure may have been seen by nobody.
+        // A worker that stops before its commit has called the model in vain, so a failure may
+        // never be recorded.
         let ended = state(&bench).await;
         assert_eq!(ended, PromptState::Completed, "{seed}: {:#?}", bench.story);
     }

@@ -1,4 +1,4 @@
-//! Schedules: fired once and in time, whatever happens; and long waits, which take no memory and no message.
+//! Schedules: fired once and on time, with any faults; and long waits without memory or messages.
 
 mod keeping;
 mod ordering;
@@ -29,12 +29,12 @@ fn answers(_results: usize, said: &str) -> Vec<Value> {
     vec![text(said)]
 }
 
-/// The first prompt asks a person; all others are answered at once.
+/// The first prompt requests an approval; all others get a text.
 fn asks_first(results: usize, said: &str) -> Vec<Value> {
     if said == "go" && results == 0 { vec![call("c1", "patient", 0)] } else { vec![text(said)] }
 }
 
-/// A schedule `s` that says `tick`.
+/// A request for the schedule `s` with the input `tick`.
 fn order(at: &str, every: &str) -> NewSchedule {
     let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     NewSchedule {
@@ -46,7 +46,7 @@ fn order(at: &str, every: &str) -> NewSchedule {
     }
 }
 
-/// The same for the conversation `c`.
+/// A request for the schedule `s` in the conversation `c`.
 fn order_in_c(at: &str, every: &str) -> NewSchedule {
     NewSchedule { conversation_id: Some("c".to_owned()), ..order(at, every) }
 }
@@ -65,7 +65,7 @@ fn bell(schedule: &Schedule) -> Nudge {
     Nudge::of_schedule(&owner().tenant, &id_of(&schedule.user, &schedule.id))
 }
 
-/// When prompts of schedules were taken in.
+/// Times at which prompts of schedules were applied.
 async fn ticks(bench: &Bench, key: &ConversationKey) -> Vec<Timestamp> {
     let entries = bench.entries_of(key).await;
     let ticks = entries.iter().filter_map(|entry| match &entry.body {
@@ -77,7 +77,7 @@ async fn ticks(bench: &Bench, key: &ConversationKey) -> Vec<Timestamp> {
     ticks.collect()
 }
 
-/// When firings into `c` were accepted.
+/// Times at which firings into `c` were accepted.
 async fn accepted(bench: &Bench) -> Vec<Timestamp> {
     let entries = bench.entries().await;
     let is_tick = |receipt: &Receipt| {
@@ -96,7 +96,7 @@ async fn accepted(bench: &Bench) -> Vec<Timestamp> {
     times
 }
 
-/// Time passes, the queue is worked off, and the sweep comes each minute.
+/// Passes time: delivers all nudges, and runs the recovery sweep each minute.
 async fn live(bench: &mut Bench, span: Duration) {
     let ends = bench.clock.monotonic() + span;
     let mut swept = bench.clock.monotonic();
@@ -110,7 +110,7 @@ async fn live(bench: &mut Bench, span: Duration) {
     }
 }
 
-/// A bench with the conversation `c`, whose first prompt has been dealt with as far as that goes.
+/// Returns an environment with the conversation `c`; all deliveries of its first prompt are done.
 async fn stage(seed: u64, script: super::bench::Script) -> (Bench, World) {
     let mut bench = Bench::with(seed, script);
     let world = bench.worker(Arc::new(NoProbe));
@@ -148,9 +148,10 @@ async fn without_its_own_bell_the_sweep_fires_it_within_a_minute_too() {
     let due = made.next_at.unwrap();
     tokio::time::sleep(Duration::from_secs(10 * 60 - 91)).await;
     bench.sweep().await;
-    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "too far away for a bell");
+    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "too early to enqueue it");
     for second in 0..=150 {
-        // The last sweep comes less than a minute before, and its bell is lost; the next one comes when it is hardly late.
+        // The last sweep before the due time comes less than a minute before it, and its nudge is
+        // lost. The next sweep comes just after.
         if [50, 110].contains(&second) {
             bench.sweep().await;
         }
@@ -165,7 +166,8 @@ async fn without_its_own_bell_the_sweep_fires_it_within_a_minute_too() {
     assert_eq!(ticks.len(), 1);
 }
 
-/// Each minute for a while, under crashes, lost, doubled and late bells: each time once, in order.
+/// A schedule that fires every three minutes, with crashes and with lost, duplicated and late
+/// nudges, fires once for each time, in order.
 #[tokio::test(start_paused = true)]
 async fn on_bad_days_each_firing_is_one_prompt() {
     for seed in 0..12 {
@@ -187,7 +189,7 @@ async fn on_bad_days_each_firing_is_one_prompt() {
             ..Default::default()
         });
         let request = NewSchedule { until: Some("PT31M".to_owned()), ..order_in_c("", "PT3M") };
-        // The client's patience: the same request with the same key until it is accepted.
+        // The client repeats the request with the same key until it is accepted.
         while create(&world, &owner(), request.clone(), &idempotency("s"), None).await.is_err() {}
         live(&mut bench, Duration::from_hours(1)).await;
         bench.store.set_faults(Faults::default());
@@ -196,7 +198,7 @@ async fn on_bad_days_each_firing_is_one_prompt() {
         let ticks = ticks(&bench, &Bench::key()).await;
         let regular: Vec<Timestamp> =
             (1..=10_u32).map(|n| made.created_at.plus(Duration::from_mins(3) * n)).collect();
-        // One that is very late takes the place of those that it missed; none comes early, none twice.
+        // A very late firing replaces the ones missed before it; none is early, none is repeated.
         let number = |time: &Timestamp| regular.iter().filter(|regular| *regular <= time).count();
         let served: Vec<usize> = accepted(&bench).await.iter().map(number).collect();
         assert!(served.len() >= 8 && served[0] >= 1, "{seed}: {served:?}");
@@ -217,7 +219,7 @@ async fn a_crash_between_prompt_and_move_is_one_firing() {
         let doomed = bench.worker(pause.clone());
         let nudge = bell(&made);
         tokio::select! {
-            _ = handle(&doomed, &nudge) => panic!("it was killed"),
+            _ = handle(&doomed, &nudge) => panic!("the worker was not killed"),
             () = pause.reached.notified() => {}
         }
         live(&mut bench, Duration::from_mins(3)).await;
@@ -241,16 +243,16 @@ async fn two_workers_at_once_make_one_firing_and_one_move() {
         assert_eq!(handle(&world, &nudge).await.unwrap(), Handled::Worked);
         pause.go.notify_one();
     });
-    assert_eq!(was_slow.unwrap(), Handled::Nothing, "the other has moved it");
+    assert_eq!(was_slow.unwrap(), Handled::Nothing, "the other worker has moved the schedule");
     while bench.deliver().await {}
     assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1);
     assert_eq!(
         schedule(&world).await.next_at,
         made.next_at.map(|at| at.plus(Duration::from_hours(24)))
     );
-    // Once more, long after: a bell that came late.
+    // One more nudge, long after the firing.
     assert_eq!(handle(&world, &nudge).await.unwrap(), Handled::Nothing);
-    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "it does not ring on");
+    assert_eq!(bench.queue.length(queue::TURNS).await.unwrap(), 0, "a late nudge sends no further one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,7 +293,7 @@ async fn one_that_is_cancelled_in_the_middle_of_a_firing_stays_cancelled() {
     });
     handled.unwrap();
     live(&mut bench, Duration::from_mins(5)).await;
-    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1, "the one that was made already");
+    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1, "the firing before the cancellation");
     assert!(matches!(read(&world, &owner(), "s").await, Err(Refusal::NotFound(_))));
 }
 
@@ -302,7 +304,7 @@ async fn hours_without_service_are_one_late_firing() {
     tokio::time::sleep(Duration::from_hours(5) + Duration::from_mins(10)).await;
     live(&mut bench, Duration::from_mins(25)).await;
     let ticks = ticks(&bench, &Bench::key()).await;
-    assert_eq!(ticks.len(), 2, "the late one and the next regular one: {ticks:?}");
+    assert_eq!(ticks.len(), 2, "the late firing and the next regular one: {ticks:?}");
     let regular = made.created_at.plus(Duration::from_mins(330));
     assert!(ticks[1] >= regular && regular.until(ticks[1]) < Duration::from_secs(5));
 }

@@ -1,5 +1,5 @@
-//! Many runs of one simulation, each from its seed. One that breaks something is lived again and again with less going
-//! wrong, and told with the fewest mishaps that still break it.
+//! Runs one simulation with many seeds. A run that violates an invariant is repeated with fewer
+//! faults, and reported with the fewest injected faults that still fail.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,25 +8,26 @@ use std::time::{Duration, Instant};
 use super::bench::Story;
 use crate::ids::fate::{Fate, Mishap};
 
-/// Runs that the search for the fewest mishaps may take.
+/// Upper bound of the runs in the search for the fewest faults.
 const TRIES_MAX: u32 = 600;
 
-/// What came of one run.
+/// Result of one run.
 pub(super) struct Lived {
-    /// Prompts that failed for a good reason; else what is wrong.
+    /// Number of prompts that failed for an accepted reason, or the violations.
     pub(super) outcome: Result<usize, String>,
     pub(super) story: Story,
 }
 
-/// How many runs: every day so many, or what `TURNWHEEL_WEEKS` says.
+/// Number of runs: a fixed number, or the value of `TURNWHEEL_WEEKS`.
 pub(super) enum Budget {
     Runs(u64),
     Until(Instant),
 }
 
 impl Budget {
-    /// `TURNWHEEL_WEEKS=5000` is so many runs of each simulation, `TURNWHEEL_WEEKS=10m` so many minutes of each.
-    #[expect(clippy::disallowed_methods, reason = "the long run is asked for by it")]
+    /// `TURNWHEEL_WEEKS=5000` is the number of runs of each simulation, `TURNWHEEL_WEEKS=10m` the
+    /// minutes.
+    #[expect(clippy::disallowed_methods, reason = "the variable selects a long run")]
     pub(super) fn or_every_day(runs: u64) -> Self {
         let Ok(asked) = std::env::var("TURNWHEEL_WEEKS") else { return Self::Runs(runs) };
         let of = |number: &str| number.parse::<u64>().ok();
@@ -35,7 +36,7 @@ impl Budget {
                 .map(|minutes| Self::Until(Instant::now() + Duration::from_mins(minutes))),
             None => of(&asked).map(Self::Runs),
         };
-        budget.expect("TURNWHEEL_WEEKS is a number of runs, or of minutes with an `m` behind it")
+        budget.expect("TURNWHEEL_WEEKS must be a number of runs, or a number of minutes followed by `m`")
     }
 
     fn is_over(&self, runs: u64) -> bool {
@@ -46,7 +47,7 @@ impl Budget {
     }
 }
 
-/// What came of many runs.
+/// Results of many runs.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) runs: u64,
@@ -63,11 +64,12 @@ impl Tally {
         }
     }
 
-    /// A trouble that never comes proves nothing.
+    /// Checks that each fault was injected at least `times` times: a fault that never occurs tests
+    /// nothing.
     pub(super) fn expect_each(&self, troubles: &[&str], times: u64) {
         for trouble in troubles {
             let count = self.mishaps.get(trouble).copied().unwrap_or(0);
-            assert!(count >= times, "«{trouble}» came {count} times, not {times}\n{self}");
+            assert!(count >= times, "fault «{trouble}» was injected {count} times, not {times}\n{self}");
         }
     }
 }
@@ -75,15 +77,15 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: u64 = self.mishaps.values().sum();
-        writeln!(f, "{} runs, {} prompts failed, {all} mishaps:", self.runs, self.failed)?;
+        writeln!(f, "{} runs, {} prompts failed, {all} injected faults:", self.runs, self.failed)?;
         self.mishaps.iter().try_for_each(|(what, count)| writeln!(f, "{count:9}  {what}"))
     }
 }
 
-/// Lives through seeds from 1 on.
+/// Runs the simulation with seeds from 1 on.
 ///
 /// # Panics
-/// With the shortest story of the first run that breaks something.
+/// On the first violation, with its minimised run.
 pub(super) async fn live(budget: Budget, run: impl AsyncFn(u64, Fate) -> Lived) -> Tally {
     let mut tally = Tally::default();
     while !budget.is_over(tally.runs) {
@@ -94,25 +96,25 @@ pub(super) async fn live(budget: Budget, run: impl AsyncFn(u64, Fate) -> Lived) 
         };
         tally.add(failed, &fate.happened());
     }
-    #[expect(clippy::print_stdout, reason = "who asked for a long run is told what came of it")]
+    #[expect(clippy::print_stdout, reason = "a long run prints its results")]
     {
         println!("{tally}");
     }
     tally
 }
 
-/// A run that breaks something, with the fewest mishaps.
+/// A run with a violation, reduced to the fewest injected faults.
 pub(super) struct Found {
     seed: u64,
     pub(super) mishaps: Vec<Mishap>,
-    /// Of the whole run.
+    /// Number of injected faults in the original run.
     all: usize,
     pub(super) broken: String,
     story: Story,
 }
 
 impl Found {
-    /// What is left of the mishaps of a run that breaks something.
+    /// Minimises the faults of a run with a violation.
     pub(super) async fn of(
         seed: u64,
         all: &[Mishap],
@@ -123,7 +125,7 @@ impl Found {
         let fewest = fewest(all, is_wrong).await;
         let fate = Fate::only(seed, &fewest);
         let lived = run(seed, fate.clone()).await;
-        let again = "with the same mishaps nothing is broken: the run is not the same each time";
+        let again = "no violation with the same faults: the run is not deterministic";
         Self {
             seed,
             mishaps: fate.happened(),
@@ -137,13 +139,14 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, count) = (self.seed, self.mishaps.len());
-        writeln!(f, "seed {seed}: {count} of {} mishaps are enough:", self.all)?;
+        writeln!(f, "seed {seed}: {count} of {} injected faults suffice:", self.all)?;
         self.story.mishaps().iter().try_for_each(|line| writeln!(f, "{line}"))?;
-        writeln!(f, "Then this is broken:\n{}\nThe whole story:\n{:?}", self.broken, self.story)
+        writeln!(f, "Violations:\n{}\nLog of the run:\n{:?}", self.broken, self.story)
     }
 }
 
-/// Delta debugging: parts of what is left are left out, smaller and smaller ones, for as long as it stays wrong.
+/// Delta debugging: removes parts of the remaining faults, of decreasing size, as long as the run
+/// fails.
 async fn fewest(all: &[Mishap], is_wrong: impl AsyncFn(&[Mishap]) -> bool) -> Vec<Mishap> {
     let (mut left, mut parts) = (all.to_vec(), 1);
     let mut tries = 0;
@@ -178,5 +181,5 @@ async fn two_mishaps_of_many_are_found() {
     };
     let nths: Vec<u32> = fewest(&all, wrong).await.iter().map(|mishap| mishap.nth).collect();
     assert_eq!(nths, [17, 80]);
-    assert!(fewest(&all, async |_: &[Mishap]| true).await.is_empty(), "it is wrong by itself");
+    assert!(fewest(&all, async |_: &[Mishap]| true).await.is_empty(), "the run fails without faults");
 }

@@ -1,5 +1,5 @@
-//! Thousands of bad days: crashes at every boundary, lost and doubled nudges, lost answers of the store; and the same record
-//! as on a good day.
+//! Single prompts with injected faults: crashes at every fail point, lost and duplicated nudges,
+//! lost responses of the store. The record must equal that of a run without faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::settings::brakes::parse;
 use crate::store::memory as stores;
 use crate::turn::NoProbe;
 
-/// Seeds of the everyday run.
+/// Number of seeds of the default run.
 const SEEDS: u64 = 1_300;
 
-/// Of the days on which brakes are put on and taken off.
+/// Number of seeds of runs in which pauses are set and removed.
 const SEEDS_BRAKED: u64 = 30;
 
-/// Of the days on which calls run at once.
+/// Number of seeds of runs with parallel calls.
 const SEEDS_AT_ONCE: u64 = 300;
 
-/// Of the days on which an extension decides how turns end.
+/// Number of seeds of runs in which an extension decides how turns end.
 const SEEDS_DECIDED: u64 = 100;
 
-/// How the days of one simulation differ from those of the others.
+/// Variation of a simulation.
 #[derive(Clone, Copy)]
 struct Kind {
     at_once: u32,
@@ -45,11 +45,13 @@ async fn good_day(kind: Kind) -> Vec<serde_json::Value> {
     record(&bench, kind.at_once).await
 }
 
-/// Where calls run at once, the order of their marks is not that of every day, and that of what was said is.
+/// Returns the entries to compare. Parallel calls vary the order of their entries, but not that of
+/// messages.
 async fn record(bench: &Bench, at_once: u32) -> Vec<serde_json::Value> {
     let mut record = bench.normal().await;
     record.retain(|entry| at_once == 1 || entry["type"] == "message");
-    // What a take-over asks and a late result answers by itself is a mark of a fault, as a second try is.
+    // An approval request of a take-over, with the decision of a late result, is an effect of a
+    // fault, as a retry is.
     while let Some(asked) = record.iter().position(is_doubt) {
         record.remove(asked);
         if record.get(asked).is_some_and(|next| !next["decision"].is_null()) {
@@ -63,7 +65,7 @@ fn is_doubt(entry: &serde_json::Value) -> bool {
     entry["request"].as_str().is_some_and(|asked| asked.starts_with("The worker stopped"))
 }
 
-/// An hour in which brakes are put on and taken off.
+/// Sets and removes pauses at random for an hour.
 async fn brake_now_and_then(bench: &mut Bench) {
     let all = ["", "*", "agent:clerk", "tool:look", "tool:pay,tool:put", "tool:gated"];
     for _ in 0..12 {
@@ -91,7 +93,7 @@ async fn bad_day(
     bench.queue.set_faults(bad_queue());
     bench.crash_in_a_hundred = 4;
     bench.still_in_a_hundred = 1;
-    // Every third is in the middle of a deployment.
+    // Every third run has two versions side by side.
     bench.mix = seed.is_multiple_of(3).then(Mix::of_versions);
     let world = bench.worker(Arc::new(NoProbe));
     bench.ask(&world).await;
@@ -108,10 +110,10 @@ async fn bad_day(
     Lived { outcome, story: bench.story.clone() }
 }
 
-/// Whether its prompt failed.
+/// Returns the number of failed prompts.
 ///
 /// # Errors
-/// What is wrong.
+/// Returns the violations.
 async fn check(bench: &Bench, at_once: u32, good: &[serde_json::Value]) -> Result<usize, String> {
     let key = Bench::key();
     let mut faults = checks::faults(bench, &key, (1, 0)).await;
@@ -123,19 +125,19 @@ async fn check(bench: &Bench, at_once: u32, good: &[serde_json::Value]) -> Resul
         EntryBody::PromptEnd(end) if end.state != PromptState::Completed => Some(end),
         _ => None,
     });
-    // Only a step that was tried in vain too often may fail a prompt, and it says so.
+    // Only a step with too many failed attempts may fail a prompt, with its own error kind.
     if let Some(end) = ends.next_back() {
         let kind = end.error.map(|error| error.kind);
         let is_poisoned = kind.as_deref() == Some("poisoned");
         return if is_poisoned {
             Ok(1)
         } else {
-            Err(format!("it ended {:?}: {kind:?}", end.state))
+            Err(format!("the prompt ended {:?}: {kind:?}", end.state))
         };
     }
     let record = record(bench, at_once).await;
     if !bench.was_asked_for_outcome && record != good {
-        return Err(format!("the record differs from that of a good day: {record:#?}"));
+        return Err(format!("the record differs from that of a run without faults: {record:#?}"));
     }
     Ok(0)
 }
@@ -148,7 +150,7 @@ async fn bad_days(seeds: u64, kind: Kind) {
         &["a worker crashed", "a worker stood still", "an older one came"],
         tally.runs / 10,
     );
-    assert!(tally.failed as u64 * 10 <= tally.runs, "too many prompts were given up\n{tally}");
+    assert!(tally.failed as u64 * 10 <= tally.runs, "too many prompts failed\n{tally}");
 }
 
 #[tokio::test(start_paused = true)]

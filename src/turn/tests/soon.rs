@@ -1,4 +1,4 @@
-//! How soon somebody else goes on: by arithmetic over what is set, and measured on a clock that only sleeping moves.
+//! Take-over latency: computed from the constants, and measured in virtual time.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::turn::claiming::CLAIM;
 use crate::turn::delivery::handle;
 use crate::turn::{NoProbe, Probe, sweep};
 
-/// What was promised.
+/// Guaranteed latencies.
 const ON_AZURE: Duration = Duration::from_secs(150);
 const IN_DEV: Duration = Duration::from_secs(5);
 /// The timer of `functions/sweep`.
@@ -29,15 +29,15 @@ fn a_dead_worker_is_followed_within_the_time_that_was_promised() {
     let sweep_function: Value =
         serde_json::from_str(include_str!("../../../functions/sweep/function.json")).unwrap();
     assert_eq!(sweep_function["bindings"][0]["schedule"], json!("0 * * * * *"));
-    // The claim was taken just before; the sweep came just before somebody may take over, and left it to its own bell.
+    // Worst case: the lease was just acquired, and a sweep came just before take-over was possible.
     let longest = CLAIM + TAKE_OVER_AFTER + sweep::GRACE + SWEEP_EVERY;
     assert_eq!(longest, Duration::from_secs(145));
     assert!(longest <= ON_AZURE);
-    // A sweep between death and take-over has rung for that time already.
+    // A sweep between crash and take-over has already enqueued the conversation for that time.
     assert!(sweep::AHEAD >= SWEEP_EVERY + TAKE_OVER_AFTER);
 }
 
-/// A worker that dies at that boundary of a prompt's first turn.
+/// Kills a worker at the fail point, in the first turn of a prompt.
 async fn dies(bench: &mut Bench, boundary: &'static str) {
     let pause = Arc::new(PauseProbe::new(boundary));
     let worker = bench.worker(pause.clone() as Arc<dyn Probe>);
@@ -63,7 +63,7 @@ async fn whenever_the_sweep_comes_it_finds_what_a_dead_worker_left() {
             let mut bench = Bench::with(1, says_hello);
             asked(&mut bench).await;
             dies(&mut bench, boundary).await;
-            // Its message is lost too: the sweep alone brings somebody.
+            // The message is lost too, so that only the sweep starts another worker.
             bench.queue.drop_queue(queue::TURNS);
             let died = bench.clock.monotonic();
             tokio::time::sleep(Duration::from_secs(second)).await;
@@ -79,8 +79,8 @@ async fn whenever_the_sweep_comes_it_finds_what_a_dead_worker_left() {
             longest = longest.max(bench.clock.monotonic().saturating_sub(died));
         }
     }
-    // To read with `--nocapture`.
-    let told = format!("the longest of 48 recoveries by the sweep alone took {longest:?}");
+    // Shown with `--nocapture`.
+    let told = format!("slowest of 48 recoveries by the sweep alone: {longest:?}");
     writeln!(std::io::stderr(), "{told}").unwrap();
 }
 

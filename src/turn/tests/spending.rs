@@ -1,4 +1,4 @@
-//! The line about the cost of a delivery.
+//! Log line with the cost of a delivery.
 
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +32,8 @@ async fn logged(operations: &[&'static str], handled: Handled) -> String {
         .with_writer(move || out.clone())
         .finish();
     let world = Bench::new(1).worker(Arc::new(NoProbe));
-    // Beside another one, callsites ask every subscriber, and not only that of the thread that reaches them first.
+    // With a second dispatcher, callsites ask every subscriber, not only the one of the thread that
+    // hits them first.
     let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let guard = tracing::subscriber::set_default(lines);
     let work = async {

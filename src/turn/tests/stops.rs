@@ -1,4 +1,5 @@
-//! A stop is a fence: it is heard wherever something runs, nothing starts after it, and its receipt is true.
+//! Aborts: an abort takes effect wherever work runs, nothing starts after it, and its receipt is
+//! correct.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,7 @@ async fn stop(world: &World) {
     assert_eq!(answer.status, 202);
 }
 
-/// Of the stop of the only prompt.
+/// Receipt of the abort of the only prompt.
 async fn receipt(bench: &Bench) -> Receipt {
     let head = bench.head().await.unwrap();
     let id = stop_id(&head.prompts.last().unwrap().id);
@@ -71,7 +72,7 @@ async fn state(bench: &Bench) -> PromptState {
     head.prompts.last().unwrap().state
 }
 
-/// What the record and the tools say of what the receipt says.
+/// Checks the receipt of the abort against the entries and the executed calls.
 async fn is_true(bench: &Bench) -> Result<(), String> {
     let receipt = receipt(bench).await;
     let head = bench.head().await.unwrap();
@@ -91,7 +92,7 @@ async fn is_true(bench: &Bench) -> Result<(), String> {
     }
     if receipt.outcome == Outcome::Ignored {
         let is_complete = state(bench).await == PromptState::Completed;
-        return is_complete.then_some(()).ok_or_else(|| "it did nothing, and yet …".to_owned());
+        return is_complete.then_some(()).ok_or_else(|| "an ignored abort must leave the prompt completed".to_owned());
     }
     for (index, id) in calls.iter().enumerate() {
         let effect = EffectId::of_call(&head.conversation_id, &head.incarnation, answer, index);
@@ -100,10 +101,10 @@ async fn is_true(bench: &Bench) -> Result<(), String> {
             [&receipt.ran_calls, &receipt.skipped_calls, &receipt.unknown_calls]
                 .map(|list| list.contains(id));
         let is_told_once = u8::from(ran) + u8::from(skipped) + u8::from(unknown) == 1;
-        // After the turn nothing is said of its calls: they are in the record.
+        // The receipt lists calls only while their turn runs; later the entries have their results.
         let is_over = receipt.ran_calls.is_empty() && receipt.skipped_calls.is_empty();
         if !is_over && !is_told_once || skipped && done > 0 || ran && done == 0 {
-            return Err(format!("{id} was done {done} times, and {receipt:?}"));
+            return Err(format!("{id} ran {done} times; receipt: {receipt:?}"));
         }
     }
     Ok(())
@@ -127,7 +128,7 @@ async fn a_stop_from_another_process_cuts_the_models_answer_within_two_seconds()
     assert_eq!(receipt(&bench).await.outcome, Outcome::Landed);
     let entries = bench.entries().await;
     let last = entries.iter().rev().find_map(|entry| entry.body.message()).unwrap();
-    let last = last.as_assistant().expect("an answer");
+    let last = last.as_assistant().expect("the last message is no response");
     assert_eq!(last.error_message.as_deref(), Some("Request was aborted"));
 }
 
@@ -145,8 +146,8 @@ async fn a_stop_in_the_same_process_is_heard_at_once() {
     handled.unwrap();
     assert!(stopped_at.elapsed() < Duration::from_millis(50), "{:?}", stopped_at.elapsed());
     assert_eq!(state(&bench).await, PromptState::Aborted);
-    assert_eq!(receipt(&bench).await.unknown_calls, ["c1"], "a read that was cut off");
-    assert!(bench.head().await.unwrap().unknown_writes.is_empty(), "and that may run again");
+    assert_eq!(receipt(&bench).await.unknown_calls, ["c1"], "the cancelled read has an unknown outcome");
+    assert!(bench.head().await.unwrap().unknown_writes.is_empty(), "a read may be repeated");
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,7 +189,7 @@ async fn wherever_a_stop_comes_nothing_starts_after_it_and_its_receipt_is_true()
         handled.unwrap();
         bench.run().await;
         is_true(&bench).await.unwrap_or_else(|reason| panic!("{at}: {reason}"));
-        // One more at most: the one whose intent was on its way.
+        // At most one more call: the one whose intent was being committed.
         let done = bench.done.lock().unwrap().len();
         assert!(done <= done_before + 1, "{at}: {done_before}, then {done}");
         let receipt = receipt(&bench).await;
@@ -239,7 +240,7 @@ async fn a_write_that_does_not_end_in_time_is_of_unknown_outcome_and_blocks_its_
     );
     bench.queue_up(&worker, &Bench::key(), "again").await.unwrap();
     bench.run().await;
-    assert_eq!(bench.done.lock().unwrap().len(), 2, "brewed once, and paid in the second prompt");
+    assert_eq!(bench.done.lock().unwrap().len(), 2, "`brew` ran once, and `pay` in the second prompt");
     let entries = bench.entries().await;
     let is_refused = |message: &Message| {
         serde_json::to_string(message).unwrap().contains("has an unknown outcome")
@@ -274,7 +275,7 @@ async fn a_stop_while_the_holder_is_dead_lands_when_its_claim_is_over() {
     bench.ask(&worker).await;
     let nudge = Bench::nudge();
     tokio::select! {
-        _ = handle(&worker, &nudge) => panic!("it came to an end"),
+        _ = handle(&worker, &nudge) => panic!("the delivery ended too early"),
         () = tokio::time::sleep(Duration::from_secs(30)) => {}
     }
     let elsewhere = bench.worker(Arc::new(NoProbe));
@@ -286,7 +287,7 @@ async fn a_stop_while_the_holder_is_dead_lands_when_its_claim_is_over() {
         (told.unknown_calls, told.skipped_calls),
         (vec!["c1".to_owned()], vec!["c2".to_owned()])
     );
-    assert!(!bench.was_asked_for_outcome, "nobody is asked what became of it");
+    assert!(!bench.was_asked_for_outcome, "an abort creates no outcome request");
     assert_eq!(bench.done.lock().unwrap().len(), 1);
 }
 
@@ -316,7 +317,7 @@ async fn what_waits_for_a_person_is_decided_by_the_stop_once() {
         handle(&worker, &Bench::nudge()).await.unwrap();
         assert_eq!(state(&bench).await, PromptState::Aborted);
         assert_eq!(receipt(&bench).await.skipped_calls, ["c1"]);
-        assert!(bench.done.lock().unwrap().is_empty(), "it never ran");
+        assert!(bench.done.lock().unwrap().is_empty(), "the call never ran");
         let decided: Vec<String> = bench
             .entries()
             .await
@@ -327,7 +328,7 @@ async fn what_waits_for_a_person_is_decided_by_the_stop_once() {
             })
             .collect();
         if is_approved_first {
-            assert_eq!(decided, ["u"], "whoever decided first has decided");
+            assert_eq!(decided, ["u"], "the first decision is kept");
         } else {
             assert_eq!(decided, ["abort"]);
             let refused = approve(&worker, &request).await.unwrap_err();
@@ -352,20 +353,20 @@ async fn a_stop_is_one_stop_whoever_sends_it_and_never_the_next_prompts() {
     };
     let (first, _) = send("one", None).await;
     let (second, _) = send("two", None).await;
-    assert_eq!(first, second, "one stop, whoever sends it");
+    assert_eq!(first, second, "both requests are one abort");
     let (other, _) = send("three", Some("pr_other")).await;
     assert_eq!(other.get("promptId"), None);
     bench.run().await;
     assert_eq!(state(&bench).await, PromptState::Aborted);
-    assert_eq!(*bench.model.answers.lock().unwrap(), 0, "before anybody was asked");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 0, "the abort precedes the model call");
     bench.queue_up(&worker, &key, "again").await.unwrap();
-    assert_eq!(send("one", None).await, (first, true), "the same request is the same answer");
+    assert_eq!(send("one", None).await, (first, true), "a repeated request gets the same response");
     bench.run().await;
     assert_eq!(state(&bench).await, PromptState::Completed);
     let (idle, _) = send("four", None).await;
     assert_eq!(idle.get("promptId"), None);
     assert!(idle["inputId"].is_string(), "{idle}");
-    assert!(bench.has_come_to_rest().await, "nothing is owed");
+    assert!(bench.has_come_to_rest().await, "no pending work is left");
     assert_eq!(json!(idle["inputId"]), json!(idempotency("four").input_id(&key)));
 }
 
@@ -403,7 +404,7 @@ async fn a_stop_on_a_bad_day_is_true_as_well() {
             landed += u32::from(receipt(&bench).await.outcome == Outcome::Landed);
         }
     }
-    assert!(landed >= 20, "only {landed} stops came in time");
+    assert!(landed >= 20, "only {landed} aborts were applied");
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,8 +416,8 @@ async fn looking_for_a_stop_is_one_read_a_second_while_something_runs() {
     bench.ask(&worker).await;
     bench.queue.drop_queue(queue::TURNS);
     handle(&worker, &Bench::nudge()).await.unwrap();
-    // Neither the answers before and after it nor anything else here takes a second.
-    assert_eq!(counting.looks(), 199, "of a call that takes 200 s");
+    // The responses before and after the call, and everything else here, take less than a second.
+    assert_eq!(counting.looks(), 199, "one check a second during a call of 200 s");
     counting.told();
     stop(&worker).await;
     insta::assert_snapshot!(counting.told(), @r"

@@ -1,4 +1,5 @@
-//! What is told of a prompt: one trace, whose fault a failure was, and no content unless it is asked for.
+//! Telemetry of a prompt: one trace, the fault domain of each failure, and no content unless
+//! enabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +16,22 @@ use crate::telemetry::trace::{self, Role};
 use crate::turn::delivery::{TurnError, handle};
 use crate::turn::{NoProbe, faults, sweep};
 
-/// A bench whose workers tell the recorder.
+/// Returns an environment whose workers report to the recorder.
 fn told(seed: u64, recorder: &Recorder) -> Bench {
     let mut bench = Bench::new(seed);
     bench.telemetry = recorder.telemetry();
     bench
 }
 
-/// Accepts the prompt as the HTTP edge does: within a request's span.
+/// Accepts the prompt within a request's span, as the HTTP layer does.
 async fn ask(bench: &mut Bench, recorder: &Recorder) {
     let world = bench.worker(Arc::new(NoProbe));
     let request = recorder.telemetry().span("request").role(Role::Server).under(None).start();
     request.run(Box::pin(bench.ask(&world))).await;
 }
 
-/// To the end; every decision is a request of its own, and nudges are lost now and then.
+/// Runs until idle; each decision has its own request span, and `lost` selects the rounds in which
+/// nudges are lost.
 async fn run(bench: &mut Bench, recorder: &Recorder, lost: impl Fn(u32) -> bool) {
     for round in 0..200 {
         if lost(round) {
@@ -79,7 +81,7 @@ async fn all_turns_of_a_prompt_are_in_the_trace_of_its_request() {
         assert!(decisions.iter().all(|decision| decision.trace != request.trace));
         let is_let_go =
             |turn: &&&Recorded| decisions.iter().any(|decision| turn.links.contains(&decision.id));
-        assert_eq!(turns.iter().filter(is_let_go).count(), 1, "a call was approved");
+        assert_eq!(turns.iter().filter(is_let_go).count(), 1, "one turn continues after the approval");
     }
 }
 
@@ -129,7 +131,7 @@ async fn calls_are_told_by_the_genai_conventions_and_carry_their_own_span() {
     assert!(!has_ids, "{metrics:#?}");
 }
 
-/// The fault of the only failed span of that name.
+/// The fault of the only failed span with the name.
 fn fault(recorder: &Recorder, name: &str) -> (String, String) {
     let spans = recorder.spans();
     let failed: Vec<_> = named(&spans, name).into_iter().filter_map(Recorded::fault).collect();
@@ -226,7 +228,7 @@ async fn a_step_that_kills_its_workers_is_told_as_recovered_and_then_as_poison()
         if head.is_hopeless() {
             break;
         }
-        // Dies while it waits for the model, each time.
+        // The worker dies during its model call, each time.
         bench.crash_in_a_hundred = 0;
         let world = bench.worker(Arc::new(NoProbe));
         let nudge = Bench::nudge();
@@ -261,7 +263,7 @@ fn every_domain_has_its_name() {
     assert_eq!(faults::of_store(&corrupt).domain, FaultDomain::Runtime);
 }
 
-/// A prompt, an answer with a call, a call that a person approves, and the last answer: each with a canary in it.
+/// A response with a call, and the last response, each with a canary in its text.
 fn canaries(results: usize, _said: &str) -> Vec<Value> {
     match results {
         0 => vec![

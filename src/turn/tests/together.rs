@@ -1,4 +1,4 @@
-//! Calls that run at once in a worker: what they cost, how they end, and what becomes of them when a worker dies.
+//! Parallel tool calls: their cost, their order, and their recovery after a crash.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::store::{Kind, Partition};
 use crate::turn::delivery::{TurnError, handle};
 use crate::turn::{NoProbe, Probe, World};
 
-/// Calls with the ids c0, c1, …; each takes so many seconds.
+/// Calls with the ids c0, c1, …; each takes the given number of seconds.
 fn naps(seconds: &[usize]) -> Vec<Value> {
     let naps = seconds.iter().enumerate();
     naps.map(|(number, seconds)| call(&format!("c{number}"), "nap", *seconds)).collect()
@@ -34,7 +34,7 @@ fn three_naps(results: usize, _said: &str) -> Vec<Value> {
     if results == 0 { naps(&[30, 10, 20]) } else { vec![text("done")] }
 }
 
-/// Over before the claim has to be renewed.
+/// Calls that end before the lease has to be renewed.
 pub(super) fn three_short_naps(results: usize, _said: &str) -> Vec<Value> {
     if results == 0 { naps(&[3, 1, 2]) } else { vec![text("done")] }
 }
@@ -49,7 +49,7 @@ pub(super) async fn stage(most: u32, script: Script) -> (Bench, World, Arc<Count
     (bench, world, counting)
 }
 
-/// Ids of the calls in the order of their ends, and of their results' messages.
+/// Ids of the calls in the order of their ends, and in the order of their result entries.
 async fn order(bench: &Bench) -> (Vec<String>, Vec<String>) {
     let events = bench.events().await;
     let ends = events.iter().filter_map(|event| match &event.body {
@@ -78,7 +78,7 @@ async fn three_calls_cost_four_commits_and_take_as_long_as_the_longest() {
     let (bench, world, counting) = stage(8, three_naps).await;
     let began = Instant::now();
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 4 entry, events
@@ -110,7 +110,7 @@ fn equal_naps(results: usize, _said: &str) -> Vec<Value> {
 async fn what_ends_at_the_same_time_shares_a_commit() {
     let (bench, world, counting) = stage(8, equal_naps).await;
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 5 entry, events
@@ -125,7 +125,7 @@ async fn no_more_run_than_may_and_the_next_starts_in_the_commit_of_a_result() {
     let (bench, world, counting) = stage(2, equal_naps).await;
     let began = Instant::now();
     insta::assert_snapshot!(turn(&bench, &world, &counting).await, @r"
-    claim (head and inbox)
+    lease (head and inbox)
     write head, 2 entry, events, receipt
     select inbox
     write head, 3 entry, events
@@ -135,7 +135,7 @@ async fn no_more_run_than_may_and_the_next_starts_in_the_commit_of_a_result() {
     select inbox
     write head, 2 entry, events
     ");
-    assert_eq!(began.elapsed().as_secs(), 10, "two and two");
+    assert_eq!(began.elapsed().as_secs(), 10, "two calls run at a time");
 }
 
 fn one_waits(results: usize, _said: &str) -> Vec<Value> {
@@ -152,9 +152,9 @@ async fn calls_run_while_another_waits_for_a_person_and_the_wait_holds_nobody() 
     let head = bench.head().await.unwrap();
     assert_eq!((head.state(), head.claim), (State::WaitingForApproval, None));
     assert_eq!(order(&bench).await.0, ["c2", "c1"]);
-    assert_eq!(bells(&bench).await, 0, "waiting rings nobody");
+    assert_eq!(bells(&bench).await, 0, "a wait sends no nudge");
     bench.decide().await;
-    // Another worker, which has to read what was kept.
+    // Another worker, which has to read the buffered results.
     let other = bench.worker(Arc::new(NoProbe));
     turn(&bench, &other, &counting).await;
     assert_eq!(order(&bench).await.1, ["c0", "c1", "c2"]);
@@ -162,7 +162,7 @@ async fn calls_run_while_another_waits_for_a_person_and_the_wait_holds_nobody() 
     assert_eq!(faults(&bench, &Bench::key(), (1, 0)).await, Vec::<String>::new());
 }
 
-/// A built-in's call.
+/// A call of a built-in file tool.
 fn file(id: &str, tool: &str, arguments: &Value) -> Value {
     json!({"type": "toolCall", "id": id, "name": tool, "arguments": arguments})
 }
@@ -188,7 +188,7 @@ async fn calls_that_change_files_work_on_what_the_one_before_left() {
     let (mut bench, world, counting) = stage(8, edits).await;
     let began = Instant::now();
     turn(&bench, &world, &counting).await;
-    assert_eq!(began.elapsed().as_secs(), 20, "the nap held nobody up");
+    assert_eq!(began.elapsed().as_secs(), 20, "the file calls do not wait for `nap`");
     assert_eq!(order(&bench).await.0, ["c1", "c2", "c3", "c0"]);
     while turn_if_any(&bench, &world).await {}
     bench.run().await;
@@ -214,7 +214,7 @@ fn wires_twice(results: usize, _said: &str) -> Vec<Value> {
     }
 }
 
-/// `wire` loses its answer half of the time: among ten conversations it does so for a first call.
+/// `wire` loses half of its responses: ten conversations include one whose first call loses it.
 #[tokio::test(start_paused = true)]
 async fn the_same_write_twice_waits_for_the_first_and_is_refused_when_its_outcome_is_unknown() {
     let mut lost = 0;
@@ -229,11 +229,11 @@ async fn the_same_write_twice_waits_for_the_first_and_is_refused_when_its_outcom
         let asked = head.requests.iter().filter_map(|request| request.call);
         if asked.map(|call| call.index).any(|index| index == 0) {
             lost += 1;
-            assert_eq!(calls[1].attempts, 0, "the same write did not start");
-            assert!(calls[2].attempts == 1, "another one did");
+            assert_eq!(calls[1].attempts, 0, "the equal write does not start");
+            assert!(calls[2].attempts == 1, "the different write starts");
         }
     }
-    assert!(lost > 0, "no answer was lost");
+    assert!(lost > 0, "no tool response was lost");
 }
 
 fn long_naps(results: usize, _said: &str) -> Vec<Value> {
@@ -303,7 +303,7 @@ async fn a_steer_skips_what_has_not_started_and_lands_when_the_last_has_ended() 
     assert_eq!(texts(&bench).await, ["10", "20", skipped]);
     let entries = bench.entries().await;
     let last = entries.iter().rev().find_map(|entry| entry.body.message());
-    assert_eq!(last.unwrap().role(), "user", "it stands right behind the results");
+    assert_eq!(last.unwrap().role(), "user", "the steer follows the results");
     let partition = Partition::Conversation(Bench::key());
     let documents = bench.store.documents(&partition);
     let receipts = documents.iter().filter(|stored| stored.document.kind == Kind::Receipt);
@@ -314,7 +314,7 @@ async fn a_steer_skips_what_has_not_started_and_lands_when_the_last_has_ended() 
     assert_eq!(receipt["skippedCalls"], json!(["c2"]));
 }
 
-/// Stops its worker at the boundary of that number, for good.
+/// Stops its worker for good at the fail point with the given number.
 #[derive(Debug)]
 struct Nth {
     left: AtomicU32,
@@ -388,7 +388,7 @@ async fn a_worker_that_dies_anywhere_while_calls_run_loses_nothing_and_pays_once
         "result.before",
         "result.after",
     ] {
-        assert!(boundaries.contains(needed), "{needed} was never reached: {boundaries:?}");
+        assert!(boundaries.contains(needed), "{needed} was never hit: {boundaries:?}");
     }
 }
 
@@ -413,7 +413,7 @@ async fn calls_that_an_extension_blocks_may_end_the_prompt() {
     turn(&bench, &world, &counting).await;
     assert_eq!(texts(&bench).await, ["That is all."; 4]);
     assert_eq!(bench.head().await.unwrap().prompts[0].state, PromptState::Completed);
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "the model was not asked again");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "the model is not called again");
 }
 
 fn pays_three_times(results: usize, _said: &str) -> Vec<Value> {
@@ -465,7 +465,7 @@ async fn results_that_could_not_be_committed_are_all_kept_for_the_next_worker() 
     assert!(matches!(handled, Err(TurnError::ClaimLost { .. })), "{handled:?}");
     bench.run().await;
     assert!(bench.done.lock().unwrap().values().eq([&1, &1, &1]), "each was paid once");
-    assert!(!bench.was_asked_for_outcome, "the results were known: {:#?}", bench.story);
+    assert!(!bench.was_asked_for_outcome, "the results are known: {:#?}", bench.story);
 }
 
 #[tokio::test(start_paused = true)]
@@ -480,12 +480,12 @@ async fn a_commit_that_takes_its_time_makes_no_call_late() {
     let nudge = Bench::nudge();
     let (handled, ()) = tokio::join!(handle(&worker, &nudge), async {
         pause.reached.notified().await;
-        // The first result's commit hangs until all have ended.
+        // The first result's commit blocks until all calls have ended.
         tokio::time::sleep(Duration::from_secs(25)).await;
         pause.go.notify_one();
     });
     handled.unwrap();
     assert_eq!(began.elapsed().as_secs(), 35);
-    // c1 alone, and then what had ended meanwhile in one commit.
+    // c1 alone, and then the calls that have ended meanwhile in one commit.
     assert_eq!(order(&bench).await.0, ["c1", "c0", "c2"]);
 }

@@ -1,4 +1,4 @@
-//! What single deliveries do, and what they cost.
+//! Single deliveries and their effects.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ async fn a_prompt_comes_to_its_end_without_faults() {
     let head = bench.head().await.unwrap();
     assert_eq!(head.phase, Phase::Idle);
     assert_eq!(head.claim, None);
-    assert_eq!(head.due, head.books.settle_at, "nothing else is owed");
+    assert_eq!(head.due, head.books.settle_at, "no other work is pending");
     assert_eq!(*bench.model.answers.lock().unwrap(), 3);
     assert_eq!(bench.done.lock().unwrap().len(), 4, "look, pay, gated, put");
 }
@@ -67,7 +67,7 @@ async fn a_prompt_that_is_taken_in_while_somebody_looks_is_not_missed() {
     bench.ask(&world).await;
     let before = bench.head().await.unwrap();
     assert_eq!(before.phase, Phase::Idle);
-    // Between a reader's look at the head and its look at the inbox.
+    // A delivery between a reader's read of the head and its read of the inbox.
     let nudge = Bench::nudge();
     crate::turn::delivery::handle(&world, &nudge).await.unwrap();
     let (seen, _) = current_view(&world, &before.key()).await.unwrap();

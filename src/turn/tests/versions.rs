@@ -1,4 +1,5 @@
-//! A conversation that needs a newer version is left to it: nothing of it is worked on, changed or shown wrong.
+//! Conversations that require a newer version: an older worker neither processes, changes nor
+//! misreads them.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ fn stored(bench: &Bench) -> Stored {
     bench.store.newest(&Partition::Conversation(Bench::key()), HEAD_ID).unwrap()
 }
 
-/// A conversation that owes an answer, with a head that a newer version has written.
+/// Returns a conversation with a pending model call, whose head a newer version has changed.
 async fn stage(change: impl Fn(&mut Value)) -> (Bench, World) {
     let mut bench = Bench::new(1);
     let world = bench.worker(Arc::new(NoProbe));
@@ -33,10 +34,10 @@ async fn stage(change: impl Fn(&mut Value)) -> (Bench, World) {
     (bench, world)
 }
 
-/// An older worker and an older client's patch come by, and nothing has changed.
+/// An older worker and an older client's patch leave the head unchanged.
 async fn touch(bench: &Bench, world: &World) {
     let before = stored(bench).etag;
-    handle(world, &Bench::nudge()).await.expect("it is no failed delivery, which would come again");
+    handle(world, &Bench::nudge()).await.expect("a failed delivery would be repeated");
     let patch = json!({"name": "mine"});
     let key = idempotency("patch");
     let patched =
@@ -53,7 +54,7 @@ async fn an_older_worker_leaves_alone_what_it_could_read() {
     let limits = Limits { reader: READER + 1, ..world.limits };
     let newer = World { limits, ..world };
     handle(&newer, &Bench::nudge()).await.unwrap();
-    assert_eq!(bench.head().await.unwrap().answers, 1, "a newer one does the work");
+    assert_eq!(bench.head().await.unwrap().answers, 1, "a newer worker processes it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! What waits in the inbox: taken in when its time has come, and never in the way of what runs.
+//! Queued inbox items: applied when they are due, without disturbing the running prompt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::{ConversationStore as _, Kind, Partition, Write};
 use crate::turn::delivery::{Handled, handle};
 use crate::turn::{NoProbe, record};
 
-/// The first prompt asks a person; all others are answered at once.
+/// The first prompt requests an approval; all others get a text.
 fn asks_first(results: usize, said: &str) -> Vec<Value> {
     if said == "go" && results == 0 { vec![call("c1", "gated", 0)] } else { vec![text(said)] }
 }
@@ -33,7 +33,7 @@ async fn a_flood_of_queued_prompts_is_answered_one_after_the_other() {
         bench.queue_up(&world, &Bench::key(), name).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // More than one commit can hold; nobody is harmed by looking at them.
+    // More inputs than one commit holds; an inbox read without effect does no harm.
     while bench.deliver().await {}
     let head = bench.head().await.unwrap();
     assert_eq!((head.state(), head.waiting), (State::WaitingForApproval, 100));
@@ -87,7 +87,7 @@ async fn what_only_a_later_version_understands_is_left_for_it() {
     }
     let commits = bench.store.commits();
     assert_eq!(handle(&world, &Bench::nudge()).await.unwrap(), Handled::Nothing);
-    assert_eq!(bench.store.commits(), commits, "nobody goes round and round");
+    assert_eq!(bench.store.commits(), commits, "no delivery repeats the work");
     let left = bench.store.documents(&partition);
     let left: Vec<_> = left.iter().filter(|stored| stored.document.kind == Kind::Inbox).collect();
     assert_eq!(left.len(), 1);
@@ -127,14 +127,14 @@ async fn a_decision_and_its_expiry_at_the_same_moment_are_one_decision() {
     bench.ask(&world).await;
     bench.deliver().await;
     tokio::time::sleep(GATE_EXPIRES.saturating_sub(Duration::from_millis(1))).await;
-    // The person is a moment earlier; the worker comes when the time is over.
+    // The approver decides just in time; the worker runs after the expiry.
     bench.decide().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     bench.run().await;
     let entries = bench.entries().await;
     let decisions = entries.iter().filter(|entry| matches!(entry.body, EntryBody::Decision(_)));
     assert_eq!(decisions.count(), 1);
-    assert!(bench.done.lock().unwrap().values().eq([&1]), "it was approved, so it ran once");
+    assert!(bench.done.lock().unwrap().values().eq([&1]), "the approved call ran once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,9 +149,9 @@ async fn a_prompt_of_the_queue_behind_another_is_answered() {
     bench.run().await;
     let head = bench.head().await.unwrap();
     assert_eq!((head.prompts.len(), head.phase), (2, Phase::Idle));
-    assert_eq!(head.due, head.books.settle_at, "nothing else is owed");
+    assert_eq!(head.due, head.books.settle_at, "no other work is pending");
     assert_eq!(bench.queue.length(queue::TURNS).await.unwrap_or(0), 0);
-    // The key still stands for the same request.
+    // The key still identifies the same request.
     let again = accept(&world, &message.to_string(), "message-1").await;
     assert!(again.is_ok());
     bench.run().await;

@@ -1,10 +1,13 @@
-//! Bad weeks: one to three conversations, prompts that wait for others, people who steer, edit and take back, tools that lose
-//! their answer, files that are slow, late and half-written, people who never answer, clients that change settings and
-//! repeat requests, clocks that differ, workers that stand still, two versions side by side, queues that are deleted; over
-//! the store with claims in the head and over the embedded one, whose process dies as a whole.
+//! Simulated weeks with injected faults, over the store with leases in heads and over the embedded
+//! store, whose process crashes as a whole.
 //!
-//! A week that breaks something is told with the fewest mishaps. More of them than every day:
-//! `TURNWHEEL_WEEKS=5000 .ci/run weeks`, or `TURNWHEEL_WEEKS=10m`.
+//! A week has one to three conversations with queued prompts. Its clients steer, edit, clear,
+//! patch, repeat requests, and leave requests undecided. Its faults: lost responses of tools; slow,
+//! late and truncated artifacts; clock offsets; stalled workers; two versions side by side; deleted
+//! queues.
+//!
+//! A week that violates an invariant is reported with the fewest injected faults. For more weeks
+//! than the default: `TURNWHEEL_WEEKS=5000 .ci/run weeks`, or `TURNWHEEL_WEEKS=10m`.
 
 mod life;
 mod mutants;
@@ -15,7 +18,7 @@ use crate::ids::fate::Fate;
 
 use self::life::{Over, Plan, live_through};
 
-/// What goes wrong in these weeks, each by its name.
+/// Names of the faults injected in these weeks.
 const TROUBLES: [&str; 30] = [
     "a batch came late",
     "a batch met a conflict",
@@ -53,7 +56,7 @@ async fn one_week(seed: u64, fate: Fate) -> Lived {
     live_through(seed, &fate, &Plan::of(seed), Over::Memory).await
 }
 
-/// At most one prompt of eighteen is given up.
+/// At most one prompt of eighteen may fail.
 fn expect_few_failed(tally: &Tally) {
     let most = tally.runs / 6 + 4;
     assert!(tally.failed as u64 <= most, "{} prompts failed, not {most}\n{tally}", tally.failed);
@@ -93,11 +96,12 @@ async fn bad_weeks_of_one_process_that_dies_keep_every_invariant() {
     };
     let tally = Box::pin(live(Budget::or_every_day(5), run)).await;
     tally.expect_each(&["a worker crashed", "a tool's answer was lost"], 1);
-    // A process that dies takes all three conversations with it, so steps are tried in vain more often.
+    // A crash of the process affects all three conversations, so more attempts of steps fail.
     assert!(tally.failed as u64 <= 3 * tally.runs, "{tally}");
 }
 
-/// 764: a worker stood still until its turn was over, and the prompt failed for want of a model's answer.
+/// Seed 764: a worker stalled until its turn was over, and the prompt failed without a model
+/// response.
 #[tokio::test(start_paused = true)]
 async fn weeks_that_broke_something_once_do_so_no_more() {
     for seed in [764] {
@@ -113,7 +117,7 @@ async fn the_same_seed_is_the_same_week() {
         for _ in 0..2 {
             let fate = Fate::new(seed);
             let lived = one_week(seed, fate.clone()).await;
-            // And with what happened as the only thing that may.
+            // Repeats the run with only the faults that happened.
             let again = one_week(seed, Fate::only(seed, &fate.happened())).await;
             stories.extend([lived, again].map(|lived| format!("{:?}", lived.story)));
         }

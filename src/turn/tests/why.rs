@@ -1,4 +1,4 @@
-//! The sentence of a conversation as workers leave it, from its first prompt to its rest.
+//! The explanation of a conversation's state, from the first prompt until it is idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,14 +38,14 @@ async fn seen(bench: &Bench) -> WhyView {
     why(&*bench.shared, &Bench::key(), Service::Elsewhere, bench.clock.now()).await.unwrap()
 }
 
-/// What it waits for, and whether somebody has it.
+/// Returns the state that the conversation waits for, and true if a worker has its lease.
 async fn waits_for(bench: &Bench) -> (Value, bool) {
     let view = seen(bench).await;
     assert!(view.why.ends_with('.') && view.why.contains("2027-01-15T08:"), "{}", view.why);
     (serde_json::to_value(view.waits_for).unwrap(), view.claim.is_some())
 }
 
-/// A worker that was stopped for ever at a boundary.
+/// Starts a delivery and drops it at the fail point.
 async fn stopped_at(bench: &mut Bench, boundary: &'static str) {
     let pause = Arc::new(PauseProbe::new(boundary));
     let worker = bench.worker(pause.clone() as Arc<dyn Probe>);
@@ -82,7 +82,7 @@ async fn from_a_prompt_to_its_rest_the_sentence_says_where_it_stands() {
     assert!(view.why.ends_with("That is overdue."), "{}", view.why);
     assert!(view.unblock[0].contains("rebuild-queue"), "{:?}", view.unblock);
     handle(&world, &Bench::nudge()).await.unwrap();
-    assert_eq!(waits_for(&bench).await, ("outcome".into(), false), "a write was under way");
+    assert_eq!(waits_for(&bench).await, ("outcome".into(), false), "a write had started");
     bench.run().await;
     assert_eq!(waits_for(&bench).await, ("nothing".into(), false));
 }
@@ -123,7 +123,7 @@ async fn why_names_a_suspect_step_and_its_next_try() {
     assert_eq!(
         view.why,
         format!(
-            "The worker process died twice while it ran this step: the model's answer is owed; it is retried in isolation at {retried_at}."
+            "The worker process died twice while it ran this step: the model response is pending; it is retried in isolation at {retried_at}."
         )
     );
     assert_eq!(view.due, Some(retried_at));
@@ -138,7 +138,7 @@ async fn where_claims_are_kept_apart_from_heads_the_worker_is_named_all_the_same
     bench.ask(&world).await;
     handle(&world, &Bench::nudge()).await.unwrap();
     drop(world);
-    // The second turn takes nothing in: its claim stands in no commit.
+    // The second turn applies no input, so no commit contains its lease.
     let pause = Arc::new(PauseProbe::new("model.before"));
     let worker = bench.worker(pause.clone() as Arc<dyn Probe>);
     let nudge = Bench::nudge();

@@ -1,4 +1,4 @@
-//! The list of what is not at rest: what nobody came for, what waits for people, and what is kept on purpose.
+//! Lists of active conversations: stuck, waiting for approvers, or paused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn what_is_stuck_waits_or_is_kept_is_told_apart() {
 
     tokio::time::sleep(Duration::from_mins(11)).await;
     let late = listed(&bench, stuck()).await;
-    assert_eq!(told(&late), ["new \"nudge\""], "what is kept on purpose is not stuck");
+    assert_eq!(told(&late), ["new \"nudge\""], "a paused conversation is not stuck");
     assert!(late.items[0].why.ends_with("That is overdue."), "{}", late.items[0].why);
     let others = WorkQuery { tenant: Some(TenantId::new("other")), ..stuck() };
     assert_eq!(told(&listed(&bench, others).await), Vec::<String>::new());

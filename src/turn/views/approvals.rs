@@ -1,4 +1,4 @@
-//! Approvals: what a person is asked, what was decided, and what of it a caller may decide.
+//! Views of approvals: open requests, decisions, and the requests that a caller may decide.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -20,11 +20,11 @@ use crate::turn::admission::idempotency::{Earlier, earlier};
 use crate::turn::expiry::decision_id;
 use crate::turn::views::{load, state_name};
 
-/// Heads that one look at all approvals reads at most.
+/// Maximum number of heads that one list of all approvals reads.
 const HEADS_READ_MAX: usize = 1_000;
 const PAGE: usize = 100;
 
-/// A request and, once there is one, its decision.
+/// A request with its decision, if there is one.
 #[derive(Clone, Debug)]
 pub struct Approval {
     pub key: ConversationKey,
@@ -44,7 +44,7 @@ pub struct ApprovalView {
     pub id: RequestId,
     #[schema(value_type = String)]
     pub conversation_id: ConversationId,
-    /// Whose conversation it is; say it as `?userId=` when it is not yours.
+    /// Owner of the conversation; if that is another user, send it as `?userId=`.
     #[schema(value_type = String)]
     pub user_id: UserId,
     /// `tool`, `outcome`, `budget` or `question`.
@@ -58,7 +58,7 @@ pub struct ApprovalView {
     pub tool_call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// `toolName` by its old name.
+    /// Former name of `toolName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(deprecated)]
     pub tool: Option<String>,
@@ -70,7 +70,7 @@ pub struct ApprovalView {
     pub effect: Option<Effect>,
     #[schema(value_type = Vec<String>)]
     pub decisions: &'static [Verdict],
-    /// What is used up: `level`, `period`, `unit` (`tokens` or `usd`), `limit` and `used`.
+    /// The exceeded budget: `level`, `period`, `unit` (`tokens` or `usd`), `limit` and `used`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub budget: Option<RawJson>,
@@ -87,7 +87,7 @@ pub struct ApprovalView {
     pub not_requester: bool,
 }
 
-/// An approval and what was decided.
+/// An approval with its decision.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SettledView {
@@ -153,10 +153,10 @@ fn view(key: &ConversationKey, request: &Request, arguments: Option<RawJson>) ->
     }
 }
 
-/// The approval of that id, open or settled.
+/// Loads the approval with that id, open or decided.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn approval(
     world: &World,
     head: &Head,
@@ -184,7 +184,7 @@ pub async fn approval(
     Ok(Some(Approval { key, agent, request, arguments, decision, replaced_by }))
 }
 
-/// The open request about the same call as a decided one.
+/// Finds the open request about the same call as a decided request.
 fn replacement(head: &Head, decided: &Request) -> Option<RequestId> {
     let call = decided.call?;
     let is_newer = |open: &&Request| open.call == Some(call) && open.id != decided.id;
@@ -201,7 +201,7 @@ fn decided_in(entry: &Entry, id: &RequestId) -> Option<Decision> {
     (&decided.decision.request_id == id).then(|| decided.decision.clone())
 }
 
-/// The decision that was accepted, whether or not a worker has taken it in.
+/// Finds the accepted decision, even if no worker has applied it.
 pub(crate) async fn decided(
     world: &World,
     key: &ConversationKey,
@@ -224,7 +224,7 @@ pub(crate) async fn decided(
     })
 }
 
-/// What the call was asked with: it stands in the answer that made it.
+/// Loads the arguments of the requested call from the model response that contains it.
 async fn arguments_of(
     world: &World,
     key: &ConversationKey,
@@ -235,13 +235,13 @@ async fn arguments_of(
     Ok(entries.first().and_then(|entry| call_arguments(entry, call.index)))
 }
 
-/// The arguments of an answer's call.
+/// Arguments of a call of a model response.
 pub fn call_arguments(entry: &Entry, index: usize) -> Option<RawJson> {
     let Some(Message::Assistant(answer)) = entry.body.message() else { return None };
     answer.tool_calls().nth(index).map(|call| call.arguments.clone())
 }
 
-/// What a conversation asks and nobody has decided.
+/// Requests of a conversation without a decision.
 pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>, Refusal> {
     let key = head.key();
     let mut pending = Vec::with_capacity(head.requests.len());
@@ -262,10 +262,11 @@ pub(crate) async fn pending(world: &World, head: &Head) -> Result<Vec<Approval>,
     Ok(pending)
 }
 
-/// What that person may decide, oldest first. Without roles only own conversations are looked at.
+/// Requests that the user may decide, oldest first. Without roles, reads only the user's own
+/// conversations.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn decidable(
     world: &World,
     tenant: &TenantId,

@@ -1,4 +1,4 @@
-//! The conversation as clients see it, its messages and its entries.
+//! Views of a conversation, its messages and its entries.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ pub struct ConversationView {
     /// `idle`, `running` or `waiting_for_approval`.
     #[schema(value_type = String)]
     pub state: State,
-    /// Turns begun.
+    /// Number of turns started.
     pub turn: u64,
     #[schema(value_type = Option<String>)]
     pub leaf_id: Option<EntryId>,
     pub settings: Settings,
-    /// Names in `settings.activeTools` that the agent has no tool for: they are ignored.
+    /// Names in `settings.activeTools` for which the agent has no tool; they are ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_tools: Vec<String>,
     #[schema(value_type = Object)]
@@ -44,7 +44,7 @@ pub struct ConversationView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub pending_approvals: Vec<ApprovalView>,
-    /// The last 20, oldest first.
+    /// The last 20 prompts, oldest first.
     pub prompts: Vec<PromptSummary>,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
@@ -73,34 +73,35 @@ pub struct PromptSummary {
     pub state: PromptState,
 }
 
-/// The view of a conversation that nothing has happened in.
+/// View of a new conversation.
 pub(crate) fn fresh_view(world: &World, head: &Head) -> ConversationView {
     whole(world, head, head.state(), prompt_summaries(head, head.state()), &[])
 }
 
-/// The view for lists: without a look into the inbox, so a state may be older by one turn.
+/// View for lists. It is built without the inbox, so the state may be one turn old.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn listed_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
     let pending = pending(world, head).await?;
     let state = seen_state(head, &pending);
     Ok(whole(world, head, state, prompt_summaries(head, state), &pending))
 }
 
-/// The view of a head, with what waits in the inbox.
+/// View of a head with the queued inbox items.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn conversation_view(world: &World, head: &Head) -> Result<ConversationView, Refusal> {
     let inbox = load::inbox(world, &head.key()).await?;
     with_inbox(world, head, &inbox).await
 }
 
-/// The view of the conversation as it is now, and the head that it is of.
+/// Current view of a conversation, and the head that it shows.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn current_view(
     world: &World,
     key: &ConversationKey,
@@ -130,7 +131,8 @@ async fn with_inbox(
     Ok(whole(world, head, state, prompts, &pending))
 }
 
-/// A waiting conversation whose requests have all been decided is running again, though no worker has seen it yet.
+/// State that includes decisions not yet applied by a worker: once all requests are decided, a
+/// waiting conversation is running again.
 pub(crate) fn seen_state(head: &Head, pending: &[Approval]) -> State {
     match head.state() {
         State::WaitingForApproval if pending.is_empty() => State::Running,
@@ -180,11 +182,12 @@ fn whole(
     }
 }
 
-/// Messages on the path to the leaf, with their roles and shapes as they are stored.
+/// Messages on the path to the leaf, with their stored roles and shapes. If another page follows,
+/// also returns the id of the last entry of the page. Pages that start after an entry id stay
+/// complete when the leaf moves between them.
 ///
 /// # Errors
-/// As the store's.
-/// Ends a page by the entry that it ended with: pages stay whole when the leaf moves between them.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn messages(
     world: &World,
     head: &Head,
@@ -211,7 +214,7 @@ pub async fn messages(
 
 const LEAF_MOVED: &str = "The conversation moved to another branch since the last page. Start again without a continuation.";
 
-/// What an entry says, as a message; others say nothing.
+/// Message of an entry; `None` for entries without one.
 pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
     let at = entry.base.timestamp;
     match &entry.body {
@@ -246,14 +249,15 @@ pub(crate) fn message_of(entry: &Entry) -> Option<Value> {
     }
 }
 
-/// Members that have a public name beside the stored one: the object they are in, the stored name, the public name.
+/// Members with a public name besides the stored one: pointer of the object, stored name, public
+/// name.
 const RENAMED: [(&str, &str, &str); 3] = [
     ("", "user", "userId"),
     ("/decision", "requestId", "approvalId"),
     ("/request", "tool", "toolName"),
 ];
 
-/// An entry with `id` in place of `entryId`, and with the names of the API beside older ones.
+/// View of an entry, with `id` instead of `entryId`, and with public names besides stored names.
 pub fn entry_view(entry: &Entry) -> Value {
     let mut view = RawJson::of(entry).value();
     for (at, stored, public) in RENAMED {

@@ -1,4 +1,4 @@
-//! What was accepted as clients see it: while it waits, and what became of it.
+//! Views of accepted inputs, while they are queued and afterwards.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -22,51 +22,52 @@ use crate::turn::views::load::{self, read_body};
 pub struct InputView {
     #[schema(value_type = String)]
     pub input_id: InputId,
-    /// `queued`, `landed`, `cleared`, or `ignored`: it came too late to change anything.
+    /// `queued`, `landed`, `cleared`, or `ignored`: it arrived too late to change anything.
     #[schema(value_type = String)]
     pub state: InputState,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub accepted_at: Timestamp,
-    /// While it waits.
+    /// Content of a queued input.
     #[serde(flatten)]
     pub waiting: Option<WaitingView>,
-    /// The turn in which it landed.
+    /// Turn in which it was applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<u64>,
-    /// The prompt that it began or joined.
+    /// Prompt that it started or joined.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub prompt_id: Option<PromptId>,
-    /// Ids of the calls that were not run because it came.
+    /// Ids of the calls that were skipped because of it.
     pub skipped_calls: Vec<String>,
-    /// Ids of the calls of the same batch that had run before.
+    /// Ids of the calls of the same batch that had already run.
     pub ran_calls: Vec<String>,
-    /// Ids of the calls that a stop cut off: whether they happened is not known.
+    /// Ids of the calls that an abort interrupted; their outcome is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_calls: Vec<String>,
 }
 
-/// What an input that waits will say.
+/// Content of a queued input.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingView {
-    /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult`, `command` or `custom`.
+    /// `prompt`, `steer`, `followUp`, `decision`, `abort`, `continue`, `lateResult`, `command` or
+    /// `custom`.
     #[schema(value_type = String)]
     pub kind: &'static str,
-    /// As it was sent: text, or blocks.
+    /// As sent: text, or blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub input: Option<Content>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visible: Option<bool>,
-    /// What becomes of it when nothing runs: `start` begins a prompt, `hold` waits for the next.
+    /// Handling when nothing runs: `start` starts a prompt, `hold` waits for the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when_idle: Option<WhenIdle>,
-    /// Of a custom message.
+    /// Only for a custom message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub custom_type: Option<String>,
-    /// Of a custom message.
+    /// Only for a custom message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deliver_as: Option<DeliverAs>,
 }
@@ -80,11 +81,11 @@ pub enum InputState {
     Ignored,
 }
 
-/// What people have said and no worker has taken in, oldest first, as far as it comes after `after`; and where the next page
-/// begins.
+/// One page of queued inputs after the cursor `after`, oldest first, and the cursor of the next
+/// page.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn waiting(
     world: &World,
     key: &ConversationKey,
@@ -101,19 +102,22 @@ pub async fn waiting(
     Ok((page.into_iter().map(queued).collect(), next))
 }
 
-/// Orders as the inbox does; stays good when what stood before has landed.
+/// Cursor in the order of the inbox. It stays valid when earlier items are applied.
 fn place(item: &InboxItem) -> String {
     format!("{:020} {}", item.accepted_at.0, item.input_id)
 }
 
-/// What the store has under an input's id.
+/// Document that is stored under an input's id.
 pub(crate) enum Found {
     Waiting(Box<InboxItem>, Stored),
     Settled(Box<Receipt>),
 }
 
+/// Finds the document of an input.
+///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub(crate) async fn find(world: &World, key: &ConversationKey, id: &str) -> Result<Found, Refusal> {
     const NO_INPUT: Refusal = Refusal::NotFound("input");
     if !is_plain(id) {
@@ -134,10 +138,11 @@ pub(crate) async fn find(world: &World, key: &ConversationKey, id: &str) -> Resu
     }
 }
 
-/// The input of that id, and its `ETag` while it waits.
+/// Reads the input with that id, and its `ETag` while it is queued.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn input(
     world: &World,
     key: &ConversationKey,
@@ -149,7 +154,7 @@ pub async fn input(
     })
 }
 
-/// Whether it is something that a person or a program says to the agent, and may take back.
+/// True for a prompt, steer, follow-up or custom message, which the sender may remove.
 pub(crate) fn is_said(item: &InboxItem) -> bool {
     item.queue().is_some()
 }
@@ -158,7 +163,8 @@ fn custom(item: &InboxItem) -> Option<&CustomInput> {
     if let InboxBody::Custom(custom) = &item.body { Some(custom) } else { None }
 }
 
-/// Changes with what can be edited, not with the store's versions.
+/// `ETag` of a queued input. It changes with the members that clients may change, not with every
+/// stored version.
 pub(crate) fn etag_of(item: &InboxItem) -> String {
     let mut hash = sha256_hex(RawJson::of(&item.body).text().as_bytes());
     hash.truncate(16);

@@ -1,4 +1,4 @@
-//! Loading: the head, entries without gaps, and what waits in the inbox.
+//! Loading of heads, of entries without gaps, and of queued inbox items.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::store::{
 use crate::turn::admission::Refusal;
 use crate::turn::{World, record};
 
-/// A stored body as what it is.
+/// Parses the body of a stored document.
 pub(crate) fn read_body<T: DeserializeOwned>(stored: &Stored) -> Result<T, Refusal> {
     Ok(record::read(&stored.document)?)
 }
 
-/// The head, a deleted one too.
+/// Reads the head, even of a deleted conversation.
 pub(crate) async fn any_head(
     world: &World,
     key: &ConversationKey,
@@ -39,15 +39,15 @@ pub(crate) async fn any_head(
     }
 }
 
-/// What needs a newer version than this one is neither changed nor shown wrong by it.
+/// Error for a conversation that needs a newer version. This version neither changes nor shows it.
 pub(crate) fn left_to_newer() -> Refusal {
-    Refusal::Unavailable { what: "the newer version that has this conversation", source: None }
+    Refusal::Unavailable { what: "The newer version that this conversation needs", source: None }
 }
 
-/// The head of a conversation that is there for clients.
+/// Reads the head of a conversation that exists for clients.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn find_head(
     world: &World,
     key: &ConversationKey,
@@ -55,18 +55,21 @@ pub async fn find_head(
     Ok(any_head(world, key).await?.filter(|(head, _)| head.phase != Phase::Deleted))
 }
 
-/// The same, where there must be one.
+/// Like [`find_head`], but fails if there is none.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn head(world: &World, key: &ConversationKey) -> Result<(Head, ETag), Refusal> {
     find_head(world, key).await?.ok_or(Refusal::NotFound("conversation"))
 }
 
-/// Entries with `from <= seq <= to`, ascending and without gaps: what a lagging replica does not have yet is read again.
+/// Entries with `from <= seq <= to`, ascending and without gaps. Entries that a lagging replica
+/// lacks are read again.
 ///
 /// # Errors
-/// As the store's; [`Refusal::Corrupt`] when an entry is missing for good.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request. Returns
+/// [`CommandError::Corrupt`] if an entry is missing for good: an operator must inspect the store.
 pub async fn entries(
     world: &World,
     key: &ConversationKey,
@@ -85,25 +88,25 @@ pub async fn entries(
             return Ok(record::read_entries(&found)?);
         }
     }
-    // A deletion may be under way; otherwise a person has to look.
+    // A deletion may be running; otherwise an operator must inspect the store.
     head(world, key).await?;
     Err(Refusal::Corrupt(StoreError::Corrupt(format!(
         "entries {from} to {to} of {key} have a gap"
     ))))
 }
 
-/// All entries of a conversation; what a warm process remembers is not read again.
+/// All entries of a conversation. Entries in the cache of the process are not read again.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn all_entries(world: &World, head: &Head) -> Result<Arc<Vec<Arc<Entry>>>, Refusal> {
     Ok(world.entries.entries(&*world.store, head).await?)
 }
 
-/// What was accepted and not yet taken in, oldest first.
+/// Accepted inbox items that no worker has applied, oldest first.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn inbox(world: &World, key: &ConversationKey) -> Result<Vec<InboxItem>, Refusal> {
     let partition = Partition::Conversation(key.clone());
     let found =
@@ -115,11 +118,12 @@ pub async fn inbox(world: &World, key: &ConversationKey) -> Result<Vec<InboxItem
     Ok(items)
 }
 
-/// What waits in the inbox, and the head as it is after that look: a prompt that was accepted before is in just one of the two.
-/// The other way round, one that is taken in between the two reads would be in neither.
+/// The inbox, and the head as read after it: a prompt that was accepted before is in exactly one of
+/// them. In the other order, a prompt that is applied between the two reads would be in neither.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn inbox_then_head(
     world: &World,
     key: &ConversationKey,
@@ -130,19 +134,19 @@ pub async fn inbox_then_head(
     Ok((inbox, head))
 }
 
-/// Whether the head has taken in the item, which was read before it.
+/// True if the head has applied the item, which was read before the head.
 pub(crate) fn has_begun(head: &Head, item: &InboxItem) -> bool {
     coming(item).is_some_and(|coming| head.prompts.iter().any(|it| &it.id == coming.prompt_id))
 }
 
-/// Heads that a search for a conversation reads at most.
+/// Maximum number of heads that a search for a conversation reads.
 const HEADS_READ_MAX: usize = 5_000;
 const PAGE: usize = 100;
 
-/// The conversations of that id in a tenant, whosever they are.
+/// Keys of all conversations with that id in a tenant, whichever user owns them.
 ///
 /// # Errors
-/// As the store's.
+/// Returns an error if the store does not respond: repeat the request.
 pub async fn of_id(
     store: &dyn ConversationStore,
     tenant: &TenantId,
@@ -173,7 +177,7 @@ pub async fn of_id(
     }
 }
 
-/// A prompt that an inbox item may begin.
+/// A prompt that an inbox item may start.
 #[derive(Clone, Copy, Debug)]
 pub struct Coming<'a> {
     pub prompt_id: &'a PromptId,
@@ -184,7 +188,8 @@ pub struct Coming<'a> {
     pub model: Option<&'a str>,
 }
 
-/// The prompt that an inbox item begins if nothing comes before it; a steer joins one that runs, and what is held waits for one.
+/// The prompt that an inbox item starts if no prompt precedes it. A steer joins a running prompt,
+/// and a held input waits for one.
 pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
     match &item.body {
         InboxBody::Prompt(prompt) | InboxBody::Steer(prompt) | InboxBody::FollowUp(prompt) => {
@@ -221,14 +226,14 @@ pub fn coming(item: &InboxItem) -> Option<Coming<'_>> {
     }
 }
 
-/// Whether what waits will make something run: a prompt, or a summary that somebody asked for.
+/// True if queued items will start a prompt or a requested summary.
 pub fn is_owed(head: &Head, inbox: &[InboxItem]) -> bool {
     let asks_for_summary = |item: &InboxItem| CompactInput::of(item).is_some();
     inbox.iter().any(asks_for_summary) || to_come(head, inbox).next().is_some()
 }
 
-/// The prompts that what waits will begin, as far as can be said before a worker has looked: each prompt and follow-up that is
-/// not held, and a steer only where there is nothing that it could join.
+/// Prompts that the queued items will start, an estimate until a worker has read them: each prompt
+/// and follow-up that is not held. A steer counts only if there is no prompt to join.
 pub fn to_come<'a>(head: &Head, inbox: &'a [InboxItem]) -> impl Iterator<Item = Coming<'a>> {
     let mut is_busy = head.prompt.is_some();
     inbox.iter().filter(|item| item.begins_prompt()).filter_map(move |item| {

@@ -1,4 +1,4 @@
-//! Prompts as clients see them; one that was accepted and not yet taken in is `running`.
+//! Views of prompts. An accepted prompt that has not started is shown as `running`.
 
 use std::sync::Arc;
 
@@ -18,10 +18,11 @@ use crate::turn::views::approvals::{Approval, pending};
 use crate::turn::views::conversation::seen_state;
 use crate::turn::views::load::{self, Coming};
 
-/// The prompt of that id.
+/// Reads the prompt with that id.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptView, Refusal> {
     if let Some(view) = taken_in(world, head, id).await? {
         return Ok(view);
@@ -40,7 +41,7 @@ pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptV
         Some(Earlier::Settled(receipt)) if receipt.outcome == Outcome::Cleared => {
             is_promised(&receipt, id).then(|| cleared_view(world, head, id)).ok_or(NO_PROMPT)
         }
-        // It was taken in between the two reads, or joined another prompt.
+        // It was applied between the two reads, or joined another prompt.
         Some(Earlier::Settled(receipt)) => {
             let (head, _) = load::head(world, &key).await?;
             let id = receipt.prompt_id.as_ref().unwrap_or(id);
@@ -52,7 +53,7 @@ pub async fn prompt(world: &World, head: &Head, id: &PromptId) -> Result<PromptV
 
 const NO_PROMPT: Refusal = Refusal::NotFound("prompt");
 
-/// Whether a prompt of that id was promised to whoever sent it.
+/// True if the response to the request promised a prompt with that id.
 fn is_promised(receipt: &Receipt, id: &PromptId) -> bool {
     let answer = receipt.admission.answer.as_ref();
     let promised = answer.and_then(|answer| answer.string_member("promptId"));
@@ -73,7 +74,7 @@ async fn taken_in(
     Ok(Some(view))
 }
 
-/// A decision that no worker has applied yet counts already.
+/// Adds the effect of decisions that no worker has applied yet.
 fn show_pending(view: &mut PromptView, head: &Head, pending: &[Approval]) {
     let is_open = |id: &RequestId| pending.iter().any(|approval| &approval.request.id == id);
     view.pending_approval_ids.retain(is_open);
@@ -84,7 +85,7 @@ fn show_pending(view: &mut PromptView, head: &Head, pending: &[Approval]) {
     }
 }
 
-/// At least the entries of a prompt that has begun.
+/// Loads at least the entries of a prompt. `None`: it has not started.
 async fn span(
     world: &World,
     head: &Head,
@@ -92,7 +93,7 @@ async fn span(
 ) -> Result<Option<Vec<Arc<Entry>>>, Refusal> {
     let (from, to) = match head.prompts.iter().find(|span| &span.id == id) {
         Some(span) => (span.from_seq, span.to_seq.unwrap_or(head.seq)),
-        // Older than what the head remembers.
+        // The prompt is older than those in the head.
         None if head.prompts.len() >= crate::agent::head::PROMPTS_KEPT => (1, head.seq),
         None => return Ok(None),
     };
@@ -103,13 +104,14 @@ async fn span(
     load::entries(world, &head.key(), from, to).await.map(Some)
 }
 
-/// The receipt of a prompt that has begun.
+/// Reads the receipt of a prompt that has started.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn receipt(world: &World, head: &Head, id: &PromptId) -> Result<PromptReceipt, Refusal> {
     let entries = span(world, head, id).await?.unwrap_or_default();
-    receipt_of(id, &entries).ok_or(Refusal::NotFound("receipt: a prompt has one once it has begun"))
+    receipt_of(id, &entries).ok_or(Refusal::NotFound("receipt, which a prompt has once it starts,"))
 }
 
 fn agent_with_schema(world: &World, head: &Head) -> Option<Arc<Agent>> {
@@ -122,7 +124,7 @@ fn read_result(view: &mut PromptView, agent: &Agent) {
     view.read_result(|text| misfit(schema, text).is_none());
 }
 
-/// What is known of a prompt before a worker has seen it.
+/// View of a prompt that no worker has started.
 fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
     let of_agent = world.agents.find(Some(&head.agent)).ok();
     let settings =
@@ -150,7 +152,7 @@ fn waiting_view(world: &World, head: &Head, coming: Coming<'_>) -> PromptView {
     }
 }
 
-/// What is left of a prompt that was taken back before it began.
+/// View of a prompt that was removed before it started.
 fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
     let coming = Coming {
         prompt_id: id,
@@ -167,10 +169,10 @@ fn cleared_view(world: &World, head: &Head, id: &PromptId) -> PromptView {
     }
 }
 
-/// One page of prompts, oldest first, and where the next begins.
+/// One page of prompts, oldest first, and the offset of the next page.
 ///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn prompts(
     world: &World,
     head: &Head,

@@ -1,4 +1,4 @@
-//! Schedules as clients see them.
+//! View of a schedule.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub struct ScheduleView {
     pub id: String,
     pub user_id: String,
     pub agent: String,
-    /// Where the prompts go; absent: each firing begins a conversation.
+    /// Conversation of the prompts; absent: each firing creates a conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ pub struct ScheduleView {
     pub input: Option<Content>,
     pub mode: Mode,
     pub metadata: BTreeMap<String, String>,
-    /// As it was ordered, like the next three.
+    /// As requested, like the next three members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub struct ScheduleView {
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// Absent: it has ended.
+    /// Absent: the schedule has ended.
     #[serde(with = "iso_option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_at: Option<Timestamp>,
@@ -46,7 +46,7 @@ pub struct ScheduleView {
     pub last_conversation_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_prompt_id: Option<String>,
-    /// The last firing that was not made, and why.
+    /// The last firing that was not made, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_problem: Option<Trouble>,
 }

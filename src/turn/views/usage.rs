@@ -1,4 +1,4 @@
-//! Usage: what a tenant's books say that was spent, day by day, added up by tenant, user, agent or day.
+//! Usage query: the daily usage in a tenant's ledger, summed by tenant, user, agent or day.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::turn::admission::{Fault, Refusal};
 use crate::turn::books::{UsageDay, usage_id};
 use crate::turn::record;
 
-/// Days of one report, when no first one is named.
+/// Number of days of a report without a first day.
 const DAYS: u64 = 30;
 const DAYS_MAX: usize = 92;
-/// Reads at a time.
+/// Number of concurrent reads.
 const READ_AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum By {
 }
 
 impl By {
-    /// The reverse of [`Self::name`].
+    /// Inverse of [`Self::name`].
     pub fn named(name: &str) -> Option<Self> {
         [Self::Tenant, Self::User, Self::Agent, Self::Day].into_iter().find(|by| by.name() == name)
     }
@@ -44,14 +44,14 @@ impl By {
     }
 }
 
-/// Whose usage: a whole tenant's, or one user's.
+/// Scope of a report: a whole tenant, or one user.
 #[derive(Clone, Debug)]
 pub struct Whose {
     pub tenant: TenantId,
     pub user: Option<UserId>,
 }
 
-/// Days in UTC, both included.
+/// Range of UTC days, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Days {
     pub from: String,
@@ -60,10 +60,11 @@ pub struct Days {
 }
 
 impl Days {
-    /// Without a last day it is today, without a first one there are 30.
+    /// Parses a range. The default last day is today; the default length is 30 days.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`]: one is no day, or they are too many.
+    /// Returns [`CommandError::Invalid`] if an end is not a day, or the range is too long: correct
+    /// it.
     pub fn read(from: Option<&str>, to: Option<&str>, now: Timestamp) -> Result<Self, Refusal> {
         let to = to.map_or_else(|| now.utc_day(), ToOwned::to_owned);
         let from = match from {
@@ -72,14 +73,14 @@ impl Days {
         };
         let all = utc_days(&from, &to).ok_or_else(|| wrong("from"))?;
         if all.is_empty() || all.len() > DAYS_MAX {
-            let detail = format!("from `from` to `to` are 1 to {DAYS_MAX} days");
+            let detail = format!("the range from `from` to `to` must have 1 to {DAYS_MAX} days");
             return Err(Refusal::Invalid(vec![Fault::at("?from", detail)]));
         }
         Ok(Self { from, to, all })
     }
 }
 
-/// The first of the days that end with that one.
+/// First day of a range of the default length that ends with that day.
 fn first_of(to: &str) -> Option<String> {
     let end = crate::clock::parse_iso(&format!("{to}T00:00:00Z"))?;
     let days = std::time::Duration::from_hours(24 * (DAYS - 1));
@@ -91,7 +92,7 @@ fn wrong(name: &str) -> Refusal {
     Refusal::Invalid(vec![Fault::at(format!("?{name}"), detail)])
 }
 
-/// What was spent in these days.
+/// Usage in a range of days.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageReport {
@@ -100,7 +101,7 @@ pub struct UsageReport {
     /// UTC, as `2026-11-22`; both days are included.
     pub from: String,
     pub to: String,
-    /// By name; what spent nothing is left out.
+    /// Sorted by name. Names without usage are left out.
     pub items: Vec<UsageItem>,
 }
 
@@ -114,10 +115,10 @@ pub struct UsageItem {
     pub usage: Usage,
 }
 
-/// Adds up what the books have. What was spent within the last minutes may not be in them yet.
+/// Sums the usage in the ledger. Usage of the last minutes may be missing.
 ///
 /// # Errors
-/// As the store's.
+/// Returns an error if the store does not respond: repeat the request.
 pub async fn usage(
     store: &dyn ConversationStore,
     whose: &Whose,
@@ -165,7 +166,7 @@ async fn read(
         let found: Vec<_> = reads.buffered(READ_AT_ONCE).try_collect().await?;
         found.into_iter().flatten().collect()
     } else {
-        // A point sorts behind the hyphen that follows the day.
+        // A dot sorts after the hyphen that follows the day.
         let selection = Selection {
             from_id: Some(format!("usage-{}", days.from)),
             to_id: Some(format!("usage-{}.", days.to)),

@@ -1,4 +1,5 @@
-//! Why a conversation stands where it stands: one sentence, made of its head and its inbox alone, the same for whoever asks.
+//! Explanation of a conversation's state in one sentence. It is built from head and inbox alone, so
+//! that every caller reads the same text.
 
 mod cause;
 mod wording;
@@ -27,10 +28,11 @@ use crate::turn::record::{self, EventsBody};
 use crate::turn::views::conversation::OwnerView;
 use crate::turn::views::load;
 
-/// What nobody has taken up after this long, nobody will without help: the sweep had its time, and one more.
+/// Delay after which pending work is overdue. By then the recovery sweep has had its time and one
+/// more period, so the work needs an operator.
 const OVERDUE: Duration = Duration::from_secs(150);
 
-/// What a conversation waits for.
+/// Reason why a conversation waits or runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WhyView {
@@ -41,20 +43,20 @@ pub struct WhyView {
     /// `idle`, `running` or `waiting_for_approval`.
     #[schema(value_type = String)]
     pub state: State,
-    /// One sentence for a person.
+    /// One sentence for users and operators.
     pub why: String,
     #[serde(with = "iso")]
     #[schema(value_type = String, format = DateTime)]
     pub since: Timestamp,
     pub waits_for: WaitsFor,
-    /// When it goes on by itself, or somebody looks again.
+    /// Time when it continues by itself, or when a worker checks it again.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "iso_option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub due: Option<Timestamp>,
-    /// The worker that holds it, or did and has not let go.
+    /// Lease of the worker that processes it, or that stopped without releasing it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimView>,
-    /// What would let it go on, the likeliest first; empty: nothing has to.
+    /// Events or actions that let it continue, the most likely first.
     pub unblock: Vec<String>,
 }
 
@@ -72,78 +74,80 @@ pub struct ClaimView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
-    /// Nothing is owed.
+    /// No work is pending.
     Nothing,
-    /// Inputs are held for it.
+    /// The next prompt: inputs are held for it.
     NextPrompt,
-    /// A worker: something is owed, and nobody has it.
+    /// A worker: work is pending, and no worker has the lease.
     Nudge,
-    /// The worker that has it: takes in what came.
+    /// The worker with the lease, which applies the newest input.
     Worker,
-    /// The worker that has it: asks the model.
+    /// The worker with the lease, which calls the model.
     Model,
-    /// The worker that has it: runs calls.
+    /// The worker with the lease, which runs tool calls.
     Tools,
-    /// The worker that has it: sums the conversation up.
+    /// The worker with the lease, which summarises the conversation.
     Summary,
-    /// Another worker: the one that had it stopped.
+    /// Another worker, because the one with the lease stopped.
     TakeOver,
-    /// The next try of a model call that failed.
+    /// The next attempt of a failed model call or summary.
     Retry,
-    /// The next try, in isolation, of a step during which worker processes died.
+    /// The next attempt, in isolation, of a step during which worker processes died.
     BackOff,
-    /// A person, who says whether a call may run.
+    /// An approver, who decides whether a call may run.
     Approval,
-    /// A person, who says what became of a write.
+    /// An approver, who settles the outcome of a write.
     Outcome,
-    /// A person, who answers an extension.
+    /// An approver, who replies to a question of an extension.
     Answer,
-    /// A person, who says whether it may cost more.
+    /// An approver, who decides whether a budget is extended.
     Budget,
-    /// Other calls under way, which may use up the rest of a budget.
+    /// Running calls, which may use up the rest of a budget.
     BudgetInUse,
-    /// The tenant's books.
+    /// The tenant's usage ledger.
     Books,
-    /// The rate of model calls.
+    /// The rate limit of model calls.
     Rate,
-    /// A brake that has to be taken off.
+    /// The end of an operator's pause.
     Paused,
     /// A newer version of Turnwheel.
     NewerVersion,
     /// Another conversation.
     Conversation,
-    /// Somebody else's answer.
+    /// A callback from an external system.
     Callback,
 }
 
 impl WaitsFor {
-    /// Whether a person has to move first.
+    /// True if an approver must decide first.
     pub fn is_person(self) -> bool {
         matches!(self, Self::Approval | Self::Outcome | Self::Answer | Self::Budget)
     }
 }
 
-/// All that the sentence is made of.
+/// Facts from which the sentence is built.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) head: Head,
-    /// What waits, oldest first.
+    /// Queued items, oldest first.
     pub(crate) inbox: Vec<InboxItem>,
-    /// The names of the open answer's calls, in source order; empty when none is open.
+    /// Tool names of the open response's calls, in source order; empty if there is no open
+    /// response.
     pub(crate) tools: Vec<String>,
-    /// Where the store keeps claims apart from heads.
+    /// Worker with the lease and its end, if the store keeps leases apart from heads.
     pub(crate) holder: Option<(WorkerId, Timestamp)>,
     pub(crate) now: Timestamp,
-    /// Why the last prompt failed, or the last attempt of the model call or summary that is retried.
+    /// Error of the last failed prompt, or of the last attempt of the retried model call or
+    /// summary.
     pub(crate) last_error: Option<String>,
-    /// Why the agent can take no prompt.
+    /// Reason why the agent cannot accept a prompt.
     pub(crate) agent_problem: Option<String>,
-    /// Whether no process works on this store, so that every lease is void.
+    /// True if no process serves this store, so that every lease is void.
     pub(crate) is_unserved: bool,
 }
 
 impl Facts {
-    /// The newest claim that was not given back.
+    /// The newest lease that was not released.
     fn claim(&self) -> Option<ClaimView> {
         let held = |(worker, until): &(WorkerId, Timestamp)| ClaimView {
             worker: worker.clone(),
@@ -154,27 +158,29 @@ impl Facts {
         self.holder.as_ref().map(held).or_else(|| self.head.claim.clone().map(in_head))
     }
 
-    /// Whether its worker may still act: nobody else may.
+    /// True if the worker with the lease may still act, so that no other worker may.
     fn is_live(&self, claim: &ClaimView) -> bool {
         !self.is_unserved && self.now < claim.until.plus(TAKE_OVER_AFTER)
     }
 }
 
-/// What is known beside the store.
+/// Service that processes the conversations, as far as the caller knows.
 #[derive(Clone, Copy, Debug)]
 pub enum Service<'a> {
-    /// It runs somewhere.
+    /// It runs in another process.
     Elsewhere,
-    /// It is this process, with these agents.
+    /// It runs in this process, with these agents.
     Here(&'a Agents),
     /// It does not run.
     Stopped,
 }
 
-/// Two reads and one query of one conversation; after a failure a few reads more.
+/// Explains the state of one conversation. Makes two reads and one query, and a few more reads
+/// after a failure.
 ///
 /// # Errors
-/// [`Refusal::NotFound`] and the store's.
+/// Returns [`CommandError::NotFound`], or `Unavailable` if the store does not respond: repeat the
+/// request.
 pub async fn why(
     store: &dyn ConversationStore,
     key: &ConversationKey,
@@ -199,7 +205,7 @@ async fn facts(
     now: Timestamp,
 ) -> Result<Facts, Refusal> {
     let partition = Partition::Conversation(key.clone());
-    // In this order: what is taken in between the two reads is in the head.
+    // In this order: an item that is applied between the two reads is in the head.
     let all = Selection::all(Kind::Inbox);
     let found = store.select(&partition, &all, Freshness::Latest).await?;
     let holder = store.holder(key);
@@ -233,9 +239,9 @@ async fn facts(
     })
 }
 
-/// What a failed model call may be followed by before it is made once more.
+/// Maximum number of entries between a failed model call and its retry.
 const ENTRIES_AFTER_FAILURE: u64 = 8;
-/// Events that a failed summary may be followed by before it is retried.
+/// Maximum number of events between a failed summary and its retry.
 const EVENTS_AFTER_FAILURE: u64 = 64;
 
 async fn last_error(
@@ -263,7 +269,7 @@ async fn last_error(
     Ok(None)
 }
 
-/// A failed summary has no entry with its cause; the event of its retry has it.
+/// Finds the error of a failed summary in the event of its retry, because no entry has it.
 async fn last_summary_error(
     store: &dyn ConversationStore,
     partition: &Partition,
@@ -283,7 +289,7 @@ async fn last_summary_error(
     Ok(error)
 }
 
-/// One line without a full stop, for the middle of a sentence.
+/// Error as one line without a full stop, for use inside a sentence.
 fn as_clause(error: &str) -> String {
     let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
     shortened(&error).trim_end_matches('.').to_owned()
@@ -297,14 +303,14 @@ fn error_of(entry: &Entry) -> Option<&str> {
     message.error_message.as_deref()
 }
 
-/// Of an answer's calls.
+/// Tool names of a response's calls.
 fn names(answer: &Entry) -> Vec<String> {
     let message = answer.body.message().and_then(Message::as_assistant);
     let calls = message.into_iter().flat_map(AssistantMessage::tool_calls);
     calls.map(|call| call.name.clone()).collect()
 }
 
-/// The one function that makes the sentence.
+/// Builds the view. No other function builds the sentence.
 pub(crate) fn told(facts: &Facts) -> WhyView {
     let head = &facts.head;
     let claim = facts.claim();

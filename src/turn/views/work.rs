@@ -1,4 +1,5 @@
-//! What is not at rest, whosever it is: for operators, in the order in which it is owed.
+//! Backlog query for operators: conversations with pending work, in the order in which it became
+//! due.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,41 +15,42 @@ use crate::turn::admission::Refusal;
 use crate::turn::schedules;
 use crate::turn::views::why::{Service, WaitsFor, WhyView, why};
 
-/// Conversations that are listed at most.
+/// Maximum number of conversations in a report.
 pub const WORK_MAX: usize = 1_000;
 const PAGE: usize = 200;
-/// Conversations that are looked at at the same time.
+/// Number of conversations that are read concurrently.
 const AT_ONCE: usize = 16;
-/// Whatever is owed is owed within this.
+/// Horizon of the query. All pending work is due before it.
 const EVER: Duration = Duration::from_hours(10 * 365 * 24);
 
-/// Which conversations are meant.
+/// Selection of conversations.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQuery {
-    /// Absent: every tenant's.
+    /// Absent: all tenants.
     pub tenant: Option<TenantId>,
-    /// Only what was due so long ago, and is not paused: somebody should have come.
+    /// Only work that was due this long ago and is not paused. A worker should have processed it.
     pub stuck: Option<Duration>,
-    /// Only what waits for a person.
+    /// Only conversations that wait for an approver.
     pub is_waiting: bool,
 }
 
-/// What is not at rest.
+/// Conversations with pending work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkReport {
-    /// What is owed longest comes first.
+    /// The longest pending conversation first.
     pub items: Vec<WhyView>,
-    /// `tenant/user/id` of those whose record cannot be read.
+    /// `tenant/user/id` of conversations whose record cannot be read.
     pub unreadable: Vec<String>,
-    /// Whether there are more than were looked at.
+    /// True if there are more conversations than the report covers.
     pub is_cut: bool,
-    /// Notices, and schedules, that are overdue too; counted where `stuck` is asked for.
+    /// Number of overdue notifications; counted only with `stuck`.
     pub notices: usize,
+    /// Number of overdue schedules; counted only with `stuck`.
     pub schedules: usize,
 }
 
-/// What the store says is owed, each conversation once, with the time since which it is.
+/// Pending work that the store reports: each conversation once, with its earliest due time.
 struct Found {
     conversations: HashMap<ConversationKey, Timestamp>,
     notices: usize,
@@ -56,8 +58,10 @@ struct Found {
     is_cut: bool,
 }
 
+/// Lists conversations with pending work.
+///
 /// # Errors
-/// As the store's.
+/// Returns [`CommandError::Unavailable`] if the store does not respond: repeat the request.
 pub async fn work(
     store: &dyn ConversationStore,
     query: &WorkQuery,
@@ -70,7 +74,7 @@ pub async fn work(
     let looks = stream::iter(owed).map(|(key, _)| async move {
         match why(store, &key, service, now).await {
             Ok(view) => Ok(Seen::Told(Box::new(view))),
-            // One that nobody can read must not hide the others.
+            // An unreadable conversation must not hide the others.
             Err(Refusal::Corrupt(_)) => Ok(Seen::Unreadable(key.to_string())),
             Err(Refusal::NotFound(_)) => Ok(Seen::Gone),
             Err(error) => Err(error),
@@ -96,13 +100,13 @@ pub async fn work(
 enum Seen {
     Told(Box<WhyView>),
     Unreadable(String),
-    /// It was deleted a moment ago.
+    /// The conversation was deleted after the query.
     Gone,
 }
 
 fn is_meant(query: &WorkQuery, view: &WhyView) -> bool {
     let is_at_rest = matches!(view.waits_for, WaitsFor::Nothing | WaitsFor::NextPrompt);
-    // What is kept on purpose is not stuck.
+    // Paused work is kept on purpose, so it is not stuck.
     let is_kept = query.stuck.is_some() && view.waits_for == WaitsFor::Paused;
     !is_at_rest && !is_kept && (!query.is_waiting || view.waits_for.is_person())
 }

@@ -1,4 +1,4 @@
-//! Decisions: the first one counts, and everybody else is told what it was.
+//! Tests of approval decisions: the first one counts; later callers receive it or a conflict.
 
 use serde_json::json;
 
@@ -32,7 +32,7 @@ async fn a_decision_sent_twice_is_one_and_another_one_is_told_of_it() {
         assert_eq!(other.body[member], first.body[member], "{}", other.body);
     }
 
-    // Nor does it matter how much later they come.
+    // The same holds after the prompt has completed.
     let done = stage.service.settled("c", &prompt).await;
     assert_eq!(done["state"], "completed");
     let late = stage.post(APPROVAL, &[], &approve).await;

@@ -1,4 +1,4 @@
-//! Only its owner reaches a conversation.
+//! Tests of conversation ownership over HTTP.
 
 use reqwest::Method;
 use serde_json::json;

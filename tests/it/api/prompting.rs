@@ -1,4 +1,4 @@
-//! Prompts: accepted once, however often they are sent.
+//! Tests of prompt admission: repeated requests are accepted once.
 
 use serde_json::json;
 
@@ -13,14 +13,14 @@ async fn the_same_key_is_answered_the_same_and_runs_once() {
     assert_eq!((first.status, first.is_replayed()), (202, false), "{}", first.body);
     assert!(first.headers.contains_key("location"));
 
-    // Quoted as the draft has it, and with the members in another order.
+    // The key quoted, as in the draft standard, and the members in another order.
     let same = json!({"metadata": {"b": "2", "a": "1"}, "input": "Hi", "conversationId": "c"});
     let again = stage.post("/api/prompts", &[("idempotency-key", "\"order-7\"")], &same).await;
     assert_eq!((again.status, again.is_replayed()), (202, true));
     assert_eq!(again.body, first.body);
     assert_eq!(again.headers["location"], first.headers["location"]);
 
-    // Waiting is no part of the request.
+    // `wait` is not part of the request that the key identifies.
     let waited = stage.post("/api/prompts?wait=30", &key, &body).await;
     assert_eq!(
         (waited.status, &waited.body["state"]),
@@ -50,7 +50,7 @@ async fn a_key_with_another_body_is_refused_and_a_refused_request_keeps_no_key()
     let other = json!({"conversationId": "c", "input": "Ho"});
     let reused = stage.post("/api/prompts", &key, &other).await;
     assert_eq!((reused.status, reused.problem()), (422, "idempotency-key-reused"));
-    // Another route is another scope.
+    // Another route is another scope of keys.
     let path = "/api/conversations/c/prompts?wait=30";
     let elsewhere = stage.post(path, &key, &json!({"input": "Ho"})).await;
     assert_eq!((elsewhere.status, &elsewhere.body["state"]), (200, &json!("completed")));
@@ -70,7 +70,7 @@ async fn while_a_prompt_runs_another_is_refused_and_named_the_one_that_runs() {
     let second = stage.post(path, &key, &json!({"input": "Me too"})).await;
     assert_eq!((second.status, second.problem()), (409, "already-processing"), "{}", second.body);
     assert_eq!(second.body["promptId"], first.body["promptId"]);
-    // Nothing to tell in time: what was accepted is told instead.
+    // The wait ends first: the response is the accepted prompt.
     let prompt = first.body["promptId"].as_str().unwrap();
     let running = stage.get(&format!("{path}/{prompt}?wait=0"), &[]).await;
     assert_eq!((running.status, &running.body["state"]), (200, &json!("running")));
@@ -78,7 +78,7 @@ async fn while_a_prompt_runs_another_is_refused_and_named_the_one_that_runs() {
     paced.all();
     assert_eq!(stage.service.settled("c", prompt).await["output"][0]["content"], "Hello");
     let second = stage.post(&format!("{path}?wait=30"), &key, &json!({"input": "Me too"})).await;
-    assert_eq!((second.status, second.is_replayed()), (200, false), "a refusal keeps no key");
+    assert_eq!((second.status, second.is_replayed()), (200, false), "a rejected request must not store its key");
     stage.service.stop().await;
 }
 

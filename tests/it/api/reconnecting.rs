@@ -1,4 +1,4 @@
-//! Streams that break: whoever comes back with the last number misses nothing and hears nothing twice.
+//! Tests of reconnecting event streams: no gap and no duplicate after the last event id.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::stream::{Frame, Stream, numbers};
 
 const SETTLED: &str = "agent_settled";
 
-/// A prompt with one tool call has been answered.
+/// Starts a service and completes a prompt with one tool call.
 async fn told() -> Stage {
     let stage = Stage::set([calls("echo", json!({"value": "x"})), says("Done")]).await;
     let body = json!({"conversationId": "c", "input": "Go"});
@@ -33,7 +33,7 @@ async fn cut_after_any_event_the_stream_goes_on_with_the_next() {
         let rest = Stream::open(&stage.service, "c", &query, None).await.rest().await;
         assert_eq!(rest, past[seen..], "by query, after {after}");
     }
-    // The header wins.
+    // The header overrides the query.
     let rest =
         Stream::open(&stage.service, "c", "?follow=false&after=1", Some(5)).await.rest().await;
     assert_eq!(rest, past[5..]);
@@ -73,14 +73,14 @@ async fn a_line_that_breaks_after_every_frame_loses_nothing_while_it_happens() {
     stage.service.stop().await;
 }
 
-/// A new connection for every numbered frame, until all has settled.
+/// Opens a new connection for every frame with an id, until the agent has settled.
 async fn hear_in_pieces(stage: &Stage) -> Vec<Frame> {
     let mut heard = Vec::new();
     let mut last = 0;
     loop {
         let mut stream = Stream::open(&stage.service, "c", "", Some(last)).await;
         loop {
-            let frame = stream.next().await.expect("a stream that follows does not end");
+            let frame = stream.next().await.expect("a following stream must not end");
             let number = frame.id;
             let is_over = frame.name == SETTLED;
             heard.push(frame);
@@ -115,7 +115,7 @@ async fn who_joins_in_the_middle_of_an_answer_gets_it_so_far_and_then_only_what_
         paced.one();
         whole.extend(first.until_delta().await);
         said.push_str(piece);
-        // Comes, hears what there is, and stays.
+        // Connects, reads the response so far, and stays connected.
         let mut other = Stream::open(&stage.service, "c", "", last).await;
         let frames = other.until("message_snapshot").await;
         let snapshot = frames.last().unwrap();
@@ -132,21 +132,21 @@ async fn who_joins_in_the_middle_of_an_answer_gets_it_so_far_and_then_only_what_
     for (mut other, mut text, mut frames) in joined {
         let rest = other.until(SETTLED).await;
         text.push_str(&text_of(&rest));
-        assert_eq!(text, said, "the answer so far and what came then are the whole");
+        assert_eq!(text, said, "the snapshot and the later deltas form the whole text");
         frames.extend(rest);
         assert_eq!(numbers(&frames), numbers(&past)[usize::try_from(last.unwrap()).unwrap()..]);
     }
     stage.service.stop().await;
 }
 
-/// The deltas, one behind the other.
+/// The concatenated deltas.
 fn text_of(frames: &[Frame]) -> String {
     let deltas = frames.iter().map(|frame| &frame.data["assistantMessageEvent"]["delta"]);
     deltas.filter_map(Value::as_str).collect()
 }
 
 impl Stream {
-    /// Up to the beginning of an answer.
+    /// Reads up to the start of a model response.
     async fn until_answer(&mut self) -> Vec<Frame> {
         self.until_frame(|frame| {
             frame.name == "message_start" && frame.data["message"]["role"] == "assistant"
@@ -154,7 +154,7 @@ impl Stream {
         .await
     }
 
-    /// Up to the next piece of text.
+    /// Reads up to the next text delta.
     async fn until_delta(&mut self) -> Vec<Frame> {
         self.until_frame(|frame| frame.data["assistantMessageEvent"]["type"] == "text_delta").await
     }
@@ -162,7 +162,7 @@ impl Stream {
     async fn until_frame(&mut self, is_it: impl Fn(&Frame) -> bool) -> Vec<Frame> {
         let mut frames = Vec::new();
         loop {
-            let frame = self.next().await.expect("a stream that follows does not end");
+            let frame = self.next().await.expect("a following stream must not end");
             let is_last = is_it(&frame);
             frames.push(frame);
             if is_last {

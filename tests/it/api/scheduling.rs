@@ -1,4 +1,4 @@
-//! Schedules over HTTP: ordered, seen, fired, cancelled; each by its owner alone.
+//! Tests of schedules over HTTP: creation, reading, firing, cancellation and ownership.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn with_key<'a>(who: &[(&'a str, &'a str)], key: &'a str) -> Vec<(&'a str, &'a s
     who.iter().copied().chain([("idempotency-key", key)]).collect()
 }
 
-/// The schedule once it has fired.
+/// Waits until the schedule has fired, and returns it.
 async fn fired(stage: &Stage, id: &str) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -28,7 +28,7 @@ async fn fired(stage: &Stage, id: &str) -> Value {
         if seen.body["lastFiredAt"].is_string() {
             return seen.body;
         }
-        assert!(Instant::now() < deadline, "it never fired: {}", seen.body);
+        assert!(Instant::now() < deadline, "the schedule did not fire: {}", seen.body);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -48,7 +48,7 @@ async fn a_schedule_fires_into_a_conversation_and_tells_where() {
     let refused = stage.post("/api/schedules", &with_key(&ANN, "morning"), &other).await;
     assert_eq!((refused.status, refused.problem()), (422, "idempotency-key-reused"));
     let next = made.body["nextAt"].as_str().unwrap();
-    assert!(next.contains("T07:00") || next.contains("T08:00"), "nine in Berlin: {next}");
+    assert!(next.contains("T07:00") || next.contains("T08:00"), "9:00 in Berlin: {next}");
     let id = made.body["id"].as_str().unwrap();
     let location = made.headers["location"].to_str().unwrap();
     assert_eq!(location, format!("/api/schedules/{id}"));

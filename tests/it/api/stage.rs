@@ -1,4 +1,4 @@
-//! A service with a fake model and a few tools, and requests with headers.
+//! Test service with a fake model and a few tools, and requests with headers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::service::Service;
 use crate::support::tools::{Echo, Gated, Nothing, Runs};
 
 const AGENT: &str = "---
-description: Does what it is told.
+description: A test agent.
 model: gpt-5.1
 tools: [echo, test.gated, hasty, schedule]
 ---
@@ -38,7 +38,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// The last part of its `type`.
+    /// The last part of the problem's `type`.
     pub(super) fn problem(&self) -> &str {
         self.body["type"].as_str().unwrap().strip_prefix("urn:turnwheel:problem:").unwrap()
     }
@@ -107,7 +107,7 @@ pub(super) fn calls(name: &str, arguments: Value) -> Play {
     Play::Answer(Script::call("c1", name, arguments))
 }
 
-/// An answer of these pieces of text, each let go by a permit.
+/// A response of these pieces of text; each piece waits for a permit.
 pub(super) struct Paced {
     permits: Arc<Semaphore>,
     events: usize,
@@ -122,7 +122,7 @@ impl Paced {
         (paced, Play::Paced(permits, events))
     }
 
-    /// The head of the answer, up to before its first piece.
+    /// Releases the events before the first piece.
     pub(super) fn begin(&self) {
         self.permits.add_permits(2);
     }
@@ -136,7 +136,7 @@ impl Paced {
     }
 }
 
-/// Asks, and does not wait long for the answer.
+/// A tool whose approval request expires after 50 ms.
 struct Hasty(Runs);
 
 impl Tool for Hasty {

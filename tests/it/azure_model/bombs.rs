@@ -1,4 +1,4 @@
-//! Answers that grow when they are unpacked: what is read is bounded by what comes out, not by what was sent.
+//! Compressed responses that grow when unpacked: the limit counts unpacked bytes, not sent bytes.
 
 use std::io::Write as _;
 
@@ -10,10 +10,10 @@ use turnwheel::model::Failure;
 
 use super::{ask_with, config, failed};
 
-/// More than any bound of one event or one body.
+/// Unpacked size in MB: above every limit of one event or one body.
 const MEGABYTES: usize = 24;
 
-/// `head`, then a letter again and again: some kilobytes when it is packed.
+/// Compresses `head` and 24 MB of one letter to a few kilobytes.
 fn packed(head: &str) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
     packer.write_all(head.as_bytes()).unwrap();
@@ -49,7 +49,7 @@ async fn an_answer_that_unpacks_without_end_is_given_up() {
         assert!(text.len() < 4_096 && heard.json().is_empty(), "{} bytes", text.len());
         if status == 200 {
             assert!(text.contains("more than 8388608 bytes"), "{text}");
-            assert_eq!(failure, &Failure::Final, "it would be as large the next time");
+            assert_eq!(failure, &Failure::Final, "a retry would be as large");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The conformance cases of the Azure provider, and that their scripts are played as they are written.
+//! Conformance cases of the Azure provider, and a check that the fake model plays their scripts.
 
 use serde_json::{Value, json};
 use turnwheel::agent::content::joined_text;
@@ -10,7 +10,7 @@ use super::{Heard, ask, call, config, failed, user};
 use crate::support::fake_model::{FakeModel, Play, Script};
 use crate::support::shared::shared;
 
-/// The script of another case stands for them all: what the fake plays is what the case wrote.
+/// One script covers all cases: the fake model plays exactly the steps that a case lists.
 #[tokio::test]
 async fn conformance_scripts_are_played() {
     let script = json!([
@@ -85,7 +85,7 @@ async fn conformance_a03_error_texts() {
     assert_eq!(json!(failed(&answer).0), expected["thrown"]);
     assert_eq!(json!(heard.json()), expected["stream_events"]);
     assert_covers(&json!(answer.message.content), &expected["message"]["content"]);
-    // The case's own note: later versions carry code and message here.
+    // The case notes that later versions include code and message here.
     assert_eq!(failed(&ask(&fake).await.0).0, "server_error: x");
 }
 
@@ -120,7 +120,7 @@ async fn conformance_a04_history_as_input() {
     );
 }
 
-/// Everything that is expected is there; more may be.
+/// Asserts that `found` contains everything expected; it may contain more.
 fn assert_covers(found: &Value, expected: &Value) {
     match (found, expected) {
         (Value::Object(found), Value::Object(expected)) => {

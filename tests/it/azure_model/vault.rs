@@ -1,4 +1,4 @@
-//! A key that a Key Vault keeps: a rotated one is found by the call that is refused, and the old one is told to nobody.
+//! Keys in a Key Vault: a rejected call reads the rotated key, and no error quotes the old key.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use turnwheel::settings::azure::SecretPlace;
 use super::{Heard, call, config, failed, user};
 use crate::support::fake_model::{FakeModel, Play, Script};
 
-/// Answers with these values in turn, the last one for ever.
+/// Returns these values in turn, and repeats the last one.
 #[derive(Debug)]
 struct Vault(Mutex<Vec<&'static str>>);
 
@@ -40,7 +40,7 @@ impl TokenCredential for Nobody {
         _: &[&str],
         _: Option<TokenRequestOptions<'_>>,
     ) -> azure_core::Result<AccessToken> {
-        panic!("this vault challenges nobody")
+        panic!("this vault requires no token")
     }
 }
 

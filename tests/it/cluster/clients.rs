@@ -1,4 +1,4 @@
-//! The clients: each request is repeated, with its key, until it is answered.
+//! Clients of the cluster test: each repeats a request, with its key, until it succeeds.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,24 +9,24 @@ use turnwheel::payments::Payment;
 use super::story::{Ending, Kind, Seen, Story};
 use super::{Cluster, INSTANCES};
 
-/// For one conversation from its beginning to its end, whatever comes between, on a machine that does other things too.
+/// Time limit of one conversation, with all faults, on a machine that runs other tests too.
 const PATIENCE: Duration = Duration::from_mins(10);
 const STEER: &str = "Be quick.";
 
-#[expect(clippy::disallowed_methods, reason = "it is compared with what other processes wrote")]
+#[expect(clippy::disallowed_methods, reason = "it is compared with times from other processes")]
 fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
 impl Cluster {
-    /// One of the instances that are up.
+    /// Returns the address of a running instance, round robin.
     fn some_address(&self) -> Option<String> {
         let addresses = self.addresses.lock().unwrap();
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         (first..first + INSTANCES).find_map(|number| addresses[number % INSTANCES].clone())
     }
 
-    /// `None`: nobody answered, or not well; ask again.
+    /// `None`: no response, or a server error; the caller repeats the request.
     async fn ask(&self, tenant: &str, path: &str, post: Option<(&str, &Value)>) -> Option<Value> {
         let url = format!("{}{path}", self.some_address()?);
         let request = match post {
@@ -50,7 +50,7 @@ impl Cluster {
         None
     }
 
-    /// Plays one conversation as a patient client would: every request is repeated, with its key, until it is answered.
+    /// Runs one conversation to its end and repeats every request, with its key, until it succeeds.
     pub(super) async fn play(&self, number: usize) -> Ending {
         let story = Story::new(number);
         let deadline = Instant::now() + PATIENCE;
@@ -66,7 +66,7 @@ impl Cluster {
         }
     }
 
-    /// Says something meanwhile; whether it has landed.
+    /// Sends a steer while the prompt runs. True once it is applied.
     async fn steer(&self, story: &Story) -> Option<bool> {
         let (tenant, base) = (&story.tenant, &story.base);
         let key = format!("steer-{}", story.conversation);
@@ -77,7 +77,7 @@ impl Cluster {
         Some(input["state"] == "landed")
     }
 
-    /// What a client does once; the prompt and the record when everything has ended.
+    /// Sends each request once. Returns the prompt and its entries when everything has ended.
     async fn round(&self, story: &Story, seen: &mut Seen) -> Option<(Value, Vec<Value>)> {
         let Story { tenant, conversation, base, body, kind } = story;
         let key = format!("begin-{conversation}");
@@ -100,7 +100,7 @@ impl Cluster {
             let key = format!("decide-{id}");
             self.ask(tenant, &format!("{base}/approvals/{id}"), Some((&key, &decided))).await?;
         }
-        // A steer that came last has a prompt of its own, which may still run.
+        // A late steer has its own prompt, which may still run.
         if shown["state"] != "idle" || prompt["state"] == "running" || !has_landed {
             return None;
         }
@@ -108,7 +108,7 @@ impl Cluster {
         Some((prompt, entries["items"].as_array().unwrap().clone()))
     }
 
-    /// How often each payment of the conversation was asked for.
+    /// Number of requests for each payment of the conversation.
     pub(super) fn payments_of(&self, conversation: &str) -> Vec<u32> {
         self.made_in(conversation).iter().map(|made| made.requests).collect()
     }
@@ -123,13 +123,13 @@ impl Cluster {
         made.into_iter().filter(|made| made.key.starts_with(&prefix)).collect()
     }
 
-    /// What a person would look at who finds a conversation stuck.
+    /// Describes a stuck conversation: its `why`, its view, its log lines and its last errors.
     async fn told_of(&self, story: &Story) -> String {
         let Story { tenant, conversation, base, .. } = story;
         let why = self.ask(tenant, &format!("{base}/why"), None).await;
         let shown = self.ask(tenant, base, None).await;
         let mut told =
-            vec![format!("{conversation} did not come to its end: why {why:?}\n{shown:?}")];
+            vec![format!("{conversation} did not complete: why {why:?}\n{shown:?}")];
         for (instance, log) in self.logs.lock().unwrap().iter().enumerate() {
             let is_named = |line: &&str| {
                 let mut words = line.split(|letter: char| !letter.is_alphanumeric());

@@ -1,4 +1,4 @@
-//! Kills, standstills and the accounts' bad hours, one after the other.
+//! Injected faults of the cluster test: kills, freezes and account faults, one after another.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use super::{Cluster, INSTANCES, QUEUE_PREFIX};
 use crate::support::azure::signal;
 use crate::support::process::Dev;
 
-/// Longer than any claim holds: who goes on after it finds that others have done the work.
+/// Longer than any lease: a worker that wakes afterwards finds its work done by others.
 const LONG_FREEZE: Duration = Duration::from_secs(70);
-/// Between two faults. In a long run so long that most conversations have recovered from one before the next: the longest pause
-/// is to be a recovery, not a row of them.
+/// Time between two faults. In a long run most conversations recover before the next fault, so that
+/// the longest pause is one recovery and not several in a row.
 const BETWEEN_MS: Range<u64> = 100..1_000;
 const BETWEEN_LONG_MS: Range<u64> = 500..8_000;
-/// What a process that was frozen would do wrong, it does in its first moments.
+/// A frozen process makes its mistakes in the first moments after it wakes.
 const WAKING: Duration = Duration::from_secs(2);
 
-/// What happened to the instances and their accounts.
+/// Number of faults by kind.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     kills: usize,
@@ -32,7 +32,7 @@ pub(super) struct Faults {
     queues_deleted: usize,
 }
 
-/// An instance that stands still.
+/// A stopped instance.
 struct Frozen {
     address: Option<String>,
     until: Instant,
@@ -48,7 +48,7 @@ impl Faults {
 }
 
 impl Cluster {
-    /// One fault after the other, until everything is done or it has been long enough.
+    /// Injects faults until the work is done or `span` has passed.
     pub(super) async fn disturb(
         &self,
         mut instances: Vec<Dev>,
@@ -121,7 +121,7 @@ impl Cluster {
         (faults, instances)
     }
 
-    /// Stands still in its middle, as a frozen machine does, and knows nothing of it afterwards.
+    /// Stops the process with SIGSTOP, as on a frozen machine: the process cannot detect the gap.
     fn freeze(&self, instance: &Dev, number: usize, span: Duration) -> Frozen {
         let address = self.addresses.lock().unwrap()[number].take();
         signal("-STOP", instance.id());

@@ -1,4 +1,4 @@
-//! What the clients do in one conversation, and what its record has to be at its end.
+//! Scenarios of the cluster test: the requests of one conversation, and checks of its final record.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,23 +7,24 @@ use serde_json::{Value, json};
 
 use crate::support::normal::normal;
 
-/// They begin close to each other, so that they write into the same books. All that a tenant has lies in one physical
-/// partition of the emulator, which copies a whole one for each batch: with few tenants a long run grows slower and slower.
+/// Conversations of a tenant start together, so that they write to the same usage ledger. The
+/// emulator keeps a tenant in one physical partition and copies the whole partition for each batch:
+/// with few tenants a long run grows slower and slower.
 const CONVERSATIONS_OF_TENANT: usize = 8;
 
-/// The result of a call that a steer came before.
+/// Result of a call that a steer skipped.
 const SKIPPED: &str = "Skipped due to queued user message.";
 
-/// What a conversation is about.
+/// Kind of a conversation's payments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// One payment that a person has to agree to.
+    /// One payment that needs an approval.
     Large,
-    /// One that nobody is asked about.
+    /// One payment that needs no approval.
     Small,
-    /// Three at once, one of which a person has to agree to.
+    /// Three parallel payments, one of which needs an approval.
     Several,
-    /// One, and somebody steers meanwhile.
+    /// One payment, and a steer while it runs.
     Steered,
 }
 
@@ -46,11 +47,11 @@ impl Kind {
     }
 }
 
-/// A conversation and what it begins with.
+/// A conversation and its first request.
 pub(super) struct Story {
     pub(super) tenant: String,
     pub(super) conversation: String,
-    /// Below the address.
+    /// Path of the conversation, below the address.
     pub(super) base: String,
     pub(super) body: Value,
     pub(super) kind: Kind,
@@ -70,7 +71,7 @@ impl Story {
     }
 }
 
-/// How a conversation ended.
+/// Final state of a conversation.
 pub(super) struct Ending {
     pub(super) story: Story,
     pub(super) entries: Vec<Value>,
@@ -78,30 +79,30 @@ pub(super) struct Ending {
     pub(super) seen: Seen,
 }
 
-/// What its client has seen on the way.
+/// Observations of its client.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) accepted_at: Option<jiff::Timestamp>,
     pub(super) is_asked_for_outcome: bool,
 }
 
-/// Answers that stand in the record.
+/// Number of model responses in the record.
 pub(super) fn answers(entries: &[Value]) -> usize {
     entries.iter().filter(|entry| entry["message"]["role"] == "assistant").count()
 }
 
-/// The longest time in which nothing happened, from when the first prompt was accepted: nobody waits for a person for long
-/// here, so it bounds every recovery.
+/// Longest time without a new entry since the first prompt was accepted. Approvals are decided at
+/// once here, so it bounds every recovery.
 pub(super) fn longest_pause(ending: &Ending) -> Duration {
     let written = ending.entries.iter();
     let written = written.map(|entry| entry["timestamp"].as_str().unwrap().parse().unwrap());
     let times: Vec<jiff::Timestamp> = ending.seen.accepted_at.into_iter().chain(written).collect();
     let pauses = times.windows(2).map(|pair| pair[1].duration_since(pair[0]));
-    // What is written before the answer is there ends no pause.
+    // Entries older than the 202 response make a negative pause, which is left out.
     pauses.filter_map(|pause| pause.try_into().ok()).max().unwrap_or_default()
 }
 
-/// What the record of a conversation has to be, whatever happened; how often a write was sent again.
+/// Checks the final record of a conversation, and that no write was sent twice.
 pub(super) fn check(ending: &Ending, payments: &[u32], expected: &BTreeMap<Kind, Vec<Value>>) {
     let Ending { story, entries, prompt, seen } = ending;
     let Story { conversation, kind, .. } = story;
@@ -119,22 +120,22 @@ pub(super) fn check(ending: &Ending, payments: &[u32], expected: &BTreeMap<Kind,
         .count();
     assert_eq!(said("toolResult").len(), calls, "{conversation}: each call has one result");
     let words = usize::from(*kind == Kind::Steered) + 1;
-    assert_eq!(said("user").len(), words, "{conversation}: what is said lands once");
+    assert_eq!(said("user").len(), words, "{conversation}: each input is applied once");
     if seen.is_asked_for_outcome {
         return;
     }
-    // A steer that comes before a payment has begun skips it, and says so in its result.
+    // A steer before the start of a payment skips it: the result is `SKIPPED`.
     let is_skip = |result: &&&Value| result["content"][0]["text"] == SKIPPED;
     let skipped = said("toolResult").iter().filter(is_skip).count();
     assert_eq!(payments.len() + skipped, kind.payments(), "{conversation}: not all was paid");
     if *kind == Kind::Steered {
-        // Where the steer lands is a matter of moments.
+        // The position of the steer depends on timing.
         return;
     }
     assert_eq!(record(*kind, entries), expected[kind], "{conversation}: the record differs");
 }
 
-/// Of calls that run at once only what the model reads has an order.
+/// Normalised entries for a comparison. Of parallel calls only the messages have a fixed order.
 pub(super) fn record(kind: Kind, entries: &[Value]) -> Vec<Value> {
     let is_ordered = |entry: &&Value| kind != Kind::Several || entry["type"] == "message";
     let kept: Vec<Value> = entries.iter().filter(is_ordered).cloned().collect();

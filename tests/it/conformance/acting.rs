@@ -1,4 +1,4 @@
-//! What a case does: its actions, one after the other, each when the case says.
+//! Performs the actions of a case in order, each at the moment that the case states.
 
 use serde_json::{Value, json};
 
@@ -6,19 +6,19 @@ use super::case::Case;
 use super::stage::{CONVERSATION, Stage};
 use crate::support::stream::{Frame, Stream};
 
-/// What a case gives to wait before anything runs, and the mode in which it is sent.
+/// Lists of inputs that a case queues before the first run, each with its prompt mode.
 pub(super) const QUEUED_BEFORE: [(&str, &str); 2] =
     [("steering_queue_before_run", "steer"), ("follow_up_queue_before_run", "followUp")];
 
-/// What came of the actions.
+/// Results of the actions.
 pub(super) struct Played {
-    /// Everything told while it happened, up to the end of the last run.
+    /// Every event received live, up to the end of the last run.
     pub(super) live: Vec<Frame>,
-    /// What was refused, in order.
+    /// Texts of the errors, in order.
     pub(super) errors: Vec<String>,
 }
 
-/// Plays them all and waits for the end of what they began.
+/// Performs all actions and waits for the end of the runs that they start.
 pub(super) async fn play(case: &Case, stage: &Stage, stream: Stream) -> Played {
     let mut actor =
         Actor { stage, stream, live: Vec::new(), errors: Vec::new(), is_running: false };
@@ -28,7 +28,7 @@ pub(super) async fn play(case: &Case, stage: &Stage, stream: Stream) -> Played {
             actor.post("prompts", &body).await.unwrap_or_else(|error| panic!("{error}"));
         }
     }
-    // Held before anything begins, or a call would be over before anybody looks.
+    // Calls are blocked before the first run; otherwise a call could end before its action.
     for call in case.actions().iter().filter_map(during_call) {
         stage.gate.hold(call);
     }
@@ -39,7 +39,7 @@ pub(super) async fn play(case: &Case, stage: &Stage, stream: Stream) -> Played {
     Played { live: actor.live, errors: actor.errors }
 }
 
-/// The call in whose middle the action happens.
+/// Id of the call during which the action happens.
 pub(super) fn during_call(action: &Value) -> Option<&str> {
     let call = action["when"].as_str()?.strip_prefix("while tool call ")?;
     Some(call.strip_suffix(" is executing").unwrap_or(call))
@@ -50,7 +50,7 @@ struct Actor<'a> {
     stream: Stream,
     live: Vec<Frame>,
     errors: Vec<String>,
-    /// Whether a run has begun whose end was not yet heard.
+    /// True from the start of a run until its end was received.
     is_running: bool,
 }
 
@@ -65,7 +65,7 @@ impl Actor<'_> {
                 self.heard(|event| event["type"] == "text_delta").await;
             }
             Some(when) => {
-                let call = during_call(action).unwrap_or_else(|| panic!("when is {when}?"));
+                let call = during_call(action).unwrap_or_else(|| panic!("unknown moment: {when}"));
                 self.stage.gate.begun(call).await;
             }
         }
@@ -91,11 +91,11 @@ impl Actor<'_> {
             "followUp" | "follow_up" => self.post("prompts", &input("followUp")).await,
             "continue" => self.post("continue", &json!({})).await,
             "abort" => self.post("abort", &json!({})).await,
-            other => panic!("how to {other}?"),
+            other => panic!("unknown action: {other}"),
         }
     }
 
-    /// The problem's detail, when it is refused.
+    /// Posts to the conversation. `Err` holds the `detail` of the problem.
     async fn post(&self, what: &str, body: &Value) -> Result<(), String> {
         let path = format!("/api/conversations/{CONVERSATION}/{what}");
         let (status, answer) = self.stage.service.post(&path, body).await;
@@ -106,16 +106,16 @@ impl Actor<'_> {
         Err(answer["detail"].as_str().unwrap().to_owned())
     }
 
-    /// Listens until a part of an answer was told that is such a one.
+    /// Reads events until one has a matching `assistantMessageEvent`.
     async fn heard(&mut self, is_it: fn(&Value) -> bool) {
         let told = |frame: &Frame| is_it(&frame.data["assistantMessageEvent"]);
         while !self.live.iter().any(told) {
-            let frame = self.stream.next().await.expect("the stream goes on");
+            let frame = self.stream.next().await.expect("the stream has another event");
             self.live.push(frame);
         }
     }
 
-    /// Listens to the end of the run.
+    /// Reads events up to the end of the run.
     async fn rest(&mut self) {
         if std::mem::take(&mut self.is_running) {
             self.live.extend(self.stream.until("agent_settled").await);

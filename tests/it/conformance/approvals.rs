@@ -1,4 +1,4 @@
-//! Cases in which a person decides.
+//! Cases with an approval request.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::stage::{CONVERSATION, Needs, Stage};
 use crate::support::fake_model::Play;
 use crate::support::stream::{Frame, Stream};
 
-/// Ours, beside the source's: the pending item is settled in place, and who decided is told.
+/// Events that the source lacks: they settle the pending item in place and name the approver.
 const BESIDE: [&str; 3] = ["prompt.created", "prompt.output-updated", "prompt.approval-settled"];
 
 pub(super) async fn play(case: &Case) {
@@ -64,7 +64,7 @@ async fn is_rejected(
     run.stage.service.stop().await;
 }
 
-/// The action that prompts; what is decided, and of which call.
+/// The prompt action; the decision and its call.
 type Asked<'a> = (&'a Value, (&'a str, &'a Value));
 
 struct Run {
@@ -80,7 +80,7 @@ impl Run {
         Self { stage, prompt_id }
     }
 
-    /// By the provider's id of the call, as the cases have it.
+    /// Decides by the provider's id of the call, as the cases do.
     async fn decide(&self, (decision, call): (&str, &Value), reason: Option<&str>) {
         let call = call.as_str().unwrap();
         let path = format!("/api/conversations/{CONVERSATION}/approvals/{call}");
@@ -114,7 +114,7 @@ impl Run {
         assert_eq!(json!(self.stage.runs().len()), expected["tool_runs"], "{id}");
     }
 
-    /// What the second request says that the last call answered.
+    /// Output of the last call in the second model request.
     fn told_output(&self) -> Value {
         let requests = self.stage.model.requests();
         let items = requests[1]["input"].as_array().unwrap();
@@ -123,7 +123,7 @@ impl Run {
     }
 }
 
-/// `prompt.output`, or `prompt.approval-requested {toolCallId:call_1, …}`.
+/// Asserts events such as `prompt.output` or `prompt.approval-requested {toolCallId:call_1, …}`.
 fn has_events(id: &str, frames: &[Frame], expected: &Value) {
     let names: Vec<&str> = frames.iter().map(|frame| frame.name.as_str()).collect();
     let expected: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Cases of the Responses API: what streams in, and what is sent.
+//! Cases of the Responses API: response streams and request bodies.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::stage::{CONVERSATION, Needs, Stage};
 use crate::support::fake_model::{Play, Script};
 use crate::support::stream::{Frame, Stream};
 
-/// An answer's events become live events and a stored message; a failure becomes the message's error.
+/// A response stream becomes live events and a stored message; a failure becomes its error.
 pub(super) async fn streams(case: &Case) {
     let expected = case.expected();
     let answer = Answer::of(case, case.given("sse_events")).await;
@@ -23,14 +23,14 @@ pub(super) async fn streams(case: &Case) {
     let failed = &expected["response_failed"];
     if !failed.is_null() {
         let answer = Answer::of(case, &failed["sse_events"]).await;
-        // Later releases say what the service said; "Unknown error" is the text of the source's time.
+        // Later releases quote the service; "Unknown error" is the text of the source's release.
         let error = &failed["sse_events"][0]["response"]["error"];
         let told = [&error["code"], &error["message"]].map(|text| text.as_str().unwrap());
         answer.failed_with(&[failed["thrown"].as_str().unwrap(), &told.join(": ")]);
     }
 }
 
-/// What became of the first answer.
+/// The first model response: its message and its updates.
 struct Answer {
     message: Value,
     updates: Vec<Value>,
@@ -39,7 +39,7 @@ struct Answer {
 impl Answer {
     async fn of(case: &Case, events: &Value) -> Self {
         let mut events = events.as_array().unwrap().clone();
-        // The cases leave the numbers away.
+        // The cases omit the sequence numbers.
         for (number, event) in events.iter_mut().enumerate() {
             event["sequence_number"] = json!(number);
         }
@@ -72,7 +72,7 @@ impl Answer {
     }
 }
 
-/// A conversation that begins with the case's messages: what the next request holds.
+/// A conversation that starts with the case's messages: checks the input of the next request.
 pub(super) async fn history(case: &Case) {
     let plain = case.expected_beside("non_reasoning_text_only_model");
     for (model, facts, expected) in [
@@ -95,7 +95,7 @@ pub(super) async fn history(case: &Case) {
     }
 }
 
-/// What every stored message has and the case leaves out.
+/// Adds the members that every stored message has and the case omits.
 fn complete(message: &mut Value, model: &str) {
     message["timestamp"] = json!(1);
     if message["role"] == "assistant" {

@@ -1,10 +1,10 @@
-//! A case as its file has it, and which of its expectations wins.
+//! A conformance case from its file, and the choice among its expectations.
 
 use serde_json::Value;
 
 use crate::support::shared::shared;
 
-/// The first that a case has wins.
+/// Expectations by priority: the first one that a case has applies.
 const PROFILES: [&str; 4] = ["source", "required", "both", "today"];
 
 pub(super) struct Case(Value);
@@ -16,7 +16,7 @@ impl Case {
         Some(found.unwrap_or_else(|| panic!("there is no case {id}")))
     }
 
-    /// The same as later releases play it: calls run at once, and end in the order given.
+    /// The case as later releases run it: calls run in parallel and end in the given order.
     pub(super) fn of_later_releases(id: &str, ends: &[&str]) -> Option<Self> {
         let mut case = Self::shared(id)?;
         case.0["expect"] = serde_json::json!({"today": case.0["expect"]["today"]});
@@ -24,24 +24,24 @@ impl Case {
         Some(case)
     }
 
-    /// The same where so many others ring for the conversation at any moment, and each ring is one more worker.
+    /// Adds `workers` clients that nudge the conversation at random; each nudge starts a worker.
     pub(super) fn among(mut self, workers: u32) -> Self {
         self.0["given"]["workers"] = serde_json::json!(workers);
         self
     }
 
-    /// Whether its calls run at once.
+    /// True if its calls run in parallel.
     pub(super) fn runs_at_once(&self) -> bool {
         self.given("ends").is_array()
     }
 
-    /// All that are shared.
+    /// Returns all shared cases; `None` without the shared folder.
     pub(super) fn all_shared() -> Option<Vec<Self>> {
         let text = std::fs::read_to_string(shared("conformance/cases.json")?).unwrap();
         Some(all(&text))
     }
 
-    /// Those that lie beside this file.
+    /// The cases beside this file.
     pub(super) fn own() -> Vec<Self> {
         all(include_str!("cases.json"))
     }
@@ -54,7 +54,7 @@ impl Case {
         self.0["system"].as_str().unwrap()
     }
 
-    /// Null when the case says nothing of it.
+    /// A precondition of the case; null if absent.
     pub(super) fn given(&self, name: &str) -> &Value {
         &self.0["given"][name]
     }
@@ -63,7 +63,7 @@ impl Case {
         self.0["actions"].as_array().unwrap()
     }
 
-    /// What the case expects; behaviour that it calls a defect is not asked for.
+    /// The expectation that applies. Skips behaviour that the case calls a defect.
     pub(super) fn expected(&self) -> &Value {
         let expect = &self.0["expect"];
         let found = PROFILES.iter().map(|profile| &expect[*profile]).find(|expected| {
@@ -73,18 +73,18 @@ impl Case {
         found.unwrap_or_else(|| panic!("{}: nothing is expected", self.id()))
     }
 
-    /// What stands beside the profiles.
+    /// An expectation outside the profiles.
     pub(super) fn expected_beside(&self, name: &str) -> &Value {
         &self.0["expect"][name]
     }
 
-    /// Of a case whose winning expectation is that of later releases, which run calls in parallel.
+    /// True if the expectation is that of later releases, which run calls in parallel.
     pub(super) fn is_of_today(&self) -> bool {
         self.expected() == &self.0["expect"]["today"]
     }
 }
 
-/// What the cases take for pictures is none, and would be refused: these begin as pictures do.
+/// Replacements for invalid image data of the cases: these start like real images.
 const PICTURES: [(&str, &str); 2] = [("AAAA\"", "iVBORw0KGgo=\""), ("BBBB\"", "/9j/4A==\"")];
 
 fn all(text: &str) -> Vec<Case> {

@@ -1,8 +1,8 @@
-//! Comparing what happened with what a case expects.
+//! Comparisons of actual results with the expectations of a case.
 
 use serde_json::Value;
 
-/// Equal lists, or a panic that shows both, one item a line.
+/// Asserts that both lists are equal; the panic shows both, one item a line.
 pub(super) fn assert_same(what: &str, actual: &[Value], expected: &[Value]) {
     if actual == expected {
         return;
@@ -19,7 +19,7 @@ fn lines(items: &[Value]) -> String {
     items.iter().fold(String::new(), |text, item| format!("{text}  {item}\n"))
 }
 
-/// Everything expected is there; members that nobody expected may be.
+/// Asserts that `actual` has everything expected; it may have more members.
 pub(super) fn assert_fits(what: &str, actual: &Value, expected: &Value) {
     assert!(fits(actual, expected), "{what}:\nactual:   {actual}\nexpected: {expected}");
 }

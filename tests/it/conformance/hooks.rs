@@ -10,7 +10,7 @@ use turnwheel::extensions::{Block, CallAhead, Extension, HookError};
 
 use super::case::Case;
 
-/// What hooks are registered with.
+/// A builder that registers extensions.
 pub(super) trait Hooked {
     fn extension(self, extension: impl Extension + 'static) -> Self;
 }
@@ -57,11 +57,11 @@ impl Extension for KeepsTwo {
     }
 }
 
-/// Call ids, each with the reason.
+/// Ids of blocked calls, each with its reason.
 #[derive(Debug)]
 struct Blocks(Vec<(String, Option<String>)>);
 
-/// `c1 -> block, reason 'not allowed here'`.
+/// Parses `c1 -> block, reason 'not allowed here'`.
 fn block(text: &str) -> (String, Option<String>) {
     let (id, what) = text.split_once(" -> block, ").unwrap();
     let reason =

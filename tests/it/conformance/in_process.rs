@@ -1,4 +1,4 @@
-//! The loop's cases once more, played through the agent in one's own process.
+//! The loop cases against the in-process `Agent`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::support::gate::{Gate, Gatekept};
 use crate::support::stream::Frame;
 use crate::support::tools::{Add, Boom, Echo, Gated, Prog, Runs, Slow};
 
-/// Nothing here takes that long.
+/// Longer than any step takes here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Stage {
@@ -34,7 +34,7 @@ struct Stage {
     runs: Runs,
     gate: Gate,
     told: Arc<Mutex<Vec<Frame>>>,
-    /// How much was told.
+    /// Number of frames.
     count: watch::Receiver<usize>,
     running: JoinSet<Result<(), AgentError>>,
     errors: Vec<String>,
@@ -124,7 +124,7 @@ async fn set(case: &Case) -> Stage {
             "slow" => kept(builder, Slow(of()), &gate),
             "prog" => kept(builder, Prog(of()), &gate),
             "test.gated" => kept(builder, Gated(of()), &gate),
-            other => panic!("what is the tool {other}?"),
+            other => panic!("unknown tool: {other}"),
         };
     }
     Stage {
@@ -175,7 +175,7 @@ impl Stage {
         perform(&self.agent, action).await
     }
 
-    /// Once a part of an answer was told that is such a one.
+    /// Waits for an event with a matching `assistantMessageEvent`.
     async fn heard(&mut self, is_it: fn(&Value) -> bool) {
         let told = Arc::clone(&self.told);
         let has_told = move |_: &usize| {
@@ -183,10 +183,10 @@ impl Stage {
             told.iter().any(|frame| is_it(&frame.data["assistantMessageEvent"]))
         };
         let heard = self.count.wait_for(has_told);
-        tokio::time::timeout(PATIENCE, heard).await.expect("it is told").unwrap();
+        tokio::time::timeout(PATIENCE, heard).await.expect("the event is emitted").unwrap();
     }
 
-    /// To the end of what was begun.
+    /// Waits for the end of all started runs.
     async fn rest(&mut self) {
         while let Some(ended) = self.running.join_next().await {
             ended.unwrap().unwrap();
@@ -206,6 +206,6 @@ async fn perform(agent: &Agent, action: &Value) -> Result<(), AgentError> {
         "steer" => agent.steer(text).await,
         "followUp" | "follow_up" => agent.follow_up(text).await,
         "abort" => agent.abort().await,
-        other => panic!("how to {other}?"),
+        other => panic!("unknown action: {other}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Cases of the loop: events live and kept, what the model was sent, what the record holds, which tools ran.
+//! Cases of the loop: live and stored events, model requests, the record, and tool runs.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,8 @@ pub(super) async fn play(case: &Case) {
     stage.service.stop().await;
 }
 
-/// The API has its own words where the source names functions of its language; the `Agent` in process has the source's.
+/// Maps an error text of the source to that of the API, which names no functions of a language. The
+/// in-process `Agent` keeps the source's text.
 fn over_http(refused: &str) -> &str {
     match refused {
         "Agent is already processing. Wait for completion before continuing."
@@ -31,7 +32,7 @@ fn over_http(refused: &str) -> &str {
     }
 }
 
-/// What was told, kept, sent and run is what the case expects.
+/// Compares events, stored events, requests, messages and tool runs with the case.
 pub(super) async fn check(case: &Case, stage: &Stage, live: &[Frame], errors: &[String]) {
     let id = case.id();
     let kept = Stream::open(&stage.service, CONVERSATION, "?follow=false", None).await.rest().await;
@@ -41,28 +42,28 @@ pub(super) async fn check(case: &Case, stage: &Stage, live: &[Frame], errors: &[
     assert_same(&format!("{id}: events as they happen"), &notation::events(live), &events);
     let kept_events: Vec<Value> =
         events.iter().filter(|event| !is_live_only(event)).cloned().collect();
-    assert_same(&format!("{id}: events kept"), &notation::events(&kept), &kept_events);
+    assert_same(&format!("{id}: stored events"), &notation::events(&kept), &kept_events);
     let count = kept.len() as u64;
-    assert_eq!(numbers(&kept), (1..=count).collect::<Vec<_>>(), "{id}: numbers kept");
-    assert_eq!(numbers(live), (1..=count).collect::<Vec<_>>(), "{id}: numbers told live");
+    assert_eq!(numbers(&kept), (1..=count).collect::<Vec<_>>(), "{id}: stored event numbers");
+    assert_eq!(numbers(live), (1..=count).collect::<Vec<_>>(), "{id}: live event numbers");
 
     let list = |name: &str| expected[name].as_array().unwrap().clone();
     let refused = expected["errors"].as_array().cloned().unwrap_or_default();
     assert_eq!(errors.len(), refused.len(), "{id}: errors {errors:?}");
     for (told, refused) in errors.iter().zip(&refused) {
         let refused = over_http(refused.as_str().unwrap());
-        assert!(told.contains(refused), "{id}: {told} is not {refused}");
+        assert!(told.contains(refused), "{id}: {told} does not contain {refused}");
     }
     let requests: Vec<Value> = stage.model.requests().iter().map(notation::request).collect();
     assert_same(&format!("{id}: requests"), &requests, &list("model_requests"));
     let messages: Vec<Value> = stage.messages().await.iter().map(notation::message).collect();
     assert_same(&format!("{id}: messages"), &messages, &list("messages_after"));
     let mut runs: Vec<Value> = list("tool_runs").iter().map(run).collect();
-    // The cases do not say when `prog` runs.
+    // The cases do not list the runs of `prog`.
     let mut ran: Vec<Value> =
         stage.runs().into_iter().filter(|run| run != "prog").map(Value::from).collect();
     if case.runs_at_once() {
-        // In which order they begin is nobody's promise.
+        // The start order of parallel calls is not specified.
         runs.sort_by_key(Value::to_string);
         ran.sort_by_key(Value::to_string);
     }
@@ -80,7 +81,7 @@ async fn ends_as_expected(stage: &Stage, expected: &Value) {
     let error = &expected["state_after"]["error"];
     match error.as_str() {
         None => assert_eq!(prompt["state"], "completed", "{prompt}"),
-        // A stop that a person asked for is no error of the prompt.
+        // A requested abort is not an error of the prompt.
         Some("Request was aborted") => assert_eq!(prompt["state"], "aborted", "{prompt}"),
         Some(_) => {
             assert_eq!(prompt["state"], "failed", "{prompt}");
@@ -89,8 +90,8 @@ async fn ends_as_expected(stage: &Stage, expected: &Value) {
     }
 }
 
-/// In the order that holds here: calls run one after the other unless a setting says otherwise, and an answer that failed
-/// before its first event is a message and a turn like any other.
+/// Returns the expected events in this service's order. Calls run in sequence unless a setting says
+/// otherwise, and a response that failed before its first event is a message and a turn.
 pub(super) fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
     let mut events = expected["events"].as_array().unwrap().clone();
     if case.is_of_today() && !case.runs_at_once() {
@@ -116,7 +117,7 @@ pub(super) fn expected_events(case: &Case, expected: &Value) -> Vec<Value> {
     events
 }
 
-/// What the origin's stream function throws is here a refused request, and its text says so.
+/// Replaces an error that the source's stream function throws: here it is a rejected HTTP request.
 pub(super) fn as_thrown(case: &Case) -> Value {
     let mut expected = case.expected().clone();
     let script = case.given("model_script").as_array().unwrap();
@@ -132,14 +133,14 @@ pub(super) fn as_thrown(case: &Case) -> Value {
     expected
 }
 
-/// `["echo", {"value": "x"}]` as the tools here write it down.
+/// Converts `["echo", {"value": "x"}]` to the notation of the test tools.
 pub(super) fn run(run: &Value) -> Value {
     let name = run[0].as_str().unwrap();
     let value = run[1]["value"].as_str().or(run[1].as_str());
     Value::from(value.map_or_else(|| name.to_owned(), |value| format!("{name} {value}")))
 }
 
-/// `user: o1` as a message.
+/// Parses the history of a case; a line is such as `user: o1`.
 pub(super) fn history(case: &Case) -> Vec<Value> {
     let lines = case.given("history").as_array().cloned().unwrap_or_default();
     lines.iter().map(|line| remembered(line.as_str().unwrap())).collect()
@@ -153,6 +154,6 @@ fn remembered(line: &str) -> Value {
             "role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": 1,
             "api": "openai-responses", "provider": "openai", "model": "gpt-4o", "stopReason": "stop",
         }),
-        other => panic!("who is {other}?"),
+        other => panic!("unknown role: {other}"),
     }
 }

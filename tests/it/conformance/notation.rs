@@ -1,10 +1,10 @@
-//! What the service says, in the cases' notation.
+//! Converts events, messages and requests to the notation of the cases.
 
 use serde_json::{Map, Value, json};
 
 use crate::support::stream::Frame;
 
-/// The kinds that cases speak of; others are passed over.
+/// Event types that the cases use; others are ignored.
 const KINDS: [&str; 10] = [
     "agent_start",
     "agent_end",
@@ -18,7 +18,7 @@ const KINDS: [&str; 10] = [
     "tool_execution_end",
 ];
 
-/// Told live and not kept.
+/// True for events that are emitted live and never stored.
 pub(super) fn is_live_only(event: &Value) -> bool {
     event["type"] == "message_update" || event["type"] == "tool_execution_update"
 }
@@ -69,7 +69,7 @@ fn update(event: &Value) -> Value {
     update
 }
 
-/// A stored message.
+/// Converts a stored message.
 pub(super) fn message(message: &Value) -> Value {
     let mut members = Map::new();
     let mut set = |name: &str, value: Value| members.insert(name.to_owned(), value);
@@ -97,7 +97,7 @@ pub(super) fn message(message: &Value) -> Value {
     Value::Object(members)
 }
 
-/// Cases name a call by the provider's id alone.
+/// The provider's part of a call id, as the cases write it.
 pub(super) fn call_id(id: &Value) -> Value {
     id.as_str().and_then(|id| id.split('|').next()).into()
 }
@@ -106,7 +106,7 @@ fn list(items: &Value, of: impl Fn(&Value) -> Value) -> Vec<Value> {
     items.as_array().map(|items| items.iter().map(of).collect()).unwrap_or_default()
 }
 
-/// A text, or the texts of blocks or of a request's parts.
+/// Returns a text, or the joined texts of content blocks or request parts.
 fn text(content: &Value) -> Value {
     if content.is_string() {
         return content.clone();
@@ -115,7 +115,7 @@ fn text(content: &Value) -> Value {
     Value::from(texts.iter().filter_map(Value::as_str).collect::<String>())
 }
 
-/// A request's input without its instructions; the items of one answer are one.
+/// Converts a request's input without its instructions; the items of one response become one.
 pub(super) fn request(body: &Value) -> Value {
     let mut said: Vec<String> = Vec::new();
     let mut is_in_answer = false;
@@ -150,7 +150,7 @@ pub(super) fn request(body: &Value) -> Value {
     json!(said)
 }
 
-/// The order of calls that run one after the other: each result right behind its call's end.
+/// The event order of sequential calls: each result directly follows the end of its call.
 pub(super) fn in_sequence(events: &[Value]) -> Vec<Value> {
     let is_result = |event: &&Value| event["role"] == "toolResult";
     let mut ordered = Vec::new();

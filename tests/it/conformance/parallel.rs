@@ -1,4 +1,4 @@
-//! Cases of calls that run at once: a gate decides in which order they end.
+//! Cases of parallel calls: a gate controls the order in which they end.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::stage::{CONVERSATION, Needs, Stage};
 use crate::support::fake_model::Play;
 use crate::support::stream::Stream;
 
-/// The case says which calls end in which order; all of them are under way before the first does.
+/// The case states the order in which its calls end. All calls start before the first one ends.
 pub(super) async fn play(case: &Case) {
     let mut needs = Needs::of_loop("agent");
     needs.settings["toolExecution"] = json!("parallel");
@@ -19,7 +19,7 @@ pub(super) async fn play(case: &Case) {
     for call in &ends {
         stage.gate.hold(call);
     }
-    let [action] = case.actions() else { panic!("{} does more than prompt", case.id()) };
+    let [action] = case.actions() else { panic!("{}: expected one action, a prompt", case.id()) };
     stage.prompt(&action["text"]).await;
     for call in &ends {
         stage.gate.begun(call).await;

@@ -1,4 +1,4 @@
-//! The whole service for one case: its agent, its tools, its hooks, and the fake model behind it.
+//! The whole service for one case: its agent, tools and hooks, and the fake model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,32 +14,32 @@ use crate::support::gate::{Gate, Gatekept};
 use crate::support::service::Service;
 use crate::support::tools::{Add, Boom, Echo, Finish, Gated, Prog, Runs, Slow};
 
-/// The conversation of every case.
+/// Id of the conversation of every case.
 pub(super) const CONVERSATION: &str = "case";
 
 pub(super) struct Stage {
     pub(super) service: Service,
     pub(super) model: FakeModel,
     pub(super) runs: Runs,
-    /// Every call of a tool passes it.
+    /// Gate of all tool calls.
     pub(super) gate: Gate,
     _ringers: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
 
-/// What a case needs beyond its tools.
+/// Configuration of a case, beyond its tools.
 pub(super) struct Needs<'a> {
     /// Id of the model.
     pub(super) model: &'a str,
-    /// Of that model, as `TURNWHEEL_PRICES` has it.
+    /// Entry of the model in `TURNWHEEL_PRICES`.
     pub(super) facts: Value,
     pub(super) settings: Value,
-    /// With which the conversation begins.
+    /// First messages of the conversation.
     pub(super) messages: Vec<Value>,
 }
 
 impl Needs<'_> {
-    /// Retries have cases of their own.
+    /// Configuration of a loop case, without retries: they have tests of their own.
     pub(super) fn of_loop(kind: &str) -> Self {
         Self {
             model: "gpt-5.1",
@@ -51,7 +51,7 @@ impl Needs<'_> {
 }
 
 impl Stage {
-    /// The conversation exists when this returns, and nothing has been asked.
+    /// Starts the service and creates the conversation, without a prompt.
     pub(super) async fn set(case: &Case, plays: Vec<Play>, needs: Needs<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let agents = folder.path().join("agents");
@@ -87,7 +87,7 @@ impl Stage {
         Self { service, model, runs, gate, _ringers: ringers, _folder: folder }
     }
 
-    /// The prompt's id.
+    /// Sends a prompt and returns its id.
     pub(super) async fn prompt(&self, input: &Value) -> String {
         let path = format!("/api/conversations/{CONVERSATION}/prompts");
         let (status, answer) = self.service.post(&path, &json!({"input": input})).await;
@@ -105,14 +105,14 @@ impl Stage {
     }
 }
 
-/// Rings for the conversation at odd moments until it is aborted.
+/// Nudges the conversation at random moments until the task is aborted.
 async fn ring(client: reqwest::Client, base: String, seed: u64) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let owner = json!({"tenant": "default", "user": "default", "conversationId": CONVERSATION});
     let body = json!({"input": owner.to_string()});
     loop {
         tokio::time::sleep(Duration::from_millis(dice.u64(0..12))).await;
-        // Too many at once are refused, which is one ring less.
+        // The host rejects too many at a time; a lost nudge does not matter here.
         let _ = client.post(format!("{base}/admin/functions/turn")).json(&body).send().await;
     }
 }

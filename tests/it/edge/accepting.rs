@@ -1,4 +1,4 @@
-//! Accepted means kept, once.
+//! Tests of admission: an accepted request is stored exactly once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn a_prompt_is_accepted_answered_and_shown() {
     assert_eq!(
         rig.seen(&conversation).await["state"],
         "running",
-        "accepted and not yet taken in is running"
+        "the state must be `running` before the worker reads the inbox"
     );
     rig.work().await;
     let after = rig.seen(&location).await;
@@ -130,10 +130,10 @@ async fn a_key_is_for_one_body_whatever_ids_the_bodies_name() {
         rig.get(&format!("/api/conversations/{member}-b")).send().await.fails(404, "not-found");
         rig.work().await;
         rig.delete(&format!("/api/conversations/{member}-a")).send().await.is(204);
-        assert!(ask("b").await.status.is_success(), "the key went with the conversation");
+        assert!(ask("b").await.status.is_success(), "the deletion must remove the key");
         rig.work().await;
     }
-    // Refused requests keep no key.
+    // A rejected request does not store its key.
     let ask = |body: Value| rig.post("/api/conversations", &body).key("other").send();
     ask(json!({"id": "x", "agent": "nobody"})).await.fails(400, "bad-request");
     ask(json!({"id": "x"})).await.is(201);
@@ -186,7 +186,7 @@ async fn a_lost_nudge_is_not_the_clients_business() {
         .is(202);
     rig.queue.set_faults(QueueFaults::default());
     rig.queue.drop_queue(queue::TURNS);
-    // The same request again rings again, since what it asked for still waits.
+    // The repeated request sends the nudge again, because its prompt is still queued.
     rig.post("/api/prompts", &json!({"conversationId": "c", "input": "say hello"}))
         .key("k")
         .send()
@@ -203,7 +203,7 @@ async fn waiting_ends_when_the_prompt_does() {
     let asked = json!({"conversationId": "c", "input": "say hello"});
     let ask = rig.post("/api/prompts?wait=60", &asked).key("k").send();
     let (answer, ()) = tokio::join!(ask, async {
-        // The router accepts first; the worker finds the nudge then.
+        // The request is accepted first; then the worker receives the nudge.
         while rig.queue.length(queue::TURNS).await.unwrap() == 0 {
             tokio::task::yield_now().await;
         }
@@ -251,7 +251,7 @@ async fn a_conversation_begins_with_hundreds_of_messages_or_not_at_all() {
     assert_eq!(told["errors"][0]["pointer"], "/messages/1/role");
 }
 
-/// Never comes back from the n-th batch of an import: the process is gone.
+/// Suspends an import at its fail point for ever, as if the process were killed.
 #[derive(Debug)]
 struct DiesWhileImporting;
 
@@ -296,7 +296,7 @@ async fn an_import_that_stopped_long_ago_gives_its_id_away() {
     let other = json!({"id": "c", "messages": messages(2)});
     rig.post("/api/conversations", &other).key("other").send().await.is(201);
     let seen = rig.seen("/api/conversations/c/messages").await;
-    assert_eq!(seen["items"], json!(messages(2)), "nothing of the other import is mixed in");
+    assert_eq!(seen["items"], json!(messages(2)), "messages of the first import must be absent");
 }
 
 #[tokio::test]
@@ -401,5 +401,5 @@ async fn a_patch_changes_what_it_names_and_respects_versions() {
     }
     let active = json!({"settings": {"activeTools": ["nope"]}});
     let patched = rig.patch("/api/conversations/c", &active).send().await.is(200).json();
-    assert_eq!(patched["unknownTools"], json!(["nope"]), "ignored and reported");
+    assert_eq!(patched["unknownTools"], json!(["nope"]), "unknown tools must be reported");
 }

@@ -1,4 +1,4 @@
-//! Artifacts come back as they went in, whole or in part.
+//! Tests of artifact upload and download, complete and by range.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ async fn bytes_come_back_whole_and_in_part() {
     rig.get(&path).user("eve", "").send().await.fails(404, "not-found");
 }
 
-/// Hands out links.
+/// A store that returns download links.
 #[derive(Debug)]
 struct Linked(MemoryArtifacts);
 

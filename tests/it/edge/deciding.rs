@@ -1,4 +1,4 @@
-//! Whoever decides first has decided; everybody else is told what was.
+//! Tests of approval decisions by API and by link: the first one counts, later callers receive it.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ async fn who_is_named_may_decide_and_nobody_else_learns_of_it() {
     let settled = post("bob", "Boss").await.is(200).json();
     assert_eq!(settled["decidedBy"], "bob");
     let told = post("default", "").await.is(200).json();
-    assert_eq!(told["decidedBy"], "bob", "the same decision again is the first answer");
+    assert_eq!(told["decidedBy"], "bob", "a repeated decision must return the first one");
 }
 
 #[tokio::test]

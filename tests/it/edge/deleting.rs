@@ -1,4 +1,4 @@
-//! Deleted is gone for everyone, at once; and nothing is deleted whose outcome nobody would ever know.
+//! Tests of deletion: a deleted conversation disappears at once; a running write delays it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Holds each response of the tests at the edge against the OpenAPI document that the service serves.
+//! Validates each response of these tests against the OpenAPI document that the service serves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::rig::{Answer, Rig};
 
-/// Operations whose description is less exact than their responses: pages for browsers, members that are absent in
-/// some states, and a document without a schema.
+/// Operations whose description is less exact than their responses: pages for browsers, members
+/// that are absent in some states, and a document without a schema.
 const INEXACT: [&str; 4] = [
     "GET /api/approvals/{token} ",
     "POST /api/approvals/{token} ",
@@ -18,7 +18,7 @@ const INEXACT: [&str; 4] = [
     "GET /api/openapi.json 200",
 ];
 
-/// As the service serves it.
+/// The OpenAPI document.
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let text = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -27,11 +27,11 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(&text.join().unwrap()).unwrap()
 });
 
-/// By operation, status and media type: a validator is compiled once.
+/// Validators by operation, status and media type; each is compiled once.
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> =
     LazyLock::new(Mutex::default);
 
-/// The operation of a request; `None`: the document has none.
+/// The operation of a request; `None` if the document has none.
 fn operation(method: &Method, path: &str) -> Option<(&'static str, &'static Value)> {
     let fits = |template: &str| {
         let (template, path) = (template.split('/'), path.split('/'));
@@ -39,7 +39,7 @@ fn operation(method: &Method, path: &str) -> Option<(&'static str, &'static Valu
             && template.zip(path).all(|(one, other)| one.starts_with('{') || one == other)
     };
     let paths = DOCUMENT["paths"].as_object().unwrap();
-    // The template with the fewest parameters is the route that axum takes.
+    // axum routes to the template with the fewest parameters.
     let found = paths.iter().filter(|(template, _)| fits(template));
     let (template, item) = found.min_by_key(|(template, _)| template.matches('{').count())?;
     Some((template, item.get(method.as_str().to_lowercase())?))
@@ -67,7 +67,7 @@ fn validate(place: &str, schema: &Value, value: &Value) {
 }
 
 /// # Panics
-/// The response differs from its description, or has none.
+/// Panics if the response differs from its description, or has none.
 pub(super) fn check(method: &Method, path: &str, answer: &Answer) {
     let status = answer.status.as_u16();
     let kind = answer.header("content-type").split(';').next().unwrap_or_default();
@@ -88,7 +88,7 @@ pub(super) fn check(method: &Method, path: &str, answer: &Answer) {
     let content = &response["content"];
     let described = content.get(kind).or_else(|| content.get("*/*"));
     let described = described.unwrap_or_else(|| panic!("{place} is not described: {content}"));
-    // What is nested too deeply for a parser with a limit has tests of its own.
+    // Text that is nested too deeply for a parser with a limit has its own tests.
     let validate = |text: &str| {
         if let Ok(value) = serde_json::from_str(text) {
             validate(&place, &described["schema"], &value);

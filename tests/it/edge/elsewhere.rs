@@ -1,4 +1,4 @@
-//! Two instances over one store: one does the turn, a reader follows it on the other.
+//! Tests of two instances over one store: one runs the turn, a reader on the other follows it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use turnwheel::model::{Answer, Listener, Model, ModelRecord, ModelRequest};
 use super::rig::Rig;
 use super::streaming::{Frame, frames};
 
-/// The scripted model, which takes its time between two words.
+/// The scripted model with a delay of 300 ms between two events.
 #[derive(Debug)]
 struct Slowly(ScriptedModel);
 
@@ -44,7 +44,7 @@ impl Model for Slowly {
     }
 }
 
-/// Two instances that share a store and nothing else.
+/// Two instances that share only the store.
 fn instances() -> [Rig; 2] {
     let here = Rig::new();
     let there = here.elsewhere();
@@ -60,7 +60,8 @@ fn instances() -> [Rig; 2] {
     })
 }
 
-/// The text of the last message, put together from what was live alone; and how often it began anew.
+/// Builds the text of the last message from live events only; returns it with the number of
+/// snapshots.
 fn streamed(told: &[Frame]) -> (String, usize) {
     let (mut text, mut times) = (String::new(), 0);
     for frame in told {
@@ -93,7 +94,7 @@ async fn a_reader_on_another_instance_sees_the_answer_as_it_is_written() {
 
     for told in [&told, &own] {
         let ids: Vec<u64> = told.iter().filter_map(|frame| frame.id).collect();
-        assert_eq!(ids, (1..=ids.len() as u64).collect::<Vec<_>>(), "every event, in order, once");
+        assert_eq!(ids, (1..=ids.len() as u64).collect::<Vec<_>>(), "each event must arrive once and in order");
         for name in ["message_end", "turn_end", "tool_execution_end", "agent_settled"] {
             let count = told.iter().filter(|frame| frame.name == name).count();
             assert_eq!(count, own.iter().filter(|frame| frame.name == name).count(), "{name}");
@@ -102,7 +103,7 @@ async fn a_reader_on_another_instance_sees_the_answer_as_it_is_written() {
         let whole = end.data["message"]["content"][0]["text"].as_str().unwrap();
         let (text, times) = streamed(told);
         assert!(whole.starts_with(&text) && text.len() * 2 > whole.len(), "{text} of {whole}");
-        assert!(times <= 1, "shown at most once what was there");
+        assert!(times <= 1, "at most one snapshot is expected");
     }
     assert!(told.iter().filter(|frame| frame.name == "message_update").count() > 3, "{told:#?}");
     let starts = told.iter().filter(|frame| frame.name == "message_start").count();

@@ -1,4 +1,4 @@
-//! A store far away fails in every way there is; what clients were told stays true.
+//! Tests of the API on a faulty store: every response to a client stays true.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const ROUGH: Faults = Faults {
     step_aside: 0.3,
 };
 
-/// What a client does that wants to be sure: the same request again while the service is unavailable.
+/// Repeats a request while the service is unavailable.
 async fn insist<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
     for _ in 0..40 {
         let answer = ask().await;
@@ -34,7 +34,7 @@ async fn insist<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
         }
         assert!(!answer.header("retry-after").is_empty(), "{}", answer.text);
     }
-    panic!("the service never came back");
+    panic!("the service stayed unavailable");
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +80,7 @@ async fn with_a_key_a_request_happens_once_whatever_the_store_does() {
             .iter()
             .filter(|entry| entry["type"] == "session_info")
             .count();
-        assert_eq!(named, 1, "seed {seed}: the name was changed once");
+        assert_eq!(named, 1, "seed {seed}: the name must change once");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What people send is found by the tools that read files.
+//! Tests of file tools on uploaded files and spilled prompts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use super::rig::Rig;
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n picture";
 
-/// Runs one call of a tool and answers what the model reads of it.
+/// Runs one call of a tool; returns the result text that the model reads.
 async fn result(rig: &Rig, tool: &str, arguments: &Value) -> String {
     rig.run(&format!("use {tool} with {arguments} then say done")).await;
     let messages = rig.seen("/api/conversations/c/messages?limit=100").await;
@@ -74,7 +74,7 @@ async fn uploaded_file_is_read_under_its_name() {
     let path = format!(".turnwheel/inputs/{}/a.txt", hash_of(&id));
     assert_eq!(result(&rig, "read", &json!({"path": path})).await, "hello from the file");
     let hint = result(&rig, "read", &json!({"path": "a.txt"})).await;
-    assert!(hint.contains(&path), "a path of the name alone finds the way: {hint}");
+    assert!(hint.contains(&path), "the error must name the full path: {hint}");
 }
 
 #[tokio::test]

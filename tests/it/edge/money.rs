@@ -1,4 +1,4 @@
-//! Money at the edge: what was spent is shown to whom it concerns, a used-up budget asks, and who goes too fast waits.
+//! Tests of usage reports, budget approvals and rate limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use turnwheel::turn::sweep;
 
 use super::rig::Rig;
 
-/// Long enough for the books to be told.
+/// Advances the clock until the usage ledger is up to date.
 async fn later(rig: &Rig) {
     rig.clock.advance(Duration::from_mins(11));
     sweep::sweep(&rig.world, Duration::ZERO).await.unwrap();

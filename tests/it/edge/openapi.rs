@@ -1,4 +1,4 @@
-//! The description from outside: a TypeScript client that is generated from it compiles.
+//! Test that a TypeScript client generated from the OpenAPI document compiles.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}:\n{text}");
 }
 
-/// The pinned generator and compiler, installed once; the folder gets its name when everything is in it.
+/// Installs the pinned generator and compiler once. The folder gets its final name when it is
+/// complete.
 fn installed() -> PathBuf {
     let parent = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/typescript");
     let folder = parent.join(sha256_hex(PACKAGE_LOCK.as_bytes()));

@@ -1,4 +1,4 @@
-//! Requests of web pages: which origins may call, and what pages of other sites cannot do.
+//! Tests of requests from web pages: allowed origins, and attempts of other sites.
 
 use http::Method;
 use serde_json::json;
@@ -20,7 +20,7 @@ const FOREIGN_FORM: [(&str, &str); 7] = [
     ("sec-fetch-dest", "document"),
     ("cookie", "AppServiceAuthSession=x"),
 ];
-/// `fetch(…, {method: "POST", body: new FormData()})` there: no preflight.
+/// `fetch(…, {method: "POST", body: new FormData()})` of another site: no preflight.
 const FOREIGN_FETCH: [(&str, &str); 6] = [
     HOST,
     ("content-type", "multipart/form-data; boundary=----WebKitFormBoundaryx"),
@@ -29,7 +29,7 @@ const FOREIGN_FETCH: [(&str, &str); 6] = [
     ("sec-fetch-mode", "no-cors"),
     ("sec-fetch-dest", "empty"),
 ];
-/// The same on another port of the machine.
+/// `fetch` of a page on another port of the same machine.
 const NEIGHBOUR_FETCH: [(&str, &str); 5] = [
     HOST,
     ("origin", "http://localhost:3000"),
@@ -37,7 +37,7 @@ const NEIGHBOUR_FETCH: [(&str, &str); 5] = [
     ("sec-fetch-mode", "cors"),
     ("sec-fetch-dest", "empty"),
 ];
-/// A browser that sends no `Sec-Fetch-*`, as all do to a plain-HTTP site that is not this machine.
+/// A browser without `Sec-Fetch-*`; all omit it for a plain-HTTP site that is not this machine.
 const OLD_FETCH: [(&str, &str); 2] = [HOST, ("origin", "https://evil.example")];
 /// The form of the approval page, which has `Referrer-Policy: no-referrer`.
 const APPROVAL_FORM: [(&str, &str); 6] = [
@@ -59,7 +59,7 @@ fn with<'a>(asking: Asking<'a>, headers: &[(&str, &str)]) -> Asking<'a> {
     headers.iter().fold(asking, |asking, (name, value)| asking.header(name, value))
 }
 
-/// A rig as it is served, with these origins in its settings.
+/// The service with production access rules and these allowed origins.
 fn served(origins: &'static str) -> Rig {
     let mut rig = Rig::new();
     let settings = Settings::read(move |name| match name {

@@ -1,4 +1,4 @@
-//! What is another's does not exist.
+//! Tests of ownership: another user's conversation is reported as not found.
 
 use serde_json::json;
 use turnwheel::http::api::Access;
@@ -28,7 +28,7 @@ async fn others_conversations_are_not_there() {
     rig.patch(path, &json!({"name": "x"})).user("eve", "").send().await.fails(404, "not-found");
     rig.delete(path).user("eve", "").send().await.fails(404, "not-found");
     rig.get(path).header("turnwheel-tenant", "other").send().await.fails(404, "not-found");
-    // The same id is theirs to give.
+    // Another user may use the same id.
     rig.post("/api/conversations", &json!({"id": "c"})).user("eve", "").send().await.is(201);
 }
 

@@ -1,4 +1,4 @@
-//! Every bad input has an answer that says what to do.
+//! Tests of bad requests: each gets a problem that names its cause.
 
 use http::Method;
 use serde_json::json;
@@ -62,7 +62,7 @@ async fn every_wrong_request_is_told_what_is_wrong() {
     assert_eq!(
         rig.seen("/api/conversations").await["items"],
         json!([]),
-        "nothing of all that was kept"
+        "no rejected request may be stored"
     );
 }
 
@@ -109,7 +109,7 @@ async fn unknown_query_parameters_are_refused_by_name() {
     rig.get("/api/schedules?userId=bob").send().await.fails(403, "forbidden");
 }
 
-/// Sends all of the body before it reads, as most clients do.
+/// Sends the complete body before it reads the response, as most clients do.
 async fn upload(address: std::net::SocketAddr, bytes: usize) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let head = format!(

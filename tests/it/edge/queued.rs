@@ -1,4 +1,4 @@
-//! Messages of `agent-prompts`: kept, or put aside with the reason; never lost.
+//! Tests of `agent-prompts` messages: accepted, or moved to the poison queue with the reason.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ async fn message_for_another_agent_is_rejected_with_both_names() {
     rig.post("/api/conversations", &json!({"id": "c"})).send().await.is(201);
     let text = json!({"conversationId": "c", "agent": "other", "input": "x"}).to_string();
     let Queued::Rejected { reason } = accept(&rig, &text, "m1").await else {
-        panic!("it was accepted");
+        panic!("the message must be rejected");
     };
     assert!(reason.contains("belongs to agent `clerk`") && reason.contains("`other`"), "{reason}");
 }

@@ -1,4 +1,4 @@
-//! Steering, follow-ups and what is held: accepted at any time, seen while they wait, and told where they landed.
+//! Tests of steers, follow-ups and held inputs: acceptance, queue views, edits and receipts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::rig::Rig;
 
 const PROMPTS: &str = "/api/conversations/c/prompts";
 const INBOX: &str = "/api/conversations/c/inbox";
-/// Two calls in one answer: the first waits to be let go.
+/// Two calls in one model response; the first waits for its release.
 const TWO_CALLS: &str =
     r#"use pay with {"slowly": true} and use pay with {"amount": 1} then say paid"#;
 
@@ -26,7 +26,7 @@ impl Rig {
         self.post(PROMPTS, &body).send().await.is(202).json()
     }
 
-    /// Works, and does something while the first slow call is under way.
+    /// Runs the worker and performs an action while the first slow call runs.
     async fn work_and_meanwhile<T>(&self, meanwhile: impl Future<Output = T>) -> T {
         let ((), told) = tokio::join!(self.work(), async {
             self.pay.is_under_way.notified().await;
@@ -108,7 +108,7 @@ async fn a_steer_skips_the_calls_that_have_not_begun_and_its_receipt_says_which(
     assert_eq!(receipt["ranCalls"].as_array().unwrap().len(), 1, "{receipt}");
     assert_eq!(receipt["skippedCalls"].as_array().unwrap().len(), 1, "{receipt}");
     assert_ne!(receipt["ranCalls"], receipt["skippedCalls"]);
-    assert_eq!(rig.seen(INBOX).await["items"], json!([]), "it left the queue when it landed");
+    assert_eq!(rig.seen(INBOX).await["items"], json!([]), "an applied input must leave the queue");
 }
 
 #[tokio::test]
@@ -132,12 +132,12 @@ async fn what_is_held_waits_for_the_next_prompt_and_joins_its_first_turn() {
     let held = rig.hold("steer", "say extra").await;
     assert_eq!(held["disposition"], "queued");
     rig.work().await;
-    assert_eq!(rig.queue.length(queue::TURNS).await.unwrap(), 0, "it owes nothing by itself");
+    assert_eq!(rig.queue.length(queue::TURNS).await.unwrap(), 0, "a held input must not enqueue a nudge");
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
     assert_eq!(rig.input(&held).await["whenIdle"], "hold");
     let promised = format!("{PROMPTS}/{}", held["promptId"].as_str().unwrap());
     assert_eq!(rig.seen(&promised).await["state"], "running");
-    // Neither the sweep nor another day begins it.
+    // Neither the recovery sweep nor the next day starts it.
     rig.clock.advance(Duration::from_hours(24));
     turnwheel::turn::sweep::sweep(&rig.world, Duration::ZERO).await.unwrap();
     rig.work().await;
@@ -147,7 +147,7 @@ async fn what_is_held_waits_for_the_next_prompt_and_joins_its_first_turn() {
     assert!(owed.unwrap().items.is_empty());
     let next = rig.run("say next").await;
     assert_eq!(rig.said().await[2..], ["user: say next", "user: say extra", "assistant: extra"]);
-    assert_eq!(rig.seen(&promised).await["id"], next.as_str(), "it became part of that prompt");
+    assert_eq!(rig.seen(&promised).await["id"], next.as_str(), "the input must join that prompt");
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn in_an_idle_conversation_a_steer_or_a_follow_up_begins_a_prompt() {
     rig.post("/api/prompts", &body).send().await.fails(400, "bad-request");
 }
 
-/// A prompt that waits for a person, and what lets it go on.
+/// Starts a prompt that waits for an approval; returns the path of the approval request.
 async fn waiting_for_a_person(rig: &Rig, settings: Value) -> String {
     rig.post("/api/conversations", &json!({"id": "c", "settings": settings})).send().await.is(201);
     rig.run(r#"use pay with {"amount": 500} then say paid"#).await;
@@ -240,10 +240,10 @@ async fn steers_land_one_at_a_time_or_all_at_once() {
         rig.queue("steer", "say one").await;
         rig.queue("steer", "say two").await;
         rig.work().await;
-        assert_eq!(rig.said().await.len(), 2, "they wait until the person has decided");
+        assert_eq!(rig.said().await.len(), 2, "steers must wait for the decision");
         rig.post(&approval, &json!({"decision": "approve"})).send().await.is(200);
         rig.work().await;
-        assert_eq!(rig.pay.made.lock().unwrap().len(), 1, "what a person approved was done");
+        assert_eq!(rig.pay.made.lock().unwrap().len(), 1, "the approved call must run");
         assert_eq!(rig.said().await[3..], expected, "{mode}");
     }
 }
@@ -263,7 +263,7 @@ async fn after_a_failed_prompt_what_is_held_stays_and_the_rest_begins_by_itself(
     let path = format!("{PROMPTS}/{}", waiting["promptId"].as_str().unwrap());
     assert_eq!(rig.seen(&path).await["output"][0]["content"], "waited");
     assert_eq!(rig.input(&waiting).await["state"], "landed");
-    // The prompt that began by itself ended well, and took what was held along.
+    // The prompt that started by itself succeeded and included the held input.
     assert_eq!(rig.input(&held).await["state"], "landed");
     let held = rig.hold("followUp", "say held").await;
     rig.run("fail finally").await;
@@ -324,7 +324,7 @@ async fn what_waits_can_be_edited_and_taken_back() {
     assert_eq!(rig.seen(INBOX).await["items"], json!([]));
     let told = rig.patch(&path, &edit).send().await.fails(409, "conflict");
     assert_eq!(told["input"]["state"], "cleared");
-    // The key still stands for the same request, and the promised prompt for what became of it.
+    // The key still identifies the same request, and the promised prompt id resolves.
     let repeated = rig.post(PROMPTS, &body).key("k").send().await.is(202);
     assert_eq!((repeated.header("idempotency-replayed"), &repeated.text), ("true", &held.text));
     let promised = format!("{PROMPTS}/{}?wait=5", held.json()["promptId"].as_str().unwrap());
@@ -368,7 +368,7 @@ async fn queues_are_cleared_alone_or_together() {
     let page = rig.get(&format!("{INBOX}?limit=2")).send().await.is(200);
     assert_eq!(texts(&page.json()), ["follow 0", "follow 1"]);
     let next = page.header("link").trim_start_matches('<').split('>').next().unwrap().to_owned();
-    // What stood on the page before is gone when the next is read.
+    // An input deleted after the first page is absent from the next page.
     let first = page.json()["items"][0]["inputId"].as_str().unwrap().to_owned();
     rig.delete(&format!("{INBOX}/{first}")).send().await.is(204);
     assert_eq!(texts(&rig.seen(&next).await), ["follow 2"]);

@@ -1,4 +1,4 @@
-//! Results that fit their schema, and responses that are cut.
+//! Tests of response schemas and of truncated model responses.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ async fn misfit_is_shown_to_the_model_once_and_corrected() {
         assert_eq!(
             rig.seen(&receipt).await["modelCalls"],
             2,
-            "the correction is a call of its own"
+            "the correction must be a separate model call"
         );
     }
 }
@@ -83,7 +83,7 @@ async fn second_misfit_fails_the_prompt_with_reason_schema() {
     );
 }
 
-/// Every response is cut.
+/// A model whose every response is truncated.
 #[derive(Debug)]
 struct Cut(Option<&'static str>);
 
@@ -107,7 +107,7 @@ impl Model for Cut {
 async fn cut_response_is_visible_in_prompt_and_event() {
     for (note, reason) in [
         (None, "max_output_tokens"),
-        (Some("The content filter of the service cut this answer off."), "content_filter"),
+        (Some("The content filter of the service cut off this response."), "content_filter"),
     ] {
         let rig = Rig::new().with_world(|world| world.model = Arc::new(Cut(note)));
         let prompt = seen(&rig, "go").await;

@@ -1,4 +1,4 @@
-//! One service in this process: requests go to the router, deliveries happen when a story says so.
+//! Test service in this process: requests go to the router, and a test runs deliveries explicitly.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,8 @@ use turnwheel::turn::{
 
 use super::described;
 
-/// Pays. Over 100 a person is asked; `slowly` it waits to be let go.
+/// Makes payments. An amount over 100 requires approval; `slowly` makes the call wait for its
+/// release.
 #[derive(Debug)]
 pub(super) struct Pay {
     definition: ToolDefinition,
@@ -123,7 +124,7 @@ pub(super) struct Rig {
     pub(super) router: Router,
 }
 
-/// Status, headers and body of an answer.
+/// Status, headers and body of a response.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -132,7 +133,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {}", self.text))
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
     }
 
     pub(super) fn header(&self, name: &str) -> &str {
@@ -146,7 +147,7 @@ impl Answer {
         self
     }
 
-    /// Asserts that it is the problem of that name, with everything a problem has.
+    /// Asserts a problem of that name with all its required members.
     #[track_caller]
     pub(super) fn fails(self, status: u16, name: &str) -> Value {
         assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.text);
@@ -178,7 +179,7 @@ impl Asking<'_> {
         self.header("idempotency-key", key)
     }
 
-    /// Another user of the tenant, with roles.
+    /// Sets another user of the tenant, with roles.
     pub(super) fn user(self, user: &str, roles: &str) -> Self {
         self.header("turnwheel-user", user).header("turnwheel-roles", roles)
     }
@@ -197,7 +198,7 @@ impl Asking<'_> {
         self.rig.router.clone().oneshot(request).await.unwrap()
     }
 
-    /// The response is as the OpenAPI document of the service describes it.
+    /// Sends the request and validates the response against the OpenAPI document.
     pub(super) async fn send(self) -> Answer {
         let method = self.builder.method_ref().cloned().unwrap_or_default();
         let path = self.builder.uri_ref().map(|uri| uri.path().to_owned()).unwrap_or_default();
@@ -261,7 +262,7 @@ impl Rig {
         Self { world, store, queue, clock, keys, pay, router }
     }
 
-    /// The same service, seen by another process: it shares the store and nothing else.
+    /// Another process of the same service; it shares only the store.
     pub(super) fn elsewhere(&self) -> Self {
         let mut other = Self::with(Arc::clone(&self.store), Arc::new(NoProbe), Auth::Header);
         other
@@ -271,7 +272,7 @@ impl Rig {
         other
     }
 
-    /// The same service in another world.
+    /// The same service with changed dependencies.
     pub(super) fn with_world(mut self, change: impl FnOnce(&mut World)) -> Self {
         let mut world = World::clone(&self.world);
         change(&mut world);
@@ -281,12 +282,12 @@ impl Rig {
         self
     }
 
-    /// The same agent, with the built-in tools over files.
+    /// The same agent with the built-in file tools.
     pub(super) fn with_file_tools(self) -> Self {
         self.with_agent(|agent| agent.tools.extend(builtins()))
     }
 
-    /// The same service with another agent.
+    /// The same service with a changed agent.
     pub(super) fn with_agent(self, change: impl FnOnce(&mut Agent)) -> Self {
         let mut agent = clerk(vec![Arc::clone(&self.pay) as Arc<dyn RunTool>]);
         change(&mut agent);
@@ -317,7 +318,7 @@ impl Rig {
         self.ask(Method::DELETE, path)
     }
 
-    /// Prompts conversation `c`, which begins with it; answers the prompt's id.
+    /// Prompts conversation `c` and creates it if needed; returns the prompt's id.
     pub(super) async fn prompt(&self, text: &str) -> String {
         let exists = self.get("/api/conversations/c").send().await.status == StatusCode::OK;
         let answer = if exists {
@@ -328,7 +329,7 @@ impl Rig {
         answer.is(202).json()["promptId"].as_str().unwrap().to_owned()
     }
 
-    /// Deliveries until the queue is empty.
+    /// Processes deliveries until the queue is empty.
     pub(super) async fn work(&self) {
         for _ in 0..50 {
             let received =
@@ -338,10 +339,10 @@ impl Rig {
             Box::pin(delivery::handle(&self.world, &nudge)).await.unwrap();
             self.queue.delete(queue::TURNS, &message.id, &message.pop_receipt).await.unwrap();
         }
-        panic!("the queue never gets empty");
+        panic!("the queue did not become empty");
     }
 
-    /// Prompts and works.
+    /// Sends a prompt and processes its deliveries.
     pub(super) async fn run(&self, text: &str) -> String {
         let id = self.prompt(text).await;
         self.work().await;
@@ -360,7 +361,7 @@ impl Rig {
         .key("c")
     }
 
-    /// The address of an approval link for the first open approval.
+    /// The path of an approval link for the first open approval.
     pub(super) async fn link(&self) -> String {
         let seen = self.seen("/api/conversations/c").await;
         let approval = &seen["pendingApprovals"][0];

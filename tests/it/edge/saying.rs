@@ -1,4 +1,4 @@
-//! Messages of a program's own kind: into a queue, with the next turn, on record alone, or as the beginning of a prompt.
+//! Tests of custom messages: queued, with the next turn, recorded only, or starting a prompt.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ async fn a_message_waits_for_the_next_turn_and_follows_the_persons_words() {
     rig.work().await;
     assert_eq!(rig.outcome(&accepted).await["state"], "queued");
     assert_eq!(rig.seen("/api/conversations/c").await["state"], "idle");
-    // A message that begins a turn is no person's.
+    // A turn started by a custom message is not started by a user.
     rig.add(json!({"triggerTurn": true})).await;
     rig.work().await;
     assert_eq!(rig.outcome(&accepted).await["state"], "queued");
@@ -93,11 +93,11 @@ async fn while_a_prompt_runs_a_message_steers_it_or_follows_it() {
     let follow = rig.add(json!({"deliverAs": "followUp", "content": "say followed"})).await;
     let steer = rig.add(json!({"content": "say steered"})).await;
     assert_eq!(steer["promptId"], prompt.as_str());
-    assert_eq!(follow.get("promptId"), None, "it may come to stand on record alone");
+    assert_eq!(follow.get("promptId"), None, "a follow-up without `triggerTurn` promises no prompt");
     let promised = json!({"deliverAs": "followUp", "triggerTurn": true, "content": "say more"});
     let promised = rig.add(promised).await;
     let path = format!("/api/conversations/c/prompts/{}", promised["promptId"].as_str().unwrap());
-    assert_eq!(rig.seen(&path).await["state"], "running", "what is promised is there at once");
+    assert_eq!(rig.seen(&path).await["state"], "running", "a promised prompt must be readable at once");
     let waiting = rig.seen("/api/conversations/c/inbox").await;
     assert_eq!(
         (&waiting["items"][0]["kind"], &waiting["items"][0]["deliverAs"]),
@@ -113,7 +113,7 @@ async fn while_a_prompt_runs_a_message_steers_it_or_follows_it() {
     assert_eq!(rig.outcome(&steer).await["promptId"], prompt.as_str());
     let followed = rig.outcome(&follow).await;
     assert_eq!(followed["state"], "landed");
-    assert_ne!(followed["promptId"], prompt.as_str(), "it is answered as a prompt of its own");
+    assert_ne!(followed["promptId"], prompt.as_str(), "the follow-up must be a separate prompt");
     assert_eq!(rig.outcome(&promised).await["promptId"], promised["promptId"]);
 }
 

@@ -1,4 +1,4 @@
-//! Stopping, going on without a new input, and waiting until nothing runs.
+//! Tests of abort, of `continue`, and of waiting for the idle state.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::rig::Rig;
 const ABORT: &str = "/api/conversations/c/abort";
 const CONTINUE: &str = "/api/conversations/c/continue";
 const CONVERSATION: &str = "/api/conversations/c";
-/// Two calls in one answer: the first waits to be let go.
+/// Two calls in one model response; the first waits for its release.
 const TWO_CALLS: &str =
     r#"use pay with {"slowly": true} and use pay with {"amount": 1} then say paid"#;
 
@@ -94,7 +94,7 @@ async fn what_nobody_has_answered_is_gone_on_from() {
     let prompt = accepted.json()["promptId"].as_str().unwrap().to_owned();
     assert!(accepted.header("location").ends_with(&format!("/prompts/{prompt}")));
     let path = format!("{CONVERSATION}/prompts/{prompt}");
-    assert_eq!(rig.seen(&path).await["state"], "running", "before anybody has begun it");
+    assert_eq!(rig.seen(&path).await["state"], "running", "the state must be `running` before the start");
     let told = rig.post(CONTINUE, &json!({})).send().await.fails(409, "already-processing");
     assert_eq!(told["promptId"], prompt.as_str());
     let detail = told["detail"].as_str().unwrap();
@@ -135,7 +135,7 @@ async fn an_answer_is_gone_on_from_with_what_is_held_and_not_otherwise() {
         .filter(|message| message["role"] == "user")
         .map(|message| message["content"].as_str().unwrap())
         .collect();
-    assert_eq!(said, ["say one", "say two", "say three"], "steers first");
+    assert_eq!(said, ["say one", "say two", "say three"], "steers must precede follow-ups");
     assert_eq!(rig.seen(&format!("{CONVERSATION}/inbox")).await["items"], json!([]));
 }
 
@@ -147,7 +147,7 @@ async fn a_client_waits_until_nothing_runs() {
     let waiting = format!("{CONVERSATION}?wait=20");
     let (seen, ()) = tokio::join!(rig.seen(&waiting), rig.work());
     assert_eq!(seen["state"], "idle");
-    assert_eq!(rig.seen(&waiting).await["state"], "idle", "at once");
+    assert_eq!(rig.seen(&waiting).await["state"], "idle", "an idle conversation must return at once");
     rig.post("/api/conversations/c/compact", &json!({})).send().await.is(202);
     assert_eq!(rig.seen(&format!("{CONVERSATION}?wait=0")).await["state"], "running");
     let (seen, ()) = tokio::join!(rig.seen(&waiting), rig.work());

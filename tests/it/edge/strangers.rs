@@ -1,18 +1,19 @@
-//! Every route of the description, asked by people who own nothing of what it names; and bodies as deep as they come.
+//! Tests of every route with foreign credentials, hostile ids and deeply nested bodies.
 
 use http::Method;
 use serde_json::{Value, json};
 
 use super::rig::Rig;
 
-/// What a stranger may have learned of somebody's conversation.
+/// A conversation, with the ids that a foreign user may know.
 struct Scene {
     rig: Rig,
     /// Names and values of path parameters.
     known: Vec<(&'static str, String)>,
 }
 
-/// A conversation that waits for a person, with an input that waits and a file; and a schedule.
+/// Creates a conversation that waits for an approval, with a queued input and a file; and a
+/// schedule.
 async fn scene() -> Scene {
     let rig = Rig::new();
     let prompt = rig.run("use pay with {\"amount\": 500} then say done").await;
@@ -44,11 +45,11 @@ impl Scene {
         let path = known.chain([("id", id)]).fold(template.to_owned(), |path, (name, value)| {
             path.replace(&format!("{{{name}}}"), value)
         });
-        assert!(!path.contains('{'), "{template}: say in `scene` what this parameter is");
+        assert!(!path.contains('{'), "{template}: add this parameter to the fixture");
         path
     }
 
-    /// All that its owner sees.
+    /// All resources as their owner reads them.
     async fn seen(&self) -> Vec<Value> {
         let mut seen = Vec::new();
         for path in [
@@ -64,7 +65,7 @@ impl Scene {
     }
 }
 
-/// A body that the route takes.
+/// A valid body for the route.
 fn body(method: &Method, template: &str) -> Option<Value> {
     let end = template.rsplit('/').next().unwrap_or_default();
     Some(match (method.as_str(), end) {
@@ -75,16 +76,16 @@ fn body(method: &Method, template: &str) -> Option<Value> {
         ("POST", "artifacts") => json!("bytes"),
         ("POST", "{approvalId}") => json!({"decision": "approve"}),
         ("POST", "abort" | "continue" | "compact" | "clear") => json!({}),
-        _ => panic!("say what body {method} {template} takes"),
+        _ => panic!("add a valid body for {method} {template}"),
     })
 }
 
-/// Methods and paths that name something of somebody.
+/// Methods and paths of routes that name a user's resource.
 async fn routes() -> Vec<(Method, String)> {
     let described = Rig::new().seen("/api/openapi.json").await;
     let mut routes = Vec::new();
     for (path, methods) in described["paths"].as_object().unwrap() {
-        // The token is the whole credential there.
+        // There the token is the only credential.
         if !path.contains('{') || path == "/api/approvals/{token}" {
             continue;
         }
@@ -132,9 +133,9 @@ async fn no_route_tells_or_does_anything_for_who_does_not_own_it() {
         scene.rig.work().await;
         assert!(scene.rig.pay.made.lock().unwrap().is_empty(), "{method} {template}");
         assert_eq!(scene.seen().await, before, "{method} {template}");
-        // Only its head: a stream of events does not end.
+        // Reads only the headers, because an event stream does not end.
         let own = ask("default", "default", "").response().await;
-        assert_ne!(own.status().as_u16(), 404, "{method} {template} is there for its owner");
+        assert_ne!(own.status().as_u16(), 404, "{method} {template} must exist for its owner");
     }
 }
 
@@ -150,7 +151,7 @@ async fn a_key_of_somebody_elses_request_repeats_nothing_of_it() {
     other.send().await.fails(422, "idempotency-key-reused");
 }
 
-/// What a path on disk, a header or an address might be made of.
+/// Ids that could act as a file path, a header or an address.
 const CLIMBING: [&str; 16] = [
     "..",
     "%2e%2e",
@@ -177,7 +178,7 @@ async fn no_id_is_a_path() {
     let long = "a".repeat(5_000);
     for (method, template) in routes().await {
         for id in CLIMBING.iter().copied().chain([long.as_str()]) {
-            // Each parameter alone: the others name what is there.
+            // One parameter at a time; the others name existing resources.
             for (at, _) in template.match_indices('{') {
                 let (head, rest) = template.split_at(at);
                 let (_, rest) = rest.split_once('}').unwrap();
@@ -212,7 +213,7 @@ async fn no_id_is_a_path() {
     assert_eq!(scene.seen().await, before);
 }
 
-/// As deep as a body may be that is still read: nothing that was accepted is too deep to be read again.
+/// Accepted bodies are never too deep to be read again.
 #[tokio::test]
 async fn what_is_deep_is_refused_at_the_door_or_served_for_ever() {
     let (mut accepted, mut refused) = (0, 0);
@@ -255,13 +256,13 @@ async fn a_link_decides_once_and_dies_with_its_conversation() {
     for _ in 0..3 {
         rig.post(&link, &yes).send().await.is(200);
         rig.work().await;
-        assert_eq!(rig.pay.made.lock().unwrap().len(), 1, "however often it is sent");
+        assert_eq!(rig.pay.made.lock().unwrap().len(), 1, "a repeated decision must not pay again");
     }
     rig.post(&link, &json!({"decision": "reject"})).send().await.fails(409, "already-decided");
     rig.delete("/api/conversations/c").send().await.is(204);
     rig.get(&link).send().await.fails(404, "not-found");
     rig.post(&link, &yes).send().await.fails(404, "not-found");
-    // No other conversation takes its place while a link of the old one could be good.
+    // The id stays reserved while a link of the deleted conversation could be valid.
     let again = rig.post("/api/conversations", &json!({"id": "c"})).send().await;
     again.fails(409, "conflict");
 }

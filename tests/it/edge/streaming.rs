@@ -1,4 +1,5 @@
-//! Every durable event once and in order, from any number on, on any instance; live ones without doubles.
+//! Tests of event streams: durable events once and in order on any instance, live events without
+//! duplicates.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use turnwheel::http::events::{Feed, Until};
 
 use super::rig::Rig;
 
-/// One frame: its id, name and data; a frame of only an id has no name.
+/// One frame: its id, name and data. A frame with only an id has no name.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Frame {
     pub(super) id: Option<u64>,
@@ -83,7 +84,7 @@ async fn from_any_number_on_the_rest_is_told_by_any_instance() {
             .await
             .is(200)
             .text;
-        assert_eq!(frames(&text), whole[after..], "Last-Event-ID wins");
+        assert_eq!(frames(&text), whole[after..], "`Last-Event-ID` must override the query");
     }
     rig.get(&format!("{PAST}&after={}", whole.len() + 1)).send().await.fails(400, "bad-request");
     rig.get(&format!("{PAST}&after=x")).send().await.fails(400, "bad-request");
@@ -122,14 +123,14 @@ async fn what_was_told_live_is_not_told_again() {
     let (answer, ()) = tokio::join!(stream, rig.work());
     let told = frames(&answer.is(200).text);
     let ids: Vec<u64> = told.iter().filter_map(|frame| frame.id).collect();
-    assert_eq!(ids, (1..=ids.len() as u64).collect::<Vec<_>>(), "ids stay consecutive");
+    assert_eq!(ids, (1..=ids.len() as u64).collect::<Vec<_>>(), "ids must be consecutive");
     let deltas = told.iter().filter(|frame| frame.name == "message_update").count();
-    assert!(deltas > 2, "the answer streamed: {told:#?}");
+    assert!(deltas > 2, "the model response must be streamed: {told:#?}");
     assert!(
         told.iter().any(|frame| frame.name.is_empty()),
-        "live copies leave frames of only an id"
+        "events already sent live must become frames with only an id"
     );
-    // A reader sees each message begin and end once, and each turn begin once, as the record has it.
+    // Each message starts and ends once, and each turn starts once, as in the durable events.
     let past = frames(&rig.get(PAST).send().await.is(200).text);
     for name in ["message_start", "message_end", "turn_start", "turn_end"] {
         let count = |frames: &[Frame]| frames.iter().filter(|frame| frame.name == name).count();
@@ -137,7 +138,7 @@ async fn what_was_told_live_is_not_told_again() {
     }
     let named: BTreeSet<&str> = told.iter().map(|frame| frame.name.as_str()).collect();
     assert!(named.contains("message_update"));
-    // Every delta stands between the start and the end of its message.
+    // Every delta is between the start and the end of its message.
     let mut open: Option<String> = None;
     for frame in &told {
         let id = frame.data["messageId"].as_str().map(ToOwned::to_owned);
@@ -197,8 +198,8 @@ async fn who_joins_in_the_middle_gets_the_answer_so_far() {
     assert_eq!(told[3].data["promptId"], "pr_1");
 }
 
-/// Who was cut off in the middle of an answer says the last number, which does not tell what came without one: that comes
-/// again under the same names, and the answer so far takes the place of what was told of it.
+/// A reader that reconnects during a model response sends its last event id. Live events have no
+/// id, so they are sent again under the same names. A snapshot replaces the text sent before.
 #[tokio::test]
 async fn who_comes_back_in_the_middle_of_an_answer_is_told_where_it_stands() {
     use turnwheel::agent::event::AnswerEvent;
@@ -243,7 +244,7 @@ async fn who_comes_back_in_the_middle_of_an_answer_is_told_where_it_stands() {
         let before = until("message_snapshot").await;
         rig.world.live.publish(&key, delta("Hello"));
         let again = until("message_snapshot").await;
-        // A turn that a numbered event has begun is not begun again.
+        // A turn started by a numbered event is not started again.
         let begun = if begins_turn { vec!["turn_start"] } else { Vec::new() };
         let expected = [begun, vec!["message_start", "message_snapshot"]].concat();
         for told in [&before, &again] {
@@ -261,7 +262,7 @@ fn utf8(bytes: &Bytes) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Chunks of a stream, each with the seconds at which it came, until it ends.
+/// Chunks of a stream with their arrival in seconds, and the second at which the stream ended.
 async fn timed(body: axum::body::Body) -> (Vec<(u64, String)>, u64) {
     let began = tokio::time::Instant::now();
     let mut chunks = Vec::new();
@@ -297,7 +298,7 @@ async fn a_reader_of_the_process_itself_is_not_sent_away() {
     let mut feed = Feed::new((*rig.world).clone(), Rig::key(), 0, Until::Dropped);
     let ends = async { while feed.next().await.is_some() {} };
     let hour = std::time::Duration::from_hours(1);
-    assert!(tokio::time::timeout(hour, ends).await.is_err(), "it ended");
+    assert!(tokio::time::timeout(hour, ends).await.is_err(), "the stream must not end");
 }
 
 #[tokio::test]
@@ -318,5 +319,5 @@ async fn more_streams_than_an_instance_can_serve_are_refused() {
     open.pop();
     rig.get(PAST).send().await.is(200);
     open.push(rig.get(path).response().await);
-    assert_eq!(open.last().unwrap().status(), 200, "a reader that goes makes room");
+    assert_eq!(open.last().unwrap().status(), 200, "a closed stream must free its slot");
 }

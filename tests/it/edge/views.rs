@@ -1,4 +1,4 @@
-//! What clients read: members of prompts and approvals, conditional reads, pages of messages, problems for browsers.
+//! Tests of read models: prompts, approvals, conditional reads, message pages, pages for browsers.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ async fn unchanged_resources_are_not_sent_again() {
     let same = rig.get(CONVERSATION).header("if-none-match", &etag).send().await.is(304);
     assert_eq!((same.header("etag"), same.text.as_str()), (etag.as_str(), ""));
     let patched = rig.patch(CONVERSATION, &json!({})).send().await.is(200);
-    assert_eq!(patched.header("etag"), etag, "nothing changed");
+    assert_eq!(patched.header("etag"), etag, "an empty patch must not change the version");
     let named = rig.patch(CONVERSATION, &json!({"metadata": {"a": "b"}})).send().await.is(200);
     assert_ne!(named.header("etag"), etag);
     rig.get(CONVERSATION).header("if-none-match", &etag).send().await.is(200);
@@ -123,7 +123,7 @@ async fn pages_of_messages_go_on_after_the_last_one() {
     loop {
         let page = rig.seen(&next).await;
         seen.extend(page["items"].as_array().unwrap().clone());
-        // New messages between two pages move nothing.
+        // New messages between two pages do not shift the pages.
         rig.run("say more").await;
         let Some(continuation) = page["continuation"].as_str() else { break };
         if seen.len() >= 6 {
@@ -192,7 +192,7 @@ async fn health_fails_when_the_store_takes_no_writes() {
     rig.get("/api/health").send().await.is(503);
     rig.clock.advance(std::time::Duration::from_secs(2));
     rig.get("/api/health").send().await.is(200);
-    // The second check replaces what the first one wrote.
+    // The second check replaces the document of the first one.
     rig.clock.advance(std::time::Duration::from_secs(31));
     rig.get("/api/health").send().await.is(200);
 }

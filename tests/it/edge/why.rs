@@ -1,4 +1,4 @@
-//! Who may ask why: owners about their own, operators about their tenant's.
+//! Tests of access to diagnostics: owners read their own, operators their tenant's.
 
 use serde_json::json;
 
@@ -18,11 +18,11 @@ async fn owners_ask_about_their_own_and_operators_about_all_of_their_tenant() {
     );
     assert_eq!(
         view["why"],
-        "It waits for a person, who was asked at 2023-11-14T22:13:20.000Z whether `pay` may run."
+        "An approver must decide whether `pay` may run; requested at 2023-11-14T22:13:20.000Z."
     );
     assert_eq!(view["since"], "2023-11-14T22:13:20.000Z");
     let text = view.to_string();
-    assert!(!text.contains("500"), "no argument of a call stands in it: {text}");
+    assert!(!text.contains("500"), "the view must not contain call arguments: {text}");
     rig.get(path).user("eve", "").send().await.fails(404, "not-found");
     rig.get("/api/conversations/x/why").send().await.fails(404, "not-found");
     let operator = "Turnwheel.Operator";

@@ -1,4 +1,4 @@
-//! Bad requests: each names the place and says in plain words what belongs there.
+//! Tests of error texts: each names the member and the expected value.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ async fn mistakes_in_blocks_name_index_and_member() {
         .header("content-type", "application/json")
         .body(r#"{"input":"\ud800"}"#);
     let problem = half.send().await.fails(400, "bad-request");
-    assert!(problem["detail"].as_str().unwrap().contains("half characters"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("unpaired surrogates"), "{problem}");
 }
 
 #[tokio::test]
@@ -119,5 +119,5 @@ async fn settings_and_names_are_bounded() {
     let named = rig.patch("/api/conversations/c", &json!({"name": "  Taxes 2026\t"})).send().await;
     assert_eq!(named.is(200).json()["name"], "Taxes 2026");
     let named = rig.patch("/api/conversations/c", &json!({"name": "   "})).send().await;
-    assert!(named.is(200).json().get("name").is_none(), "blanks are no name");
+    assert!(named.is(200).json().get("name").is_none(), "a blank name must be removed");
 }

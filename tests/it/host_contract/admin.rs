@@ -1,4 +1,4 @@
-//! The host's own routes, and what it refuses to start with.
+//! Admin routes of the local host, and its start-up errors.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ async fn a_message_put_through_the_admin_route_is_delivered() {
     assert_eq!(rig.post("/admin/queues/agent-prompts/messages", text).await.0, 201);
     let envelope = tokio::time::timeout(SOON, envelopes.recv()).await.unwrap().unwrap();
     assert_eq!(envelope["Data"]["message"], serde_json::to_string(text).unwrap());
-    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
+    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
 
     rig.shelf.put("agent-prompts-poison", "aside").await;
     let length = |(status, body): (u16, String)| (status, serde_json::from_str::<Value>(&body));

@@ -1,4 +1,4 @@
-//! The handler's side: envelopes as the host's source makes them, in both framings, and answers to the byte.
+//! The handler: envelopes as the host's source makes them, in both framings, and exact responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use turnwheel::http::functions::{
 
 use super::rig::{GOOD, Rig, client, serve};
 
-/// Remembers its calls; some texts make it fail.
+/// Records its calls; some texts make it fail.
 #[derive(Debug, Default)]
 struct Notebook {
     calls: Mutex<Vec<(&'static str, String, Meta)>>,
@@ -22,7 +22,7 @@ impl Notebook {
     fn note(&self, name: &'static str, text: String, meta: Meta) -> Result<(), FunctionFailure> {
         assert!(text != "panic", "a secret in a panic");
         let outcome =
-            if text == "fail" { Err(FunctionFailure("told to fail".into())) } else { Ok(()) };
+            if text == "fail" { Err(FunctionFailure("failure requested".into())) } else { Ok(()) };
         self.calls.lock().unwrap().push((name, text, meta));
         outcome
     }
@@ -83,7 +83,7 @@ const TIMER_ENVELOPE: &str = r#"{
   "Metadata": { "sys": { "MethodName": "sweep", "UtcNow": "2026-11-21T20:15:02.2205399Z", "RandGuid": "24ad4c06-24ad-4e5b-8294-3da9714877e9" } }
 }"#;
 
-/// Sends bytes and reads to the end of the answer.
+/// Sends bytes and reads the response to its end.
 async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request).await.unwrap();
@@ -154,7 +154,7 @@ async fn failures_panics_and_nonsense_are_500_and_the_next_call_is_served() {
     let envelope = |text: &str| serde_json::json!({"Data": {"message": text}}).to_string();
 
     let failed = post("/turn", envelope("fail")).await;
-    assert_eq!(failed, (500, r#"{"error":"told to fail"}"#.to_owned()));
+    assert_eq!(failed, (500, r#"{"error":"failure requested"}"#.to_owned()));
     let panicked = post("/turn", envelope("panic")).await;
     assert_eq!(panicked, (500, r#"{"error":"the function panicked"}"#.to_owned()));
     for nonsense in ["", "null", "{", r#"{"Data":[]}"#, r#"{"Data":{"other":"x"}}"#, "\u{fffd}"] {
@@ -190,12 +190,12 @@ async fn every_message_passes_host_and_handler_unchanged() {
     for text in texts {
         rig.shelf.put("agent-prompts", text).await;
     }
-    rig.shelf.put("agent-notify-poison", "told").await;
+    rig.shelf.put("agent-notify-poison", "poison").await;
     let sent = texts.len() + 1;
     rig.shelf.until("all are deleted", |state| state.deletions == sent).await;
 
     let mut expected: Vec<_> = texts.map(|text| ("prompt", text.to_owned())).into();
-    expected.push(("notify-poison", "told".to_owned()));
+    expected.push(("notify-poison", "poison".to_owned()));
     expected.sort();
     let mut heard = notebook.texts();
     heard.sort();

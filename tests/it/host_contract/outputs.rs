@@ -1,4 +1,4 @@
-//! Queue outputs: written by the host after a good answer, and heard by its own listener at once.
+//! Queue outputs: the host writes them after a successful response and wakes its listener at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn answer(status: StatusCode, body: &str) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], body.to_owned()).into_response()
 }
 
-/// `prompt` answers so; `turn` tells the texts that it hears.
+/// `prompt` returns this response; `turn` sends the received texts to the channel.
 fn handler(status: StatusCode, body: &'static str) -> (Router, mpsc::UnboundedReceiver<String>) {
     let (heard, texts) = mpsc::unbounded_channel();
     let turn = move |request: Request| {
@@ -52,7 +52,7 @@ async fn outputs_of_a_good_answer_ring_at_once_and_undeclared_ones_are_dropped_a
     let (router, mut texts) = handler(StatusCode::OK, body);
     let rig = Rig::start(router).await;
     rig.shelf.put(PROMPTS, "go").await;
-    // The rig polls once an hour: only a woken listener hears them.
+    // The test host polls once an hour: only a woken listener receives them in time.
     let mut heard = Vec::new();
     for _ in 0..2 {
         heard.push(tokio::time::timeout(SOON, texts.recv()).await.unwrap().unwrap());
@@ -71,18 +71,18 @@ async fn outputs_of_a_failed_answer_are_ignored() {
     let (router, _texts) = handler(StatusCode::INTERNAL_SERVER_ERROR, body);
     let rig = Rig::start(router).await;
     rig.shelf.put(PROMPTS, "go").await;
-    rig.shelf.until("it is set aside", |state| state.texts("agent-prompts-poison") == ["go"]).await;
+    rig.shelf.until("the message is in the poison queue", |state| state.texts("agent-prompts-poison") == ["go"]).await;
     assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 0);
 }
 
-/// Rings for now, and fails when told to.
+/// Sends a nudge without delay; fails for the text `fail`.
 #[derive(Debug)]
 struct Ringing(Arc<dyn Queue>);
 
 impl Ringing {
     async fn ring(&self, text: String) -> Result<(), FunctionFailure> {
         self.0.send(TURNS, text.clone(), Duration::ZERO).await.unwrap();
-        if text == "fail" { Err(FunctionFailure("told to fail".into())) } else { Ok(()) }
+        if text == "fail" { Err(FunctionFailure("failure requested".into())) } else { Ok(()) }
     }
 }
 

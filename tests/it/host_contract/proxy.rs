@@ -1,4 +1,5 @@
-//! HTTP triggers: what comes in below the prefix goes to the handler and back, unchanged and unbuffered.
+//! HTTP triggers: requests below the prefix pass to the handler, and responses back, unchanged and
+//! unbuffered.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::rig::{Replace, Rig, Setting};
 use super::shelf::SOON;
 
 async fn soon<T>(waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, waiting).await.expect("it never came")
+    tokio::time::timeout(SOON, waiting).await.expect("timed out")
 }
 
-/// One event at once, the next when told.
+/// Sends one event at once, and the next after `proceed` is notified.
 fn events(go_on: Arc<Notify>, guard: Option<oneshot::Sender<()>>) -> Body {
     let parts = stream::unfold((0, go_on, guard), async |(number, go_on, guard)| {
         match number {
@@ -48,7 +49,7 @@ async fn events_pass_unbuffered() {
     let answer = rig.client.get(rig.url("/api/events")).send().await.unwrap();
     let mut bytes = answer.bytes_stream();
     assert_eq!(soon(bytes.next()).await.unwrap().unwrap(), "data: 0\n\n");
-    // Only now does the handler go on: the first event did not wait for it.
+    // The handler continues only now: the first event was not buffered.
     go_on.notify_one();
     assert_eq!(soon(bytes.next()).await.unwrap().unwrap(), "data: 1\n\n");
     assert!(soon(bytes.next()).await.is_none());
@@ -83,7 +84,7 @@ async fn a_stop_ends_streams_of_events() {
     let mut bytes = answer.bytes_stream();
     soon(bytes.next()).await.unwrap().unwrap();
     rig.begin_stop();
-    assert!(soon(bytes.next()).await.is_none(), "it ends properly");
+    assert!(soon(bytes.next()).await.is_none(), "the stream ends without an error");
     rig.ended().await;
 }
 
@@ -102,7 +103,7 @@ async fn an_upload_is_streamed_and_chunks_arrive() {
     let answer = soon(upload.send()).await.unwrap();
     let mut bytes = answer.bytes_stream();
     assert_eq!(soon(bytes.next()).await.unwrap().unwrap(), "first");
-    // The answer began before the request ended.
+    // The response starts before the request ends.
     sender.send(Ok("second".into())).await.unwrap();
     assert_eq!(soon(bytes.next()).await.unwrap().unwrap(), "second");
     drop(sender);
@@ -233,7 +234,7 @@ async fn outside_the_routes_there_is_nothing() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
-        assert!(!answer.contains("reached"), "{path} was passed on");
+        assert!(!answer.contains("reached"), "{path} reached the handler");
     }
     for (path, reached) in [("/api", "reached /api"), ("/api/health", "reached /api/health")] {
         assert_eq!(rig.post(path, "").await, (200, reached.to_owned()));
@@ -262,7 +263,7 @@ async fn an_answer_that_takes_too_long_is_cut_and_told() {
     let rig = Rig::start_with(router, setting).await;
     assert_eq!(rig.get("/api/silent").await.0, 504);
     let answer = rig.client.get(rig.url("/api/events")).send().await.unwrap();
-    assert!(soon(answer.bytes()).await.is_err(), "the stream ended as if it were whole");
+    assert!(soon(answer.bytes()).await.is_err(), "a cut stream ends with an error");
     let told = rig.errors().await;
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told.iter().all(|one| one.starts_with("api: the invocation took longer")), "{told:?}");

@@ -1,4 +1,4 @@
-//! Queue triggers: delivered at once, kept hidden while they run, counted, and set aside in the end.
+//! Queue triggers: immediate delivery, renewal while a function runs, retries and the poison queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ fn good() -> Response {
     ([(CONTENT_TYPE, "application/json")], GOOD).into_response()
 }
 
-/// A handler whose `turn` does what it is told.
+/// A handler whose `turn` runs the closure.
 fn handler<F, Fut>(turn: F) -> Router
 where
     F: Fn() -> Fut + Clone + Send + Sync + 'static,
@@ -36,7 +36,7 @@ where
 }
 
 async fn soon<T>(waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, waiting).await.expect("it never came")
+    tokio::time::timeout(SOON, waiting).await.expect("timed out")
 }
 
 #[tokio::test]
@@ -53,12 +53,12 @@ async fn a_message_reaches_the_handler_within_20_ms_of_being_visible() {
     let mut delays = Vec::new();
     for round in 1..=30 {
         let sent = Instant::now();
-        rig.shelf.put(TURNS, "ring").await;
+        rig.shelf.put(TURNS, "nudge").await;
         delays.push(soon(calls.recv()).await.unwrap() - sent);
-        rig.shelf.until("it is deleted", |state| state.deletions == round).await;
+        rig.shelf.until("the message is deleted", |state| state.deletions == round).await;
     }
     delays.sort();
-    // The middle one: the machine that runs the tests may be busy, and polling would take an hour here.
+    // The median: the machine may be busy. Polling would take an hour here.
     let middle = delays[delays.len() / 2];
     assert!(middle < Duration::from_millis(20), "{delays:?}");
 }
@@ -73,7 +73,7 @@ async fn an_invocation_looks_like_azures() {
         async { good() }
     });
     let rig = Rig::start(router).await;
-    rig.shelf.put("agent-turns-poison", "ring").await;
+    rig.shelf.put("agent-turns-poison", "nudge").await;
     let told = soon(calls.recv()).await.unwrap();
     let (before, rest) = told.split_once("127.0.0.1:").unwrap();
     let (_port, after) = rest.split_once('"').unwrap();
@@ -99,15 +99,15 @@ async fn after_five_failures_a_message_goes_to_the_poison_queue_as_it_was() {
         async { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
     }))
     .await;
-    // The function on the poison queue fails too: its message stays there, hidden.
+    // The function of the poison queue fails too: the message stays there, hidden.
     let text = r#"{"dequeueCount":"0","DequeueCount":0}"#;
     rig.shelf.put(TURNS, text).await;
     rig.shelf
-        .until("it is set aside", |state| {
+        .until("the message is in the poison queue", |state| {
             state.deletions == 1 && state.texts("agent-turns-poison") == [text]
         })
         .await;
-    rig.shelf.until("its poison function was called", |state| state.deliveries == 6).await;
+    rig.shelf.until("the poison function was called", |state| state.deliveries == 6).await;
     soon(async { while rig.errors().await.len() < 6 {} }).await;
     assert_eq!(calls.load(Ordering::SeqCst), 6);
     assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 0);
@@ -116,8 +116,8 @@ async fn after_five_failures_a_message_goes_to_the_poison_queue_as_it_was() {
     assert_eq!(
         told,
         [
-            "turn: the handler answered 500 Internal Server Error",
-            "turn-poison: the handler answered 500 Internal Server Error"
+            "turn: the handler responded with 500 Internal Server Error",
+            "turn-poison: the handler responded with 500 Internal Server Error"
         ]
     );
 }
@@ -128,11 +128,11 @@ async fn a_message_that_failed_comes_back_after_the_wait_of_the_shipped_host_jso
     let setting = Setting { root, ..Setting::default() };
     let fails = || async { StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     let rig = Rig::start_with(handler(fails), setting).await;
-    rig.shelf.put(TURNS, "ring").await;
+    rig.shelf.put(TURNS, "nudge").await;
     let is_waiting =
         |hidden: Duration| (Duration::from_secs(1)..=Duration::from_secs(15)).contains(&hidden);
     rig.shelf
-        .until("it is hidden for some seconds, and no longer", |state| {
+        .until("the message is hidden for 1 to 15 s", |state| {
             state.renewals == 1 && state.hidden_for().is_some_and(is_waiting)
         })
         .await;
@@ -150,12 +150,12 @@ async fn a_message_that_works_the_second_time_is_deleted() {
             }
         }))
         .await;
-    rig.shelf.put(TURNS, "ring").await;
-    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
+    rig.shelf.put(TURNS, "nudge").await;
+    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
     assert_eq!(rig.shelf.change(|state| state.deliveries), 2);
 }
 
-/// A handler that answers once the shelf has seen so many renewals.
+/// A handler that responds after this number of lease renewals.
 fn slow(renewals: usize) -> (Router, watch::Sender<Option<Arc<Shelf>>>) {
     let shelf = watch::Sender::new(None::<Arc<Shelf>>);
     let given = shelf.clone();
@@ -163,7 +163,7 @@ fn slow(renewals: usize) -> (Router, watch::Sender<Option<Arc<Shelf>>>) {
         let mut given = given.subscribe();
         async move {
             let shelf = given.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-            shelf.until("it is renewed", |state| state.renewals >= renewals).await;
+            shelf.until("the lease is renewed", |state| state.renewals >= renewals).await;
             good()
         }
     });
@@ -179,9 +179,9 @@ async fn a_message_stays_hidden_for_as_long_as_its_function_runs() {
     let (router, shelf) = slow(4);
     let rig = Rig::start_with(router, short_lease()).await;
     shelf.send_replace(Some(Arc::clone(&rig.shelf)));
-    rig.shelf.put(TURNS, "ring").await;
-    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
-    assert_eq!(rig.shelf.change(|state| state.deliveries), 1, "twice the lease went by");
+    rig.shelf.put(TURNS, "nudge").await;
+    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
+    assert_eq!(rig.shelf.change(|state| state.deliveries), 1, "twice the lease time has passed");
 }
 
 #[tokio::test]
@@ -191,8 +191,8 @@ async fn who_lost_the_lease_leaves_the_message_alone() {
     shelf.send_replace(Some(Arc::clone(&rig.shelf)));
     rig.shelf.change(|state| state.steals = true);
     rig.shelf.put(TURNS, "stolen").await;
-    rig.shelf.until("the renewal is refused", |state| state.renewals == 1).await;
-    // Answered at once: what is deleted now is this one.
+    rig.shelf.until("the renewal fails", |state| state.renewals == 1).await;
+    // This function returns at once, so the next deletion is that of this message.
     rig.shelf.put(TURNS, "mine").await;
     rig.shelf.until("the other is deleted", |state| state.texts(TURNS) == ["stolen"]).await;
     assert_eq!(rig.shelf.change(|state| state.deletions), 1);
@@ -217,9 +217,9 @@ async fn at_most_a_batch_and_the_threshold_run_at_once() {
     }))
     .await;
     for _ in 0..192 {
-        rig.shelf.put(TURNS, "ring").await;
+        rig.shelf.put(TURNS, "nudge").await;
     }
-    // 96 may still run when the next 32 are fetched.
+    // The host fetches the next 32 messages when at most 96 run.
     soon(counts.wait_for(|(now, _)| *now == 128)).await.unwrap();
     gate.add_permits(31);
     soon(counts.wait_for(|(now, _)| *now == 97)).await.unwrap();
@@ -230,14 +230,14 @@ async fn at_most_a_batch_and_the_threshold_run_at_once() {
     assert_eq!(counts.borrow().1, 128);
 }
 
-/// What the host tells about a `turn` that answers like this; its message ends in the poison queue.
+/// Errors that the host reports for this response of `turn`; the message ends in the poison queue.
 async fn told_about(answer: fn() -> Response) -> Vec<String> {
     let router = Router::new()
         .route("/turn", post(move || async move { answer() }))
         .route("/turn-poison", post(async || good()));
     let rig = Rig::start(router).await;
-    rig.shelf.put(TURNS, "ring").await;
-    rig.shelf.until("it went through poison", |state| state.deletions == 2).await;
+    rig.shelf.put(TURNS, "nudge").await;
+    rig.shelf.until("the message passed the poison queue", |state| state.deletions == 2).await;
     let mut told = rig.errors().await;
     assert_eq!(told.len(), 5, "{told:?}");
     told.dedup();
@@ -270,10 +270,10 @@ async fn a_function_that_takes_too_long_fails_and_says_what_azure_would_do() {
         .route("/turn", post(|| async { std::future::pending::<Response>().await }))
         .route("/turn-poison", post(async || good()));
     let rig = Rig::start_with(router, setting).await;
-    rig.shelf.put(TURNS, "ring").await;
-    rig.shelf.until("it went through poison", |state| state.deletions == 2).await;
+    rig.shelf.put(TURNS, "nudge").await;
+    rig.shelf.until("the message passed the poison queue", |state| state.deletions == 2).await;
     let told = rig.errors().await;
-    assert!(told[0].contains("Azure would now kill the process"), "{told:?}");
+    assert!(told[0].contains("Azure would kill the process"), "{told:?}");
 }
 
 #[tokio::test]
@@ -291,13 +291,13 @@ async fn what_is_not_base64_goes_aside_at_once_where_host_json_says_base64() {
     let rig = Rig::start_with(router, setting).await;
     rig.shelf.put("agent-prompts", r#"{"input":"plain"}"#).await;
     rig.shelf.put("agent-prompts", "aGVsbG8=").await;
-    rig.shelf.until("both are settled", |state| state.deletions == 2).await;
+    rig.shelf.until("both messages are deleted", |state| state.deletions == 2).await;
     rig.shelf.change(|state| {
         assert_eq!(state.texts("agent-prompts-poison"), [r#"{"input":"plain"}"#]);
     });
     let body = soon(calls.recv()).await.unwrap();
     assert!(body.contains(r#""message":"\"hello\"""#), "{body}");
-    assert!(calls.try_recv().is_err(), "the other was delivered");
+    assert!(calls.try_recv().is_err(), "the invalid message was delivered");
 }
 
 #[tokio::test]
@@ -305,14 +305,14 @@ async fn a_silent_queue_is_asked_less_and_less() {
     let mut setting = Setting { is_silent: true, ..Setting::default() };
     setting.root.replace("01:00:00", "00:00:00.4");
     let rig = Rig::start_with(handler(|| async { good() }), setting).await;
-    rig.shelf.until("it is asked five times", |state| state.asked_at.len() >= 5).await;
+    rig.shelf.until("the queue is polled five times", |state| state.asked_at.len() >= 5).await;
     let gaps: Vec<Duration> = rig
         .shelf
         .change(|state| state.asked_at.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect());
     let least = [100, 200, 400, 400].map(Duration::from_millis);
     assert!(gaps.iter().zip(&least).all(|(gap, least)| gap >= least), "{gaps:?}");
-    rig.shelf.put(TURNS, "ring").await;
-    rig.shelf.until("it is deleted", |state| state.deletions == 1).await;
+    rig.shelf.put(TURNS, "nudge").await;
+    rig.shelf.until("the message is deleted", |state| state.deletions == 1).await;
 }
 
 #[tokio::test]
@@ -328,7 +328,7 @@ async fn a_stop_waits_for_what_runs_and_settles_it() {
     }))
     .await;
     rig.shelf.put(TURNS, "running").await;
-    rig.shelf.until("it runs", |state| state.deliveries == 1).await;
+    rig.shelf.until("the function runs", |state| state.deliveries == 1).await;
     rig.begin_stop();
     gate.add_permits(1);
     rig.ended().await;
@@ -343,8 +343,8 @@ async fn a_stop_does_not_wait_for_ever() {
     let router = handler(|| async { std::future::pending::<Response>().await });
     let mut rig = Rig::start_with(router, setting).await;
     rig.shelf.put(TURNS, "stuck").await;
-    rig.shelf.until("it runs", |state| state.deliveries == 1).await;
+    rig.shelf.until("the function runs", |state| state.deliveries == 1).await;
     rig.begin_stop();
     rig.ended().await;
-    assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 1, "it comes back");
+    assert_eq!(rig.shelf.change(|state| state.texts(TURNS).len()), 1, "the message stays in the queue");
 }

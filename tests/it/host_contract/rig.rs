@@ -1,4 +1,4 @@
-//! The local host, a queue and a handler under test, all in this process, speaking HTTP over loopback.
+//! Test host: the local host, a queue and a test handler in this process, over loopback HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ pub(crate) struct Rig {
     _handler: JoinSet<()>,
 }
 
-/// What a test may set.
+/// Configuration of a test host.
 pub(crate) struct Setting {
     pub(crate) root: ScriptRoot,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
     pub(crate) bounds: Bounds,
-    /// The queue tells nobody when something arrives.
+    /// True if the queue does not signal new messages.
     pub(crate) is_silent: bool,
 }
 
 impl Default for Setting {
     fn default() -> Self {
         let mut root = ScriptRoot::embedded();
-        // No test may pass only because a poll came by.
+        // Polls are rare, so that no test passes because of one.
         root.replace("00:00:02", "01:00:00");
-        // Nor wait for a delivery that failed.
+        // A failed message is delivered again at once.
         root.replace("00:00:15", "00:00:00");
         Self {
             root,
@@ -123,7 +123,8 @@ impl Rig {
         read(self.client.post(self.url(path)).body(body)).await
     }
 
-    /// The failures that the host tells, less the sweep's: the minute may turn during any test, and few rigs have a sweep.
+    /// Errors that the host reports, without those of the sweep: a full minute may fall into any
+    /// test, and few test handlers have a sweep.
     pub(crate) async fn errors(&self) -> Vec<String> {
         let mut errors = self.all_errors().await;
         errors.retain(|error| !error.starts_with("sweep"));
@@ -140,7 +141,7 @@ impl Rig {
         self.stop.cancel();
     }
 
-    /// Until the host has ended.
+    /// Waits until the host has ended.
     pub(crate) async fn ended(&mut self) {
         let ended = tokio::time::timeout(SOON, self.host.join_next()).await;
         ended.expect("the host does not stop").unwrap().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A queue in memory that tells what happened to it: for the host under test.
+//! An in-memory queue that records its operations, for the local host.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use turnwheel::clock::Timestamp;
 use turnwheel::queue::{Queue, QueueError, Received};
 
-/// Longer than anything here takes: a guard, not a wait.
+/// Longer than any step takes here: a limit, not a wait.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
@@ -18,11 +18,11 @@ pub(crate) struct State {
     pub(crate) deliveries: usize,
     pub(crate) renewals: usize,
     pub(crate) deletions: usize,
-    /// Renewals answer that somebody else has the message.
+    /// True if renewals fail as if another worker had received the message.
     pub(crate) steals: bool,
-    /// Only polling tells.
+    /// True if only polling finds new messages.
     pub(crate) is_silent: bool,
-    /// When `agent-turns` was asked for messages.
+    /// Times at which `agent-turns` was polled.
     pub(crate) asked_at: Vec<Instant>,
 }
 
@@ -41,7 +41,7 @@ impl State {
         self.messages.iter().filter(|one| one.queue == queue).map(|one| one.text.as_str()).collect()
     }
 
-    /// How long until the next message is visible.
+    /// Time until the next message is visible.
     pub(crate) fn hidden_for(&self) -> Option<Duration> {
         let now = Instant::now();
         self.messages.iter().map(|one| one.visible_at.saturating_duration_since(now)).min()
@@ -75,7 +75,7 @@ impl Shelf {
         outcome
     }
 
-    /// Until it holds.
+    /// Waits until the state satisfies the condition.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&State) -> bool) {
         let mut changes = self.changes.subscribe();
         let waiting = changes.wait_for(|_| holds(&self.state.lock().unwrap()));

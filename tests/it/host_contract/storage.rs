@@ -1,4 +1,4 @@
-//! The local host on queues of a storage account, which only polling reads.
+//! The local host on queues of a storage account, which it polls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::support::azurite::azurite;
 
 const TEXT: &str = r#"{"conversationId":"<&> ü"}"#;
 
-/// A handler that tells what it is called with: `turn` fails, everything else works.
+/// A handler that reports its calls: `turn` fails, every other function succeeds.
 fn handler(heard: mpsc::UnboundedSender<(String, Value)>) -> Router {
     let act = move |request: Request| {
         let heard = heard.clone();
@@ -84,11 +84,11 @@ async fn a_message_that_never_works_goes_through_the_accounts_poison_queue() {
         assert_eq!(called, path);
         let message: String =
             serde_json::from_str(body["Data"]["message"].as_str().unwrap()).unwrap();
-        assert_eq!(message, TEXT, "the text alone moves, as it was");
+        assert_eq!(message, TEXT, "the text moves unchanged");
     }
     until_empty(&queue, TURNS).await;
     until_empty(&queue, &poison_of(TURNS)).await;
     stop.cancel();
     host.join_next().await.unwrap().unwrap().unwrap();
-    assert!(calls.try_recv().is_err(), "it was delivered once more");
+    assert!(calls.try_recv().is_err(), "the message was delivered once more");
 }

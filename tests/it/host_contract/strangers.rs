@@ -1,4 +1,4 @@
-//! Requests that no honest client sends, byte by byte: at the handler itself, and at the local host in front of it.
+//! Malformed and hostile requests, byte by byte: to the handler, and to the local host before it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,14 +18,14 @@ use turnwheel::server::{self, Bounds, Pace};
 use super::rig::{Rig, Setting};
 use super::shelf::SOON;
 
-/// What says nothing more is closed, so that every story has an end.
+/// The server closes silent connections, so that every exchange ends.
 const BOUNDS: Bounds = Bounds {
     head: Duration::from_millis(300),
     pace: Pace { bytes: 1_000, within: Duration::from_millis(300) },
     connections_max: 100,
 };
 
-/// Every request that was understood: method, path and body.
+/// Every request that reached the handler: method, path and body.
 type Heard = Arc<Mutex<Vec<String>>>;
 
 fn handler(heard: &Heard) -> Router {
@@ -38,12 +38,12 @@ fn handler(heard: &Heard) -> Router {
             };
             let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
             heard.lock().unwrap().push(format!("{} {} {body}", head.method, head.uri.path()));
-            (StatusCode::OK, "heard")
+            (StatusCode::OK, "received")
         }))
         .layer(DefaultBodyLimit::disable())
 }
 
-/// The same handler twice: alone, and behind the local host.
+/// The same handler twice: direct, and behind the local host.
 struct Doors {
     rig: Rig,
     alone: SocketAddr,
@@ -59,13 +59,14 @@ async fn doors() -> Doors {
     tasks.spawn(server::serve(listener, handler(&heard), BOUNDS, CancellationToken::new()));
     let setting = Setting { bounds: BOUNDS, ..Setting::default() };
     let rig = Rig::start_with(handler(&heard), setting).await;
-    // The host asks whether the handler is there.
+    // The host probes the handler when it starts.
     heard.lock().unwrap().clear();
     Doors { rig, alone, heard, _tasks: tasks }
 }
 
 impl Doors {
-    /// At both: statuses of all answers, and what the handler heard.
+    /// Sends to both servers. Returns the statuses of all responses, and the requests that the
+    /// handler received.
     async fn told(&self, request: &[u8]) -> [(Vec<u16>, Vec<String>); 2] {
         let mut told = Vec::new();
         for address in [self.alone, self.rig.address] {
@@ -78,12 +79,12 @@ impl Doors {
     }
 }
 
-/// Everything that comes until the connection is closed.
+/// Statuses of all responses until the connection is closed.
 async fn answers(address: SocketAddr, request: &[u8]) -> Vec<u16> {
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut reading, mut writing) = stream.into_split();
     let mut bytes = Vec::new();
-    // Both may end with a reset: a server need not hear out what it refuses.
+    // Both may end with a reset: a server may close before it has read a rejected request.
     let whole = async {
         let writes = async {
             let _ = writing.write_all(request).await;
@@ -140,7 +141,7 @@ async fn of_an_ambiguous_request_nothing_is_heard_and_nothing_is_smuggled() {
             assert_eq!((answers.as_slice(), heard.as_slice()), (&[400][..], &[][..]), "{shown}");
         }
     }
-    // A broken chunk is found out when the request is under way: nothing of it counts, and nothing comes after it.
+    // A broken chunk is detected during the request: the handler receives nothing at all.
     for body in [
         "zz\r\nabc\r\n",
         "-1\r\n\r\n",
@@ -181,7 +182,7 @@ async fn chunks_win_over_a_length_and_the_connection_ends_with_them() {
             assert_eq!(
                 answers.len(),
                 heard.len(),
-                "{headers}: an answer for each request that was heard"
+                "{headers}: one response for each received request"
             );
         }
     }
@@ -196,7 +197,7 @@ async fn requests_in_a_row_are_answered_in_a_row() {
     let row = [one("/api/a"), one("/turn"), one("/api/b"), one("/api/c")].concat();
     let [alone, behind] = doors.told(row.as_bytes()).await;
     assert_eq!(alone.0, [200, 200, 200, 200]);
-    assert_eq!(behind.0, [200, 404, 200, 200], "what is no route of the host is not passed on");
+    assert_eq!(behind.0, [200, 404, 200, 200], "the host does not forward unknown routes");
     assert_eq!(behind.1, ["POST /api/a hi", "POST /api/b hi", "POST /api/c hi"]);
 }
 
@@ -235,7 +236,7 @@ async fn what_is_too_long_or_too_much_is_refused_before_it_is_read() {
     ] {
         let shown = String::from_utf8_lossy(&request[..80]).into_owned();
         for (answers, heard) in doors.told(&request).await {
-            // Whoever still sends when it is refused may see the connection end before the answer.
+            // A client that still sends may lose the connection before the response.
             let is_cut = answers.is_empty() && request.len() > 60_000;
             let is_told =
                 answers.first().is_some_and(|got| *got == status || status == 400 && *got >= 400);

@@ -1,4 +1,4 @@
-//! The timer trigger: by the clock, through the protocol, never twice at a time.
+//! The timer trigger: on schedule, through the protocol, without overlapping runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,11 +50,12 @@ async fn the_timer_fires_by_the_clock_and_never_overlaps() {
     assert_eq!(timer["IsPastDue"], false);
     assert_eq!(first["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:16:00.0000000Z");
 
-    // Three more minutes go by while the first run lasts. They become one run, at the next minute, although it failed.
+    // Three more minutes pass during the first run. They become one run, at the next minute,
+    // although the first run failed.
     clock.advance(Duration::from_secs(210));
     gate.add_permits(1);
     let told = tokio::time::timeout(SOON, async { while rig.all_errors().await.is_empty() {} });
-    told.await.expect("the failure is told");
+    told.await.expect("the failure is reported");
     clock.advance(Duration::from_secs(30));
     let second = next().await;
     assert_eq!(second["Metadata"]["sys"]["UtcNow"], "2026-11-21T20:20:00.0000000Z");

@@ -1,4 +1,4 @@
-//! What an answer becomes for the model and for the person.
+//! Conversion of tool responses to results for the model and outputs for the user.
 
 use std::io::Write as _;
 
@@ -28,12 +28,12 @@ async fn json_is_text_for_the_model_and_a_value_for_programs() {
         r#"{"total": 12345678901234567890123, "content": "plain"}"#
     );
     let (result, _) = read(Reply::status(200).with_body("", r"[1,2]")).await;
-    assert_eq!(result.structured.unwrap().value(), json!([1, 2]), "a server that does not say");
+    assert_eq!(result.structured.unwrap().value(), json!([1, 2]), "a response without a content type");
     let (result, _) = read(Reply::json("{\"half\":")).await;
     assert_eq!((text(&result).as_str(), result.structured), ("{\"half\":", None));
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     let (result, _) = read(Reply::json(&deep)).await;
-    assert_eq!(result.structured, None, "nested beyond reason");
+    assert_eq!(result.structured, None, "nested too deeply");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_full_result_is_taken_apart() {
     assert_eq!(
         said.matches("left out").count(),
         5,
-        "each thing that could not be used is named: {said}"
+        "each omitted part is named: {said}"
     );
     assert!(!said.contains("obey"));
     let shown: Vec<String> = result
@@ -107,7 +107,7 @@ async fn a_web_page_is_named_as_one_and_read_as_words() {
     let page =
         "<html><head><script>evil()</script></head><body><h1>Sign in</h1> please</body></html>";
     let (result, _) = read(Reply::status(200).with_body("text/html", page)).await;
-    assert_eq!(text(&result), "The answer is a web page, not data. Its text:\nSign in please");
+    assert_eq!(text(&result), "The response is a web page, not data. Its text:\nSign in please");
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn an_image_is_for_the_model_and_a_file_for_the_person() {
     let (result, bench) = read(pdf).await;
     assert_eq!(
         text(&result),
-        "The answer is a file, which the user was given: q3.pdf (application/pdf, 5 bytes)."
+        "The response is a file for the user: q3.pdf (application/pdf, 5 bytes)."
     );
     assert_eq!(bench.kept.all()[0].1.as_ref(), b"%PDF\0");
     assert_eq!(result.outputs.len(), 1);
@@ -138,7 +138,7 @@ async fn an_empty_answer_says_that_it_is() {
 async fn long_text_is_left_whole_for_the_bounds_of_results() {
     let long = "é".repeat(200_000);
     let (result, bench) = read(Reply::text(&long)).await;
-    assert_eq!(text(&result), long, "what brings results within their bounds keeps it for `read`");
+    assert_eq!(text(&result), long, "the limits of results apply later and keep the text for `read`");
     assert_eq!((result.outputs.len(), bench.kept.all().len()), (0, 0));
     let json = json!({"rows": long}).to_string();
     let (result, _) = read(Reply::json(&json)).await;

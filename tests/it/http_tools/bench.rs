@@ -1,4 +1,4 @@
-//! Calls a tool as a turn would: with a context, a deadline and somewhere to keep files.
+//! Calls a tool as a turn does: with a context, a deadline and an artifact store.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use turnwheel::tools::{Arguments, RunTool, ToolContext, ToolOutcome, ToolResult}
 
 use crate::http_tools::server::Server;
 
-/// The tool of an agent file that says this of it; `${SERVER}` is the server.
+/// Loads a tool from an agent file with this specification; `${SERVER}` is the server's URL.
 pub(crate) fn tool(spec: &str, server: &Server) -> Arc<dyn RunTool> {
     tool_with(spec, &server.url, AddressRules::default().with_loopback())
 }
@@ -52,9 +52,9 @@ pub(crate) fn text(result: &ToolResult) -> String {
 pub(crate) struct Bench {
     pub(crate) kept: Arc<Kept>,
     pub(crate) effect_id: String,
-    /// From the start of the call to its deadline.
+    /// Time from the start of the call to its deadline.
     pub(crate) time: Duration,
-    /// What calls reported before their ends.
+    /// Progress that calls reported.
     pub(crate) progress: Arc<Mutex<Vec<ToolResult>>>,
 }
 
@@ -92,7 +92,7 @@ impl Bench {
             schedules: None,
         };
         let arguments = Arguments { value: text.value(), text };
-        // As the caller does it: at the deadline the call is dropped.
+        // As in a turn: at the deadline the call is dropped.
         tokio::time::timeout(self.time, tool.call(arguments, context)).await.unwrap()
     }
 
@@ -107,13 +107,13 @@ impl Bench {
     pub(crate) async fn unknown(&self, tool: &Arc<dyn RunTool>, arguments: &str) -> String {
         match self.call(tool, arguments).await {
             ToolOutcome::Unknown { reason } => reason,
-            ToolOutcome::Failed(text) => panic!("it failed: {text}"),
-            ToolOutcome::Returned(result) => panic!("it returned: {}", text(&result)),
+            ToolOutcome::Failed(text) => panic!("the call failed: {text}"),
+            ToolOutcome::Returned(result) => panic!("the call returned: {}", text(&result)),
         }
     }
 }
 
-/// What tools kept, in memory.
+/// In-memory artifacts that tools have written.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Mutex<Vec<(ArtifactFacts, Bytes)>>);
 

@@ -1,4 +1,4 @@
-//! Where tools may not go: nothing private is reached by a literal, a name, a name that changes, or a redirect.
+//! Address rules: no literal, name, changing name or redirect leads a tool to a private address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::bench::{Bench, text, tool, tool_of};
 use super::server::{Reply, Server};
 use super::{ada, look, pay};
 
-/// Each question gets the next list of addresses; the last one stays.
+/// Each look-up returns the next list of addresses, and repeats the last one.
 #[derive(Debug)]
 struct Names {
     answers: Vec<Vec<IpAddr>>,
@@ -35,7 +35,7 @@ impl LookUp for Names {
     }
 }
 
-/// The server's port under a name of the internet.
+/// The server's URL with a public host name.
 fn named(server: &Server) -> String {
     server.url.replace("127.0.0.1", "api.example")
 }
@@ -108,7 +108,7 @@ async fn redirects_are_never_followed_and_leave_a_write_in_doubt() {
         assert!(result.is_error && text(&result).contains("redirect"), "{}", text(&result));
         let reason = Bench::new().unknown(&tool(&pay(""), &server), &ada().to_string()).await;
         assert!(reason.contains("a redirect, which is not followed"), "{reason}");
-        assert_eq!(server.requests().len(), 2, "and they are not tried again");
+        assert_eq!(server.requests().len(), 2, "redirects are not retried");
     }
     assert_eq!(inside.requests().len(), 0);
 }

@@ -1,4 +1,4 @@
-//! Tools that show a token of the app's identity: where it goes, and where it never does.
+//! Tools that send a token of the app's identity: it goes to the tool's server only.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use super::{look, pay};
 
 const AUTH: &str = "auth: { entra: 'api://payments/.default' }";
 
-/// Signs in as long as it is wanted, with a token that tells how often.
+/// A credential that numbers its tokens, and fails when signed out.
 #[derive(Debug, Default)]
 struct Person {
     is_gone: AtomicBool,
@@ -103,7 +103,7 @@ async fn without_a_token_nothing_is_sent_and_a_write_is_not_in_doubt() {
         let result = Bench::new().returned(&tool, r#"{"to":"Ada"}"#).await;
         let said = text(&result);
         assert!(
-            said.contains("wants a token of the app's identity")
+            said.contains("needs a token of the app's identity")
                 && said.contains("Nothing was sent."),
             "{said}"
         );

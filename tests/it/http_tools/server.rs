@@ -1,4 +1,4 @@
-//! A server that says exactly what a test wants said, byte by byte, and remembers what it was asked.
+//! A server that sends exact bytes and records its requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub(crate) enum Reply {
     },
     /// Reads the request and closes.
     Cut,
-    /// Reads the request and says nothing.
+    /// Reads the request and sends nothing.
     Hang,
 }
 
@@ -56,20 +56,20 @@ impl Reply {
         Self::bytes([head.as_bytes(), fields.as_bytes(), body].concat())
     }
 
-    /// Loses its last byte.
+    /// Removes the last byte.
     pub(crate) fn half(self) -> Self {
         let Self::Bytes { mut bytes, .. } = self else { return self };
         bytes.pop();
         Self::bytes(bytes)
     }
 
-    /// Leaves the connection open and never hears it again.
+    /// Leaves the connection open and reads no further request.
     pub(crate) fn kept_open(self) -> Self {
         let Self::Bytes { bytes, .. } = self else { return self };
         Self::Bytes { bytes, then_hang: true }
     }
 
-    /// Announces more than it has, and stays.
+    /// Announces a longer body than it sends, and leaves the connection open.
     pub(crate) fn endless(self) -> Self {
         let (head, body) = self.parts();
         let head = head.replace("content-length: ", "content-length: 99");
@@ -96,7 +96,7 @@ impl Asked {
     }
 }
 
-/// Answers with the replies in turn, the last one for ever; each closes its connection.
+/// Sends the replies in turn and repeats the last one; each reply closes its connection.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,

@@ -1,4 +1,5 @@
-//! HTTP tools that stream: progress while the call runs, the result at the end. And what the log has of failed calls.
+//! Streaming HTTP tools: progress while the call runs, then the result. Also log lines of failed
+//! calls.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -68,7 +69,7 @@ async fn stream_without_a_result_leaves_a_write_in_doubt_and_a_read_is_repeated(
     let unfinished = Reply::status(200).with_body(NDJSON, "{\"progress\":\"half\"}\n");
     let server = Server::start(std::slice::from_ref(&unfinished));
     let reason = Bench::new().unknown(&tool(&pay(""), &server), &ada().to_string()).await;
-    assert_eq!(reason, "the answer (200 OK) ended after its progress, without a result");
+    assert_eq!(reason, "the response (200 OK) ended after its progress, without a result");
     let server = Server::start(&[unfinished, Reply::status(200).with_body(NDJSON, "\"there\"")]);
     let result = Bench::new().returned(&tool(&look(""), &server), "{}").await;
     assert_eq!(text(&result), "\"there\"");
@@ -98,7 +99,7 @@ impl std::io::Write for Log {
 }
 
 impl Log {
-    /// The lines of failed calls during the call.
+    /// Log lines of failed calls during one call.
     async fn of(spec: &str, server: &Server) -> Vec<String> {
         let log = Self::default();
         let out = log.clone();
@@ -108,7 +109,8 @@ impl Log {
             .with_target(false)
             .with_writer(move || out.clone())
             .finish();
-        // Beside another one, callsites ask every subscriber, and not only that of the thread that reaches them first.
+        // With a second dispatcher, callsites check every subscriber, not only the one of the first
+        // thread that reaches them.
         let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         let guard = tracing::subscriber::set_default(lines);
         Bench::new().call(&tool(spec, server), &ada().to_string()).await;
@@ -137,14 +139,14 @@ async fn every_failed_attempt_is_logged_with_its_cause_and_without_data() {
     assert_eq!(
         Log::of(&pay(""), &server).await,
         [
-            r#"WARN tool call failed tool=the_tool attempt=1/1 cause="the connection was cut before an answer came""#
+            r#"WARN tool call failed tool=the_tool attempt=1/1 cause="the connection was cut before a response arrived""#
         ]
     );
     let server = Server::start(&[Reply::json(r#"{"content":"Ada","isError":true}"#)]);
     assert_eq!(
         Log::of(&pay(""), &server).await,
         [
-            r#"WARN tool call failed tool=the_tool status=200 attempt=1/1 cause="its result says that it is an error, or could not be read""#
+            r#"WARN tool call failed tool=the_tool status=200 attempt=1/1 cause="its result is an error, or could not be read""#
         ]
     );
     let server = Server::start(&[Reply::json("{}")]);

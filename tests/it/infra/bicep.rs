@@ -1,11 +1,11 @@
-//! Bicep files, parsed: what they declare, as far as it is written out.
+//! Parsed Bicep files and their declarations, as far as values are literals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 use tree_sitter::{Node, Parser, Tree};
 
-/// One file.
+/// One parsed file.
 pub(crate) struct Bicep {
     pub(crate) path: String,
     text: String,
@@ -17,13 +17,14 @@ pub(crate) struct Declared {
     pub(crate) symbol: String,
     /// The resource's type with its version, or the module's path.
     pub(crate) kind: String,
-    /// What is not written out (calls, parameters) is the text of its source.
+    /// A value that is no literal (calls, parameters) is its source text.
     pub(crate) body: Value,
-    /// The same for a check of types: what is not written out is null, and variables of the file are followed.
+    /// The body for type checks: a value that is no literal is null, and variables of the file are
+    /// resolved.
     pub(crate) typed: Value,
 }
 
-/// What stands for a part that is not written out.
+/// Replacement for a value that is no literal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unwritten {
     Source,
@@ -55,7 +56,7 @@ impl Bicep {
         self.text.get(node.byte_range()).expect("a node of this text")
     }
 
-    /// `path:line: what stands there` for each place that is no Bicep.
+    /// `path:line: text` for each syntax error.
     pub(crate) fn errors(&self) -> Vec<String> {
         let is_wrong = |node: &Node<'_>| node.is_error() || node.is_missing();
         let told = |node: Node<'_>| {
@@ -93,7 +94,7 @@ impl Bicep {
             .collect()
     }
 
-    /// `param` by name: whether a value must be given.
+    /// `param` by name; true if a value is required.
     pub(crate) fn parameters(&self) -> BTreeMap<String, bool> {
         let is_required = |node: Node<'_>| {
             let mut cursor = node.walk();
@@ -151,7 +152,7 @@ impl Bicep {
         self.declared("module_declaration")
     }
 
-    /// `symbol.outputs.name`, wherever it stands.
+    /// Every `symbol.outputs.name` of the file.
     pub(crate) fn outputs_used(&self) -> BTreeSet<(String, String)> {
         let used = regex::Regex::new(r"\b(\w+)!?\.outputs\.(\w+)").unwrap();
         used.captures_iter(&self.text)
@@ -159,7 +160,7 @@ impl Bicep {
             .collect()
     }
 
-    /// Names that are used and nowhere declared in the file.
+    /// Names that are used and not declared in the file.
     pub(crate) fn unknown_names(&self, functions: &[&str]) -> Vec<String> {
         let mut known: BTreeSet<&str> = functions.iter().copied().collect();
         let mut used = BTreeSet::new();
@@ -239,7 +240,7 @@ impl Bicep {
         let last =
             found.and_then(|node| u32::try_from(node.named_child_count()).ok()?.checked_sub(1));
         let value = last.zip(found).and_then(|(last, node)| node.named_child(last));
-        // One step: a variable of a variable is not followed.
+        // One step: a variable of a variable is not resolved.
         match value {
             Some(value) if ["object", "array", "string"].contains(&value.kind()) => {
                 self.value(value, Unwritten::Null)

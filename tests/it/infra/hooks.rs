@@ -1,4 +1,4 @@
-//! The hooks of `azd`, run with an `az` and an `azd` that write down what they are asked for.
+//! The hooks of `azd`, run with fake `az` and `azd` tools that record their calls.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -39,7 +39,7 @@ esac
 
 const APP: &str = "11111111-2222-3333-4444-555555555555";
 
-/// A machine with those two tools, and an azd environment.
+/// A folder with the two fake tools and an azd environment.
 struct Machine(TempDir);
 
 impl Machine {
@@ -71,7 +71,7 @@ impl Machine {
         std::fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
-    /// Whether it ended well, and what it wrote to stderr.
+    /// Returns true for success, and the text of stderr.
     fn run(&self, hook: &str) -> (bool, String) {
         let path = format!("{}:/usr/bin:/bin", self.0.path().display());
         let output = Command::new("sh")
@@ -88,7 +88,7 @@ impl Machine {
         self.get("calls").lines().map(str::to_owned).collect()
     }
 
-    /// Of the azd environment.
+    /// Value of a variable of the azd environment.
     fn value(&self, name: &str) -> Option<String> {
         let text = self.get("env");
         let value = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")))?;
@@ -111,7 +111,7 @@ fn a_private_network_registers_its_resource_provider_once() {
     let registered = Machine::new("PRIVATE_NETWORK=\"true\"");
     registered.put("provider", "Registered\n");
     assert!(registered.run("providers.sh").0);
-    assert_eq!(registered.calls().len(), 1, "it only looks");
+    assert_eq!(registered.calls().len(), 1, "the hook only reads the state");
     let public = Machine::new("PRIVATE_NETWORK=\"false\"");
     assert!(public.run("providers.sh").0);
     assert_eq!(public.calls(), [""; 0]);
@@ -124,14 +124,14 @@ fn a_signing_key_is_made_for_the_first_deployment_alone() {
     let key = machine.value("TURNWHEEL_SIGNING_KEYS").unwrap();
     assert_eq!(key.len(), 44, "32 bytes in base64");
     assert!(machine.run("signing-keys.sh").0);
-    assert_eq!(machine.value("TURNWHEEL_SIGNING_KEYS"), Some(key), "it stays");
+    assert_eq!(machine.value("TURNWHEEL_SIGNING_KEYS"), Some(key), "the key does not change");
 
-    // Removed from the disk after the deployment: the vault keeps its own.
+    // The key is removed from the disk after the deployment; the vault keeps its copy.
     let deployed = Machine::new("KEY_VAULT_NAME=\"kv\" TURNWHEEL_SIGNING_KEYS=\"\"");
     assert!(deployed.run("signing-keys.sh").0);
     assert_eq!(deployed.value("TURNWHEEL_SIGNING_KEYS").as_deref(), Some(""));
 
-    // Another machine, whose environment does not know the deployment yet.
+    // Another machine, whose environment lacks the deployment.
     let fresh = Machine::new("");
     fresh.put("vault", "kv-abc\n");
     let (is_good, errors) = fresh.run("signing-keys.sh");
@@ -194,7 +194,7 @@ fn without_sign_in_no_app_registration_is_made() {
     }
 }
 
-/// What a script asks of the two tools: their words, their options, the names that are set.
+/// The calls of both tools in a script: commands, options and the names of set variables.
 fn asked(text: &str) -> BTreeSet<String> {
     let call =
         regex::Regex::new(r"\b(az|azd) ((?:[a-z]+ )+[A-Z_]{3,}|(?:[a-z]+(?: |$))+)").unwrap();

@@ -1,4 +1,5 @@
-//! Names of queues, containers, keys, indexes, settings and roles: the same in `infra/`, in the functions, the code and the docs.
+//! Names of queues, containers, keys, indexes, settings and roles: equal in `infra/`, functions,
+//! code and docs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use turnwheel::settings::table::{self, SetBy};
 
 use super::{bicep, files, read, texts, variable};
 
-/// From Azure's list of built-in roles, and Cosmos DB's own.
+/// Ids from Azure's list of built-in roles and from that of Cosmos DB.
 const ROLES: &[(&str, &str)] = &[
     ("Cognitive Services OpenAI User", "5e0bd9bd-7b93-4f28-af87-19fc36ad61bd"),
     ("Cosmos DB Built-in Data Contributor", "00000000-0000-0000-0000-000000000002"),
@@ -37,7 +38,7 @@ fn queues_are_those_of_the_code_and_of_the_functions() {
             heard.insert(queue);
         }
     }
-    // No function empties the queue of messages that nobody could use.
+    // No function reads the poison queue of `agent-prompts`.
     let unheard: Vec<&String> = code.difference(&heard).collect();
     assert_eq!(unheard, [&queue::poison_of(queue::PROMPTS)]);
     assert!(heard.is_subset(&code), "{heard:?}");
@@ -51,7 +52,7 @@ fn shapes_of_infra() -> Vec<Shape> {
     let list = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
     let shape = |one: &Value| {
         let keys = list(&one["keyPaths"]);
-        // A key of several parts is of another kind.
+        // A key of several parts has its own kind.
         assert_eq!(one["keyKind"], if keys.len() > 1 { "MultiHash" } else { "Hash" });
         let name = one["name"].as_str().unwrap().to_owned();
         (name, keys, list(&one["indexedPaths"]), one["defaultTtl"].as_i64().unwrap())
@@ -76,7 +77,7 @@ fn containers_are_those_of_the_code() {
     assert_eq!(shapes_of_infra(), code);
     for (name, keys, indexed, _) in &code {
         for key in keys {
-            // Or a query of one user would look at every document there is.
+            // Without the index a query of one user scans every document.
             assert!(indexed.contains(&format!("{key}/?")), "{name} has no index on {key}");
         }
     }
@@ -98,7 +99,7 @@ fn every_setting_of_the_app_is_in_the_table() {
     }
 }
 
-/// In Azure, with values as the table's examples have them: understood, and nothing is missing.
+/// In Azure, with the table's example values: all settings are valid, and none is missing.
 #[test]
 fn the_app_starts_with_the_settings_it_is_given() {
     let of_platform = ["WEBSITE_SKU", "WEBSITE_HOSTNAME", "IDENTITY_ENDPOINT"];
@@ -114,7 +115,7 @@ fn the_app_starts_with_the_settings_it_is_given() {
     assert!(settings.is_in_azure && settings.storage.is_some() && settings.cosmos.is_some());
 }
 
-/// azd gives a parameter its default by the file, `az deployment` by the main file.
+/// azd takes a parameter's default from the parameter file, `az deployment` from the main file.
 #[test]
 fn defaults_of_parameters_are_the_same_in_both_files() {
     let main = read("infra/main.bicep");
@@ -146,7 +147,7 @@ fn deployed_model_has_a_price() {
     }
 }
 
-/// `var …Settings` of the app, as they are written.
+/// The app's `var …Settings`, unresolved.
 pub(super) fn settings() -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     // `empty(x) ? {} : { NAME: x }`
@@ -177,7 +178,7 @@ fn roles_are_azures_and_each_is_used() {
     assert_eq!(roles, known);
     let used: String = files(".bicep").iter().map(|path| read(path)).collect();
     for name in roles.keys() {
-        assert!(used.contains(&format!("roles['{name}']")), "nobody has the role {name}");
+        assert!(used.contains(&format!("roles['{name}']")), "the role {name} is not assigned");
     }
     let named = regex::Regex::new(r"roles\['([^']+)'\]").unwrap();
     for found in named.captures_iter(&used) {
@@ -185,7 +186,7 @@ fn roles_are_azures_and_each_is_used() {
     }
 }
 
-/// What a page about deployment must name, because somebody will look for it there.
+/// The deployment page names every role, queue, container and parameter.
 #[test]
 fn the_page_about_deployment_names_what_is_deployed() {
     let page = read("docs/deploy.md");

@@ -1,4 +1,5 @@
-//! `infra/` against Microsoft's published types of resources (github.com/Azure/bicep-types-az), where they are at hand.
+//! `infra/` against Microsoft's published resource types (github.com/Azure/bicep-types-az), if
+//! present.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ const OF_BICEP: [&str; 3] = ["parent", "scope", "dependsOn"];
 const REQUIRED: u64 = 1;
 const READ_ONLY: u64 = 2;
 
-/// The types of one version of one provider: they refer to each other by position.
+/// Types of one version of one provider; they reference each other by position.
 struct Types(Vec<Value>);
 
-/// The same resource provider may lie in several folders.
+/// Type files of a resource provider, which may be in several folders.
 fn files_of(folder: &Path, namespace: &str, version: &str) -> Vec<PathBuf> {
     let groups = std::fs::read_dir(folder.join("generated")).unwrap().flatten();
     let path = |group: PathBuf| group.join(namespace).join(version).join("types.json");
@@ -41,7 +42,8 @@ impl Types {
         self.0.iter().find(is_it).map(|one| self.resolve(&one["body"]))
     }
 
-    /// Sentences about a value that does not fit its type; null was not written out and always fits.
+    /// Errors for a value that does not match its type. Null stands for a non-literal and always
+    /// matches.
     fn misfits(&self, kind: &Value, value: &Value, at: &str) -> Vec<String> {
         if value.is_null() {
             return Vec::new();
@@ -132,7 +134,7 @@ impl Types {
     }
 }
 
-/// What does not fit in the resources of some files; a type that is not in the folder does not fit.
+/// Type errors in the resources of these files; a type missing in the folder is an error.
 fn misfits(folder: &Path, files: &[Bicep]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
@@ -159,7 +161,7 @@ fn misfits(folder: &Path, files: &[Bicep]) -> Vec<String> {
     found
 }
 
-/// A folder as the published one is, with one resource.
+/// A types folder like the published one, with one resource.
 fn handmade() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("generated/any/example.box/2024-01-01");
@@ -208,7 +210,8 @@ fn what_does_not_fit_a_type_is_found() {
     "#);
 }
 
-/// `infra/README.md` says how to get the types; without `TURNWHEEL_BICEP_TYPES` there is nothing to compare with.
+/// `infra/README.md` explains how to get the types. Without `TURNWHEEL_BICEP_TYPES` the test
+/// passes.
 #[test]
 fn resources_fit_the_published_types() {
     let folder = std::env::var_os("TURNWHEEL_BICEP_TYPES").map(|folder| root().join(folder));

@@ -1,4 +1,5 @@
-//! A suspect turn uses the agents that its parent has in force, although a file on disk is wrong by then.
+//! An isolated turn uses the agents of its parent process, although a file on disk is invalid by
+//! then.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
     let accepted: Value = accepted.json().await.unwrap();
     let id = accepted["promptId"].as_str().unwrap();
 
-    // Calls of processes that serve, until the step runs in a process of its own.
+    // Calls come from serving processes until the step runs in isolation.
     let mut unanswered = Vec::new();
     let child = loop {
         let step = steps.next().await.unwrap_or_else(|| panic!("{}", dev.log()));
@@ -49,7 +50,7 @@ async fn suspect_turn_completes_while_agent_file_is_broken() {
     kill(child);
 
     let step = steps.next().await.unwrap_or_else(|| panic!("{}", dev.log()));
-    assert_ne!(owner_of(step.peer), Some(dev.id()), "the step runs in a process of its own");
+    assert_ne!(owner_of(step.peer), Some(dev.id()), "the step runs in isolation");
     step.finish();
     let path = format!("/api/conversations/c/prompts/{id}?wait=30");
     let ended = client.get(dev.url(&path)).send().await.unwrap();

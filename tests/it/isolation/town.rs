@@ -1,5 +1,5 @@
-//! Test server and client: slow tools, tools that write, a tool that kills the process of its caller, and a client that
-//! retries each request.
+//! Test server with slow tools, write tools, and a tool that kills its caller's process; a client
+//! that retries each request.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -44,16 +44,16 @@ tools:
 Work.
 ";
 
-/// How long a read takes.
+/// Duration of a read.
 const SLOW: Duration = Duration::from_millis(400);
 
 #[derive(Debug, Default)]
 struct Record {
     /// Requests by the `Idempotency-Key` of each write.
     writes: BTreeMap<String, u32>,
-    /// What was written.
+    /// Ids that were written.
     booked: Vec<String>,
-    /// Processes that were killed.
+    /// Ids of killed processes.
     killed: Vec<u32>,
 }
 
@@ -80,14 +80,14 @@ impl Town {
         Self { url, record, server }
     }
 
-    /// The folder's agent, and a `dev` that works with it.
+    /// Writes the agent into the folder and starts a `dev` with it.
     pub(super) fn dev(&self, folder: &Path) -> Dev {
         std::fs::create_dir_all(folder.join("agents")).unwrap();
         std::fs::write(folder.join("agents/worker.agent.md"), AGENT).unwrap();
         Dev::start_in(folder, &folder.join("data"), &[("TOWN", self.url.clone())])
     }
 
-    /// Requests of the write that was made most often.
+    /// Number of requests of the most repeated write.
     pub(super) fn writes_max(&self) -> u32 {
         self.record.lock().unwrap().writes.values().copied().max().unwrap_or(0)
     }
@@ -135,7 +135,7 @@ async fn crash(
     State(record): State<Arc<Mutex<Record>>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
 ) -> &'static str {
-    let process = owner_of(peer).expect("somebody has called");
+    let process = owner_of(peer).expect("the caller's process exists");
     record.lock().unwrap().killed.push(process);
     kill(process);
     std::future::pending().await
@@ -146,7 +146,7 @@ pub(super) fn kill(process: u32) {
     assert!(killed.success());
 }
 
-/// The process at the other end of a connection on this machine.
+/// Id of the process at the other end of a connection on this machine.
 pub(super) fn owner_of(peer: SocketAddr) -> Option<u32> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     let local = format!("0100007F:{:04X}", peer.port());
@@ -161,7 +161,7 @@ pub(super) fn owner_of(peer: SocketAddr) -> Option<u32> {
     })
 }
 
-/// One prompt of a conversation of its own, which a client follows to its end.
+/// One prompt in its own conversation, with a client that follows it to its end.
 #[derive(Debug)]
 pub(super) struct Errand {
     pub(super) id: String,
@@ -184,7 +184,7 @@ impl Errand {
         Self { id: id.to_owned(), input, prompt: None, end: None }
     }
 
-    /// One round of a client: `None` where the service did not answer.
+    /// One round of the client; `None` if the service did not respond.
     async fn go_on(&mut self, client: &reqwest::Client, dev: &Dev, town: &Town) -> Option<()> {
         if self.end.is_some() {
             return Some(());
@@ -216,7 +216,7 @@ impl Errand {
     }
 }
 
-/// One round of each.
+/// Runs one round of each.
 pub(super) async fn go_on(
     errands: &mut [Errand],
     client: &reqwest::Client,

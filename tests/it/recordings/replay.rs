@@ -1,4 +1,4 @@
-//! Recorded sessions played again: our reading of one round and the recorded outputs give the next recorded request.
+//! Replays recorded sessions: one parsed round and the recorded outputs give the next request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use turnwheel::model::responses::names::Names;
 use super::streams::{MODEL, files, fold, name};
 use crate::support::shared::shared;
 
-/// Sessions whose next request is not what we send, and why we want it so.
+/// Sessions whose next request differs from ours on purpose, with the reason.
 const EXCEPTIONS: [(&str, &str); 4] = [
     (
         "langchain-openai__test_agent_loop_streaming",
@@ -31,7 +31,7 @@ const EXCEPTIONS: [(&str, &str); 4] = [
     ("langchain-openai__test_codex_custom_tool", "a custom tool: we offer functions only"),
 ];
 
-/// A file and the round after it.
+/// A recorded round and the next one.
 struct Pair {
     session: String,
     stream: PathBuf,
@@ -69,10 +69,10 @@ async fn the_next_request_means_what_the_recorded_one_meant() {
     differing.sort();
     let mut expected: Vec<String> = expected.into_iter().map(ToOwned::to_owned).collect();
     expected.sort();
-    assert_eq!(differing, expected, "an exception that is none any more");
+    assert_eq!(differing, expected, "an exception is obsolete");
 }
 
-/// Rounds whose next request goes on where they end.
+/// Rounds whose next request extends their input.
 fn pairs(folder: &Path) -> Vec<Pair> {
     let files = files(folder, ".sse");
     let rounds = files.iter().zip(files.iter().skip(1));
@@ -102,7 +102,7 @@ fn input(stream: &Path) -> Option<Vec<Value>> {
     request["input"].as_array().cloned()
 }
 
-/// What was not said by the model: messages of the user, and outputs of the calls of the last answer.
+/// Messages that are not the model's: of the user, and outputs of the last response's calls.
 fn said(items: &[Value], history: &[Message]) -> Vec<Message> {
     let calls: Vec<(String, String)> = history
         .iter()
@@ -157,9 +157,10 @@ fn plan(messages: &[Message]) -> Vec<Value> {
     serde_json::from_value(body["input"].take()).unwrap()
 }
 
-/// What an item tells the model: kind, role, texts, call ids, names, arguments as JSON, outputs, encrypted content, and the
-/// order. Not: item ids, states, phases (clients choose whether to send them), and how a text was split or its quotes were
-/// typeset (one of the recorders rewrote them).
+/// The items without differences that do not matter to the model. Kept: kind, role, texts, call
+/// ids, names, arguments as JSON, outputs, encrypted content, and the order. Dropped: item ids,
+/// states, phases (optional for clients), the splits of a text, and its typographic quotes (one
+/// recorder rewrote them).
 fn meaning(items: &[Value]) -> Vec<Value> {
     let one = |item: &Value| -> Option<Value> {
         let kind = item["type"].as_str().unwrap_or("message");

@@ -1,4 +1,5 @@
-//! Every recorded stream and error comes to a message or a judged failure, however its bytes are cut.
+//! Every recorded stream and error becomes a message or a classified failure, in chunks of any
+//! size.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::support::shared::shared;
 
 pub(super) const MODEL: &str = "gpt-5.1";
 
-/// What the bytes of a stream come to, read in pieces of `size`.
+/// Folds the bytes of a stream, read in chunks of `size`.
 pub(super) async fn fold(bytes: &[u8], size: usize) -> Folded {
     let chunks: Vec<Result<Bytes, Infallible>> =
         bytes.chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect();
@@ -52,7 +53,7 @@ pub(super) fn name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
 
-/// As the end of the stream tells it.
+/// The usage at the end of the stream.
 fn usage(bytes: &[u8]) -> Value {
     let text = String::from_utf8_lossy(bytes);
     let events = text
@@ -62,7 +63,7 @@ fn usage(bytes: &[u8]) -> Value {
     usages.rfind(Value::is_object).unwrap_or_default()
 }
 
-/// The items that came whole, as the stream has them.
+/// The complete items of the stream.
 fn whole_items(bytes: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(bytes);
     let events = text
@@ -84,7 +85,7 @@ async fn every_recorded_stream_comes_to_a_message() {
         let folded = fold(&bytes, bytes.len()).await;
         let file = name(&path);
         let again = fold(&bytes, 7).await;
-        assert_eq!(folded.message, again.message, "{file} in pieces");
+        assert_eq!(folded.message, again.message, "{file} in chunks");
         let message = &folded.message;
         assert!(folded.fault.is_none(), "{file}: {:?}", message.error_message);
         let told = usage(&bytes);
@@ -139,7 +140,7 @@ async fn streams_cut_anywhere_are_failures_to_try_again() {
         for part in [1, 2, 5] {
             let cut = end / part;
             let folded = fold(&bytes[..cut.saturating_sub(1)], 997).await;
-            let Some(fault) = folded.fault else { panic!("{} cut at {cut} passes", name(&path)) };
+            let Some(fault) = folded.fault else { panic!("{} cut at {cut} is not a failure", name(&path)) };
             assert_eq!(fault.text, "stream closed before response.completed");
             assert_eq!(
                 classify(&fault, &HeaderMap::new(), Timestamp(0)),
@@ -154,7 +155,7 @@ struct Known {
     headers: HeaderMap,
 }
 
-/// By file name, from the recordings' index.
+/// Looks up a file in the index of the recordings.
 fn known(index: &Path, file: &str) -> Known {
     let index: Value = serde_json::from_str(&std::fs::read_to_string(index).unwrap()).unwrap();
     let entry = index
@@ -184,7 +185,7 @@ async fn judged(index: &Path, path: &Path) -> (String, Failure) {
         whole
     } else {
         match known.status {
-            // A body that came under 200 is an error all the same.
+            // An error body with status 200 is an error too.
             Some(status) if status != 200 => Fault::of_http(status, &text),
             Some(_) | None => Fault::of_error_event(&serde_json::from_str(&text).unwrap()).unwrap(),
         }
@@ -201,7 +202,7 @@ async fn every_recorded_error_is_judged() {
     for path in files {
         let (text, failure) = judged(&index, &path).await;
         assert!(!text.is_empty(), "{}", name(&path));
-        // All of them are the request's fault, or the account's.
+        // Every recorded error is caused by the request or the account.
         assert_eq!(failure, Failure::Final, "{}: {text}", name(&path));
     }
 }
@@ -238,7 +239,7 @@ async fn azure(file: &str) -> Option<(AssistantMessage, Vec<Value>)> {
     Some((folded.message, whole_items(&bytes)))
 }
 
-/// Exact, though the recorded words stay where they are: lengths and hashes.
+/// Exact description without the recorded text: lengths and hashes.
 fn described(message: &AssistantMessage) -> String {
     let mark = |text: &str| format!("{} bytes {:.8}", text.len(), sha256_hex(text.as_bytes()));
     let mut lines: Vec<String> = message
@@ -325,7 +326,7 @@ async fn azures_encrypted_thoughts_are_kept_as_they_came_with_their_item() {
     "#);
 }
 
-/// Made up, in the project, for machines without the recordings: one of each kind.
+/// The project's own streams, one of each kind, for machines without the recordings.
 #[tokio::test]
 async fn the_projects_own_streams_come_to_what_they_should() {
     let shelf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/recordings");

@@ -1,4 +1,4 @@
-//! A storage account and a Cosmos account on this machine, as the settings of a process name them; and their bad hours.
+//! Local storage and Cosmos accounts with the settings that name them, and their outages.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -15,14 +15,14 @@ use turnwheel::azurite::{ACCOUNT, Azurite, AzuriteOptions, KEY, Ports};
 use crate::support::cosmos_emulator::{self, Container, CosmosHost};
 
 const DATABASE: &str = "turnwheel";
-/// For an Azurite that was killed to be there again: its port may be somebody's for a moment.
+/// Time limit for a killed Azurite to restart: another process may hold its port for a moment.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Azure {
-    /// `None` while it is down.
+    /// `None` while the process is down.
     storage: Mutex<Option<Azurite>>,
     storage_settings: Vec<(&'static str, String)>,
-    /// With what it is started again.
+    /// The options for a restart.
     options: AzuriteOptions,
     endpoint: String,
     cosmos: Mutex<CosmosHost>,
@@ -30,7 +30,7 @@ pub(crate) struct Azure {
 }
 
 impl Azure {
-    /// `partitions` of Cosmos: a batch of the emulator copies a whole one.
+    /// `partitions` of Cosmos: a batch of the emulator copies a whole partition.
     pub(crate) async fn start(partitions: u32) -> Self {
         let containers: Vec<Container<'_>> =
             CONTAINERS.iter().map(|shape| (shape.name, shape.key_paths)).collect();
@@ -62,7 +62,7 @@ impl Azure {
         settings
     }
 
-    /// Nobody hears from the queues and blobs for so long.
+    /// Suspends the queue and blob services for `span`.
     pub(crate) async fn silence_storage(&self, span: Duration) {
         let process = self.storage_process();
         signal("-STOP", process);
@@ -70,8 +70,8 @@ impl Azure {
         signal("-CONT", process);
     }
 
-    /// The process is killed, and another one serves what it had written down: the messages and receipts of its last seconds
-    /// are gone, and what was deleted in them is there again.
+    /// Kills the process and starts another on the data that it had written. The messages and
+    /// receipts of its last seconds are lost, and items that it deleted in them are back.
     pub(crate) async fn restart_storage(&self, span: Duration) {
         signal("-KILL", self.storage_process());
         drop(self.storage.lock().unwrap().take());
@@ -86,7 +86,8 @@ impl Azure {
         *self.storage.lock().unwrap() = Some(started);
     }
 
-    /// With all that is on it: who sends next makes it anew. Whether it was there: until somebody sends it is gone.
+    /// Deletes a queue with its messages; the next send creates it again. Returns true if the queue
+    /// existed: it is absent between a deletion and the next send.
     pub(crate) async fn delete_queue(&self, name: &str) -> bool {
         let account = self.storage.lock().unwrap().as_ref().map(Azurite::account).unwrap();
         let service = queues(&account, None, &Sending::default()).unwrap();
@@ -101,7 +102,7 @@ impl Azure {
         self.storage.lock().unwrap().as_ref().unwrap().process_id()
     }
 
-    /// All connections to Cosmos break, and it is back after so long with what it held.
+    /// Breaks all connections to Cosmos; after `span` it serves the same data again.
     pub(crate) async fn restart_cosmos(&self, span: Duration) {
         self.cosmos.lock().unwrap().stop();
         tokio::time::sleep(span).await;
@@ -110,7 +111,7 @@ impl Azure {
         self.cosmos.lock().unwrap().serve(listener);
     }
 
-    /// For so long every second request is one too many.
+    /// Throttles every second request for `span`.
     pub(crate) async fn throttle_cosmos(&self, span: Duration) {
         let is_throttled = Arc::clone(&self.cosmos.lock().unwrap().emulator.is_throttled);
         is_throttled.store(true, Ordering::Relaxed);
@@ -119,13 +120,13 @@ impl Azure {
     }
 }
 
-/// Stops a process in its middle, or lets it go on.
+/// Sends a signal to a process, to suspend, resume or kill it.
 pub(crate) fn signal(name: &str, process: u32) {
     let status = Command::new("kill").args([name, &process.to_string()]).status();
-    assert!(status.expect("`kill` is there").success(), "kill {name} {process}");
+    assert!(status.expect("the command `kill` must exist").success(), "kill {name} {process}");
 }
 
-/// A connection string, since it does not answer where `UseDevelopmentStorage=true` looks.
+/// A connection string, because the account is not at the address of `UseDevelopmentStorage=true`.
 pub(crate) fn storage_settings(azurite: &Azurite) -> Vec<(&'static str, String)> {
     let account = azurite.account();
     let text = format!(

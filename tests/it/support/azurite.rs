@@ -1,4 +1,4 @@
-//! The one Azurite that all integration tests of this process share.
+//! Azurite instance that all integration tests of this process share.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use tokio::sync::OnceCell;
 use turnwheel::azurite::{Azurite, AzuriteOptions};
 
-/// Ends with this process: no destructor of a static runs, but its pipe closes. Use a prefix of your own.
+/// Ends with this process: a static runs no destructor, but its pipe closes. Use your own prefix.
 pub(crate) async fn azurite() -> &'static Azurite {
     static SHARED: OnceCell<Azurite> = OnceCell::const_new();
     let install = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/azurite");
     let options = AzuriteOptions { install, ..AzuriteOptions::default() };
-    // Past the capture of test output: whoever waits should know for what.
+    // Written past the capture of test output, so that the reason of the wait is visible.
     let say = |line: &str| drop(writeln!(std::io::stderr(), "{line}"));
     SHARED.get_or_try_init(|| Azurite::start(options, say)).await.unwrap()
 }

@@ -1,5 +1,5 @@
-//! A model that is a payments clerk: what it answers follows from what it reads, so that any number of workers may ask it in
-//! any order; and it counts how often it was asked.
+//! Fake model of a payments clerk. Its response depends only on the request, so that any number of
+//! workers may call it in any order. It counts its requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,15 +14,15 @@ use tokio::task::JoinHandle;
 
 use crate::support::fake_model::{Call, Script, stream_script};
 
-/// Long enough that faults come while it speaks.
+/// Response delay, long enough that faults occur during a response.
 const THINKS: Duration = Duration::from_millis(60);
 
-/// How often it was asked in each conversation.
+/// Number of requests by conversation.
 type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// Serves until it is dropped.
 pub(crate) struct Clerk {
-    /// The base URL, up to and with `/openai/v1`.
+    /// The base URL, including `/openai/v1`.
     pub(crate) url: String,
     asked: Asked,
     server: JoinHandle<()>,
@@ -41,7 +41,7 @@ impl Clerk {
         Self { url, asked, server }
     }
 
-    /// Answers that were paid for in this conversation.
+    /// Number of responses billed to this conversation.
     pub(crate) fn asked_in(&self, conversation: &str) -> usize {
         self.asked.lock().unwrap().get(conversation).copied().unwrap_or_default()
     }
@@ -54,14 +54,15 @@ impl Drop for Clerk {
 }
 
 async fn answer(State(asked): State<Asked>, Json(body): Json<Value>) -> Response {
-    let session = body["prompt_cache_key"].as_str().expect("requests name their session");
+    let session = body["prompt_cache_key"].as_str().expect("a request must have a session");
     let (conversation, _incarnation) = session.split_once('-').unwrap();
     *asked.lock().unwrap().entry(conversation.to_owned()).or_default() += 1;
     tokio::time::sleep(THINKS).await;
     stream_script(&script(body["input"].as_array().map_or(&[], Vec::as_slice)))
 }
 
-/// Pays what was asked for and is not called yet, all of one message at once; otherwise it is done.
+/// Pays everything requested and not called yet, all payments of one message at once. If nothing
+/// remains, responds with `Done.`
 fn script(input: &[Value]) -> Script {
     let is_called = |id: &str| {
         input.iter().any(|item| item["type"] == "function_call" && item["call_id"] == id)
@@ -84,13 +85,13 @@ fn script(input: &[Value]) -> Script {
     Script::text("Done.")
 }
 
-/// `Pay 40 to Ada and 30 to Bob`: amounts and names.
+/// Parses `Pay 40 to Ada and 30 to Bob` into amounts and names.
 fn wanted(content: &Value) -> Vec<(u64, String)> {
     let text = content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default();
     let Some(list) = text.strip_prefix("Pay ") else { return Vec::new() };
     let one = |part: &str| {
-        let (amount, to) = part.split_once(" to ").expect("an amount and a name");
-        (amount.parse().expect("a number"), to.to_owned())
+        let (amount, to) = part.split_once(" to ").expect("a payment must have an amount and a name");
+        (amount.parse().expect("the amount must be a number"), to.to_owned())
     };
     list.split(" and ").map(one).collect()
 }

@@ -1,4 +1,4 @@
-//! A model on the loopback that plays what a test tells it, in the words of the Responses API.
+//! Fake model on loopback that sends scripted responses of the Responses API.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,34 +14,34 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// What one call gets.
+/// The response to one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Play {
-    /// As the conformance cases' `model_script` has it.
+    /// A response as in the conformance cases' `model_script`.
     Answer(Script),
-    /// These events, and the end of the stream.
+    /// These events, then the end of the stream.
     SseEvents(Vec<Value>),
-    /// An answer of any other kind.
+    /// A response that is not a stream.
     Http { status: u16, headers: Vec<(String, String)>, body: String },
-    /// Nothing, not even a head.
+    /// No response, not even its headers.
     Hang,
-    /// That many of the events; then the connection breaks.
+    /// The given number of these events; then the connection breaks.
     CutAfter(usize, Vec<Value>),
-    /// These events, each when the test lets it go: one permit, one event.
+    /// These events, each when the test adds a permit: one permit, one event.
     Paced(Arc<Semaphore>, Vec<Value>),
 }
 
-/// One answer: thoughts, text and calls in this order.
+/// One model response: thinking, text and calls, in this order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub(crate) thinking: Vec<String>,
     pub(crate) text: Vec<String>,
     pub(crate) calls: Vec<Call>,
-    /// Ends the answer with an `error` event.
+    /// Ends the response with an `error` event.
     pub(crate) error: Option<String>,
-    /// `length` ends it as cut by the limit.
+    /// `length`: the response ends as truncated by the output limit.
     pub(crate) stop: Option<String>,
-    /// Does not end it at all.
+    /// True if the response never ends.
     pub(crate) hangs: bool,
 }
 
@@ -52,17 +52,17 @@ pub(crate) struct Call {
     pub(crate) arguments: Value,
 }
 
-/// One request that came.
+/// One received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-/// Serves until it is dropped. A call beyond the script gets a 500 that says so.
+/// Serves until it is dropped. A request beyond the script gets a 500 with that reason.
 #[derive(Debug)]
 pub(crate) struct FakeModel {
-    /// The base URL, up to and with `/openai/v1`.
+    /// The base URL, including `/openai/v1`.
     pub(crate) url: String,
     stage: Arc<Stage>,
     server: JoinHandle<()>,
@@ -88,7 +88,7 @@ impl FakeModel {
         Self { url, stage, server }
     }
 
-    /// Bodies, in the order in which they came.
+    /// Request bodies, in the order of arrival.
     pub(crate) fn requests(&self) -> Vec<Value> {
         self.asked().into_iter().map(|asked| asked.body).collect()
     }
@@ -105,7 +105,7 @@ impl Drop for FakeModel {
 }
 
 impl Play {
-    /// A conformance case's `model_script`.
+    /// Parses a conformance case's `model_script`.
     pub(crate) fn script(model_script: &Value) -> Vec<Self> {
         model_script.as_array().unwrap().iter().map(Self::of).collect()
     }
@@ -155,7 +155,7 @@ impl Script {
         }
     }
 
-    /// The events of this answer, numbered.
+    /// The events of this response, numbered.
     pub(crate) fn events(&self) -> Vec<Value> {
         let mut events = vec![
             json!({ "type": "response.created", "response": { "id": "resp_1", "status": "in_progress" } }),
@@ -186,7 +186,7 @@ impl Script {
         }
         for (number, call) in self.calls.iter().enumerate() {
             let index = output.len();
-            // A model knows a tool by its name on the wire.
+            // The model API has its own form of tool names.
             let name: String = call
                 .name
                 .chars()
@@ -245,7 +245,7 @@ async fn answer(State(stage): State<Arc<Stage>>, headers: HeaderMap, body: Bytes
         None => whole(
             500,
             &[],
-            r#"{"error":{"code":"script_exhausted","message":"the fake model has no play left"}}"#
+            r#"{"error":{"code":"script_exhausted","message":"the fake model's script is exhausted"}}"#
                 .to_owned(),
         ),
         Some(Play::Http { status, headers, body }) => whole(status, &headers, body),
@@ -293,7 +293,7 @@ fn stream_of(events: &[Value], after: After) -> Response {
     match after {
         After::End => stream_with(chunks),
         After::Hang => stream_with(chunks.chain(stream::pending())),
-        // Waiting makes the server send what it has; otherwise it would drop that with the connection.
+        // The wait makes the server flush its buffer, which it would drop with the connection.
         After::Break => stream_with(chunks.chain(stream::once(broken()))),
     }
 }

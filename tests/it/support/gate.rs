@@ -1,4 +1,4 @@
-//! Holds tool calls in the middle, so that a test can do something while one runs.
+//! Blocks tool calls after their start, so that a test can act while one runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use turnwheel::agent::request::Effect;
 use turnwheel::tools::ToolResult;
 use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
 
-/// Nothing here takes that long.
+/// Time limit of a call's start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Which calls are held, and which have begun; named by the provider's id before `|`.
+/// Blocked calls and started calls, by the provider's call id before `|`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate {
     held: watch::Sender<BTreeSet<String>>,
@@ -20,7 +20,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// From now on that call does not go on once it has begun.
+    /// Blocks that call after its start, until it is released.
     pub(crate) fn hold(&self, call: &str) {
         self.held.send_modify(|held| {
             held.insert(call.to_owned());
@@ -33,11 +33,11 @@ impl Gate {
         });
     }
 
-    /// Once that call has begun.
+    /// Waits until that call has started.
     pub(crate) async fn begun(&self, call: &str) {
         let mut begun = self.begun.subscribe();
         let begun = begun.wait_for(|begun| begun.contains(call));
-        tokio::time::timeout(PATIENCE, begun).await.expect("the call begins").unwrap();
+        tokio::time::timeout(PATIENCE, begun).await.expect("the call must start").unwrap();
     }
 
     async fn pass(&self, call: &str) {
@@ -49,7 +49,7 @@ impl Gate {
     }
 }
 
-/// A tool whose calls pass a gate before they do anything.
+/// A tool whose calls can be blocked before they run.
 pub(crate) struct Gatekept<T>(pub(crate) T, pub(crate) Gate);
 
 impl<T: Tool> Tool for Gatekept<T> {

@@ -1,10 +1,11 @@
-//! The one place that says what two records have in common: ids renumbered by first use, times, attempts and claims dropped.
+//! Normalised entries for comparing two records: ids renumbered by first use; times, attempts and
+//! leases removed.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Members that differ from run to run and say nothing.
+/// Members whose values differ between equal runs.
 const DROPPED: [&str; 12] = [
     "timestamp",
     "startedAt",
@@ -44,8 +45,8 @@ struct Renumbering {
     names: HashMap<String, String>,
 }
 
-/// A record (entries as the API lists them) as it would be in any run that did the same. Later tries of a call and resets
-/// of answers are marks of a fault, not of the work.
+/// Normalises a record (entries as the API lists them), so that equal runs have equal records.
+/// Later attempts of a call and resets of responses result from faults, not from the work.
 pub(crate) fn normal(entries: &[Value]) -> Vec<Value> {
     let kept = entries.iter().filter(|entry| {
         let is_later_try =
@@ -57,7 +58,7 @@ pub(crate) fn normal(entries: &[Value]) -> Vec<Value> {
     let mut parent = Value::Null;
     for (number, entry) in kept.enumerate() {
         let mut entry = entry.clone();
-        // What was left out must not show in the numbers of what stays.
+        // Removed entries must not change the numbers of the others.
         entry["seq"] = Value::from(number + 1);
         entry["parentId"] = parent;
         parent = entry["id"].clone();
@@ -89,7 +90,7 @@ impl Renumbering {
     }
 }
 
-/// A receipt inside a text is a hash of the effect id.
+/// Replaces receipt ids in a text, because such an id is a hash of the effect id.
 fn without_ids(text: &str) -> String {
     let mut parts = text.split("rcpt_");
     let mut whole = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The built binary as a process of its own: started as a user starts it, killed as a power cut does.
+//! The built binary as a separate process: started as by a user, killed as by a power failure.
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a process has said, as it grows.
+/// The output of a process so far.
 pub(crate) type Log = Arc<Mutex<String>>;
 
 /// `turnwheel dev` on a free port. Killed when dropped.
@@ -21,12 +21,12 @@ impl Dev {
         Self::start_in(Path::new(env!("CARGO_MANIFEST_DIR")), data, settings)
     }
 
-    /// The same from another folder.
+    /// Like [`Self::start`], in another folder.
     pub(crate) fn start_in(folder: &Path, data: &Path, settings: &[(&str, String)]) -> Self {
         Self::start_with(folder, data, &[], settings)
     }
 
-    /// The same with more arguments.
+    /// Like [`Self::start_in`], with additional arguments.
     pub(crate) fn start_with(
         folder: &Path,
         data: &Path,
@@ -37,7 +37,8 @@ impl Dev {
             .unwrap_or_else(|log| panic!("{log}"))
     }
 
-    /// The same where what it needs may be away for a moment; else what it said.
+    /// Like [`Self::start_with`], but returns the output if the process does not start, because its
+    /// services may be down for a moment.
     pub(crate) fn try_start_with(
         folder: &Path,
         data: &Path,
@@ -58,7 +59,7 @@ impl Dev {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the binary starts");
+        let mut child = command.spawn().expect("the binary must start");
         let log = Arc::new(Mutex::new(String::new()));
         let mut errors = child.stderr.take().unwrap();
         let error_log = Arc::clone(&log);
@@ -96,7 +97,7 @@ impl Dev {
         self.log.lock().unwrap().clone()
     }
 
-    /// To be read when the process is gone.
+    /// The output, readable after the process has ended.
     pub(crate) fn shared_log(&self) -> Log {
         Arc::clone(&self.log)
     }
@@ -109,19 +110,19 @@ impl Dev {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// SIGKILL: nothing is tidied up.
+    /// Sends SIGKILL: the process cannot clean up.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Asks politely, as Ctrl-C does; the exit status, when it came within the time.
+    /// Interrupts the process as Ctrl-C does; returns the exit status if it ends within the time.
     pub(crate) fn interrupt(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
         let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         self.wait(within)
     }
 
-    /// The exit status, when it came within the time.
+    /// Waits for the exit status; `None` if the process does not end within the time.
     pub(crate) fn wait(&mut self, within: Duration) -> Option<std::process::ExitStatus> {
         let deadline = Instant::now() + within;
         while Instant::now() < deadline {

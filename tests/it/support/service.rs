@@ -1,4 +1,4 @@
-//! The whole service in this process: local host, handler, embedded store, on free ports of loopback.
+//! Complete service in this process: local host, handler and embedded store, on free ports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Agents are read from `folder/agents`, data kept in `folder/data`.
+    /// Starts the service with agents from `folder/agents` and data in `folder/data`.
     pub(crate) async fn start(app: App, folder: &Path, settings: &[(&str, &str)]) -> Self {
         let started = Self::try_start(app, folder, settings).await;
         let running = started.unwrap_or_else(|error| panic!("{error}"));
@@ -32,7 +32,7 @@ impl Service {
         Self { base, client: reqwest::Client::new(), stop, task }
     }
 
-    /// The service before it runs, or why it does not start.
+    /// Returns the service before it runs, or its start error.
     pub(crate) async fn try_start(
         app: App,
         folder: &Path,
@@ -65,7 +65,7 @@ impl Service {
         serde_json::from_str(&text).unwrap_or(Value::String(text))
     }
 
-    /// Status and body.
+    /// Sends a POST request; returns status and body.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let answer =
             self.client.post(format!("{}{path}", self.base)).json(body).send().await.unwrap();
@@ -74,7 +74,7 @@ impl Service {
         (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// The prompt, once it has left `running`.
+    /// Waits until the prompt has left `running`, and returns it.
     pub(crate) async fn settled(&self, conversation: &str, prompt: &str) -> Value {
         let path = format!("/api/conversations/{conversation}/prompts/{prompt}?wait=10");
         for _ in 0..3 {
@@ -83,7 +83,7 @@ impl Service {
                 return prompt;
             }
         }
-        panic!("the prompt still runs");
+        panic!("the prompt is still running");
     }
 
     pub(crate) async fn stop(self) {

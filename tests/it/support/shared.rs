@@ -1,10 +1,11 @@
-//! Finds data shared between checkouts: recordings, conformance cases.
+//! Data shared between checkouts: recordings, conformance cases.
 
 use std::path::PathBuf;
 
-/// A file or folder there. `None`, said aloud, where the data is not; with `CI=true` it must be there.
+/// Finds a shared file or folder. If it is missing, prints that and returns `None`; with `CI=true`
+/// it must exist.
 #[expect(clippy::disallowed_methods, reason = "these two variables are all that tests read")]
-#[expect(clippy::print_stderr, reason = "whoever runs the tests should know what was passed over")]
+#[expect(clippy::print_stderr, reason = "the output of a test run names its skipped data")]
 pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     let root = std::env::var("TURNWHEEL_SHARED").map_or_else(
         |_| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared"),
@@ -19,6 +20,6 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
         "{} is missing: set TURNWHEEL_SHARED",
         found.display()
     );
-    eprintln!("passed over: {} is missing", found.display());
+    eprintln!("skipped: {} is missing", found.display());
     None
 }

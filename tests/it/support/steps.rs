@@ -1,4 +1,4 @@
-//! A server for an HTTP tool whose calls wait for the test.
+//! HTTP tool server whose calls wait for the test.
 
 use std::net::SocketAddr;
 
@@ -17,14 +17,14 @@ tools:
 Work.
 ";
 
-/// Dropped: the calls that wait are cut.
+/// The server. Dropping it breaks the connections of waiting calls.
 pub(crate) struct Steps {
     pub(crate) url: String,
     calls: mpsc::UnboundedReceiver<Step>,
     server: JoinHandle<()>,
 }
 
-/// A call that waits.
+/// A waiting call.
 pub(crate) struct Step {
     /// The caller's end of the connection.
     pub(crate) peer: SocketAddr,
@@ -49,12 +49,12 @@ impl Steps {
         Self { url, calls, server }
     }
 
-    /// Whether a call waits that [`Self::next`] would return.
+    /// True if a call waits that [`Self::next_call`] would return.
     pub(crate) fn has_call(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// The next call; `None`: none came in a minute.
+    /// The next call; `None` if there is none within a minute.
     pub(crate) async fn next(&mut self) -> Option<Step> {
         let minute = std::time::Duration::from_mins(1);
         tokio::time::timeout(minute, self.calls.recv()).await.ok().flatten()

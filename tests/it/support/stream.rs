@@ -1,4 +1,4 @@
-//! A reader of server-sent events that can go away in the middle.
+//! Reader of server-sent events that can disconnect in the middle of a stream.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::support::service::Service;
 
-/// Nothing here takes that long; a stream that says nothing more is a failed test.
+/// Time limit of one read; a stream that sends nothing for so long fails the test.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One frame. With a number alone it only moves the reader's number on.
+/// One frame. A frame with only an id advances the reader's last event id.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) id: Option<u64>,
@@ -18,7 +18,7 @@ pub(crate) struct Frame {
     pub(crate) data: Value,
 }
 
-/// Dropping it cuts the connection.
+/// An open event stream. Dropping it closes the connection.
 pub(crate) struct Stream {
     pub(crate) status: u16,
     response: reqwest::Response,
@@ -26,7 +26,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Hears everything from here on once this has returned. `after` goes as `Last-Event-ID`.
+    /// Opens a stream; it receives all later events. `after` is sent as `Last-Event-ID`.
     pub(crate) async fn open(
         service: &Service,
         conversation: &str,
@@ -40,11 +40,11 @@ impl Stream {
         }
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
-        assert!(status < 300, "the stream is refused with {status}");
+        assert!(status < 300, "the stream request fails with {status}");
         Self { status, response, text: String::new() }
     }
 
-    /// The next frame that is no comment; `None`: the stream has ended.
+    /// The next frame that is not a comment; `None` if the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some((frame, rest)) = self.text.split_once("\n\n") {
@@ -56,12 +56,12 @@ impl Stream {
                 continue;
             }
             let chunk = tokio::time::timeout(PATIENCE, self.response.chunk()).await;
-            let chunk = chunk.expect("the stream goes on or ends").unwrap()?;
-            self.text.push_str(std::str::from_utf8(&chunk).expect("one frame, one chunk"));
+            let chunk = chunk.expect("the stream must continue or end").unwrap()?;
+            self.text.push_str(std::str::from_utf8(&chunk).expect("a chunk must be a whole frame"));
         }
     }
 
-    /// All frames up to the first of that name.
+    /// Reads all frames up to the first of that name.
     pub(crate) async fn until(&mut self, name: &str) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
@@ -74,7 +74,7 @@ impl Stream {
         panic!("the stream ended without {name}: {frames:#?}");
     }
 
-    /// All frames up to the end.
+    /// Reads all frames up to the end of the stream.
     pub(crate) async fn rest(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
@@ -86,13 +86,13 @@ impl Stream {
 
 fn read(text: &str) -> Option<Frame> {
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let id = line("id:").map(|id| id.parse().expect("a number"));
+    let id = line("id:").map(|id| id.parse().expect("an id must be a number"));
     let name = line("event:").unwrap_or_default().to_owned();
     let data = line("data:").map_or(Value::Null, |data| serde_json::from_str(data).unwrap());
     (id.is_some() || !name.is_empty()).then_some(Frame { id, name, data })
 }
 
-/// The numbers that the frames carry.
+/// The ids of the frames.
 pub(crate) fn numbers(frames: &[Frame]) -> Vec<u64> {
     frames.iter().filter_map(|frame| frame.id).collect()
 }

@@ -10,7 +10,7 @@ use turnwheel::agent::request::Effect;
 use turnwheel::tools::ToolResult;
 use turnwheel::tools::code::{Approval, CallContext, Tool, ToolError};
 
-/// What ran, in order: for "each tool ran exactly so often".
+/// Executed calls in order; a test checks with it that each tool ran exactly once.
 pub(crate) type Runs = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]

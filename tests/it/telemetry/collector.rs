@@ -1,4 +1,4 @@
-//! A collector of OTLP and of Application Insights on this machine: it keeps what it is sent.
+//! A local collector for OTLP and Application Insights, which stores its requests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Ends with the test.
+/// A collector that ends with the test.
 pub(super) struct Collector {
     address: SocketAddr,
     told: Arc<Kept>,
@@ -36,7 +36,7 @@ struct Kept {
     change: watch::Sender<()>,
 }
 
-/// What came so far.
+/// Exports received so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     pub(super) spans: Vec<Span>,
@@ -87,7 +87,7 @@ impl Collector {
         Self::serve(routes).await
     }
 
-    /// Takes connections and never answers.
+    /// Starts a collector that accepts connections and never responds.
     pub(super) async fn hanging() -> Self {
         let never = || async {
             std::future::pending::<()>().await;
@@ -118,7 +118,7 @@ impl Collector {
         self.told.told.lock().unwrap().clone()
     }
 
-    /// Until enough has come.
+    /// Waits until the received exports satisfy the condition.
     pub(super) async fn until(&self, within: Duration, is_enough: impl Fn(&Told) -> bool) {
         let mut changed = self.changed.clone();
         let waiting = async {
@@ -127,7 +127,7 @@ impl Collector {
             }
         };
         let came = tokio::time::timeout(within, waiting).await;
-        assert!(came.is_ok(), "only this came: {:?}", self.told().names());
+        assert!(came.is_ok(), "received only: {:?}", self.told().names());
     }
 }
 

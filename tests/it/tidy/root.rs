@@ -1,4 +1,4 @@
-//! What a newcomer finds at the root: the files that must be there, true to the code.
+//! Checks of the project root: required files, and agreement of documents with the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -44,7 +44,7 @@ const FUNCTIONS: &[&str] = &[
     "turn-poison",
 ];
 
-/// Names of the functions that are there.
+/// Names of the existing functions.
 fn functions() -> Vec<String> {
     let files = files("functions", |path| path.ends_with("/function.json"));
     let mut names: Vec<String> =
@@ -58,7 +58,7 @@ fn json(path: &str) -> Value {
         .unwrap_or_else(|error| Value::from(format!("{path}: {error}")))
 }
 
-/// Texts that people read, and code.
+/// Paths of documents and code.
 fn texts() -> Vec<String> {
     let is_text = |path: &str| {
         is_rust(path)
@@ -78,7 +78,7 @@ fn the_root_has_what_a_newcomer_looks_for() {
     let missing: Vec<&&str> = FILES.iter().filter(|path| !root().join(path).is_file()).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
     assert_eq!(functions(), FUNCTIONS);
-    assert!(!files("agents", |path| path.ends_with(".agent.md")).is_empty(), "no agents");
+    assert!(!files("agents", |path| path.ends_with(".agent.md")).is_empty(), "agents/ must contain an agent file");
 }
 
 #[test]
@@ -93,20 +93,20 @@ fn every_function_has_somebody_who_answers() {
                 binding["type"].as_str().is_some_and(|kind| kind.ends_with("Trigger"))
             });
         let trigger = trigger.unwrap_or(&Value::Null);
-        // A proxied request arrives under its own path, everything else under the function's name.
+        // A proxied request has its own path; every other one has the function's name as its path.
         let wanted = match trigger["route"].as_str().and_then(|route| route.split('/').next()) {
             Some(route) if !route.starts_with('{') => route.to_owned(),
             Some(_) => "/api".to_owned(),
             None => format!("\"{name}\""),
         };
         assert!(trigger["type"].is_string(), "{name} has no trigger");
-        assert!(answering.contains(&wanted), "nothing in src/http answers `{wanted}` of {name}");
+        assert!(answering.contains(&wanted), "no handler in src/http for `{wanted}` of {name}");
     }
 }
 
-/// `${NAME}` of the agent files.
+/// Names of `${NAME}` references in the agent files.
 fn settings_of_agents() -> BTreeSet<String> {
-    let name = regex::Regex::new(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}").expect("a good pattern");
+    let name = regex::Regex::new(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}").expect("the pattern must be valid");
     let files = files("agents", |path| path.ends_with(".agent.md"));
     files
         .iter()
@@ -121,7 +121,7 @@ fn settings_of_agents() -> BTreeSet<String> {
 fn the_sample_has_each_setting_and_no_other() {
     let sample = json("local.settings.sample.json");
     assert_eq!(sample["IsEncrypted"], false);
-    let values = sample["Values"].as_object().expect("`Values`");
+    let values = sample["Values"].as_object().expect("the sample must have `Values`");
     let mut wanted: BTreeMap<String, String> = table::ROWS
         .iter()
         .filter(|row| row.set_by == SetBy::You)
@@ -137,26 +137,26 @@ fn the_sample_has_each_setting_and_no_other() {
 
 #[test]
 fn the_page_of_settings_is_the_table() {
-    let mut page = "# Settings\n\nApp settings in Azure, environment variables or `local.settings.json` elsewhere. An empty value counts as absent.\nAll mistakes are told at once, at start and by `turnwheel doctor`.\n".to_owned();
+    let mut page = "# Settings\n\nApp settings in Azure, environment variables or `local.settings.json` elsewhere. An empty value counts as absent.\nAll errors are reported at once, at start-up and by `turnwheel doctor`.\n".to_owned();
     let sections = [
         (SetBy::You, "Yours", "Each is in `local.settings.sample.json`."),
         (
             SetBy::OpenTelemetry,
-            "OpenTelemetry's own",
-            "[docs/telemetry.md](telemetry.md) says what is sent. None is needed.",
+            "OpenTelemetry",
+            "[docs/telemetry.md](telemetry.md) lists the exported telemetry. All are optional.",
         ),
-        (SetBy::Platform, "Set by Azure or the Functions host", "Read, never to be set."),
+        (SetBy::Platform, "Set by Azure or the Functions host", "Read-only: do not set them."),
         (SetBy::Tests, "For crash tests", "Refused in Azure."),
         (
             SetBy::Later,
-            "Of later releases",
-            "A mistake when set: nobody should believe that they work already.",
+            "Reserved for later releases",
+            "Setting one is an error, because it has no effect yet.",
         ),
     ];
     for (set_by, title, text) in sections {
         let _ = write!(
             page,
-            "\n## {title}\n\n{text}\n\n| setting | what it is | when absent | example |\n|---|---|---|---|\n"
+            "\n## {title}\n\n{text}\n\n| setting | purpose | default | example |\n|---|---|---|---|\n"
         );
         for row in table::ROWS.iter().filter(|row| row.set_by == set_by) {
             let host = if row.read_by == ReadBy::FunctionsHost {
@@ -175,7 +175,7 @@ fn the_page_of_settings_is_the_table() {
             );
         }
     }
-    assert_eq!(read("docs/settings.md"), page, "docs/settings.md is not as settings::table has it");
+    assert_eq!(read("docs/settings.md"), page, "docs/settings.md differs from settings::table");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn tests_that_the_documents_name_exist() {
             .filter_map(|name| name.get(1))
             .map(|name| name.as_str())
             .collect();
-        assert!(names.len() > 20, "{page} names the tests that show it: {names:?}");
+        assert!(names.len() > 20, "{page} must name its tests: {names:?}");
         for name in names {
             assert!(code.contains(&format!("fn {name}(")), "{page}: there is no test `{name}`");
         }
@@ -237,7 +237,7 @@ fn encryption_is_rustls_alone() {
     for name in ["openssl", "openssl-sys", "native-tls"] {
         assert!(
             !lock.contains(&format!("name = \"{name}\"")),
-            "{name} came in: `cargo tree -i {name}`"
+            "{name} is a dependency: `cargo tree -i {name}`"
         );
     }
 }
@@ -248,20 +248,20 @@ fn the_emulator_is_not_in_what_is_shipped() {
         .args(["tree", "--frozen", "--edges", "normal,build", "--format", "{p} {f}"])
         .current_dir(root())
         .output()
-        .expect("cargo tree runs");
+        .expect("cargo tree must run");
     let said = String::from_utf8_lossy(&tree.stderr);
     assert!(tree.status.success(), "cargo tree: {said}");
     let tree = String::from_utf8_lossy(&tree.stdout);
     let driver = tree.lines().find(|line| line.contains("azure_data_cosmos_driver v"));
-    let driver = driver.expect("the driver of Cosmos is shipped");
+    let driver = driver.expect("the Cosmos driver must be a dependency");
     for feature in ["emulator", "fault_injection"] {
-        assert!(!driver.contains(feature), "{feature} came in: {driver}");
+        assert!(!driver.contains(feature), "{feature} is enabled: {driver}");
     }
 }
 
 #[test]
 fn nothing_tells_of_the_machine_it_was_written_on() {
-    // In pieces, so that this file may hold them.
+    // Split, so that this file passes its own check.
     let words = [
         ["/wo", "rk/"],
         ["/ho", "me/"],
@@ -279,7 +279,7 @@ fn nothing_tells_of_the_machine_it_was_written_on() {
             for word in &words {
                 let at = line.find(&word.to_lowercase());
                 let before = at.and_then(|at| line.split_at(at).0.chars().next_back());
-                // A part of a longer path is somebody else's folder.
+                // A part of a longer path is another folder.
                 let is_part = word.starts_with('/')
                     && before.is_some_and(|c| c.is_alphanumeric() || ".})".contains(c));
                 if at.is_some() && !is_part {

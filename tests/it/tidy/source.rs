@@ -1,13 +1,14 @@
-//! A Rust file as the house rules see it: code without comments, texts and tests.
+//! Rust source with comments, string contents and tests blanked, for checks of the house rules.
 
 use std::collections::BTreeSet;
 
 pub(super) struct Source {
     /// Relative to the project, with `/`.
     pub(super) path: String,
-    /// Line by line where it was; comments, the insides of texts and `#[cfg(test)]` items are spaces.
+    /// The code with its lines in place; comments, string contents and `#[cfg(test)]` items are
+    /// spaces.
     pub(super) code: String,
-    /// Files that are tests, because their `mod` line is.
+    /// Paths of test files, because their `mod` line has `#[cfg(test)]`.
     test_files: Vec<String>,
 }
 
@@ -47,7 +48,7 @@ impl Source {
     }
 }
 
-/// Files that are not tests, nor below one.
+/// Removes test files and files below them.
 pub(super) fn without_test_files(sources: Vec<Source>) -> Vec<Source> {
     let tests: Vec<String> = sources.iter().flat_map(|source| source.test_files.clone()).collect();
     let is_test = |path: &str| {
@@ -59,7 +60,7 @@ pub(super) fn without_test_files(sources: Vec<Source>) -> Vec<Source> {
     sources.into_iter().filter(|source| !is_test(&source.path)).collect()
 }
 
-/// The identifier a text begins with.
+/// The identifier at the start of a text.
 fn word(text: &str) -> String {
     text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
@@ -80,7 +81,7 @@ fn parts(group: &str) -> Vec<String> {
     starts.into_iter().map(|at| word(group.get(at..).unwrap_or_default())).collect()
 }
 
-/// Comments and the insides of texts become spaces; line ends stay.
+/// Replaces comments and string contents by spaces; keeps line ends.
 fn without_texts(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let at = |index: usize| chars.get(index).copied().unwrap_or('\0');
@@ -146,7 +147,7 @@ fn text_end(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// `start` when it is no raw text, such as `r#type`.
+/// Returns `start` if there is no raw string, such as for `r#type`.
 fn raw_end(chars: &[char], start: usize) -> usize {
     let hashes = chars.iter().skip(start + 1).take_while(|c| **c == '#').count();
     if chars.get(start + 1 + hashes) != Some(&'"') {
@@ -171,7 +172,7 @@ fn char_end(chars: &[char], start: usize) -> usize {
         .map_or(chars.len(), |index| index + 1)
 }
 
-/// `#[cfg(test)]` items become spaces; answers the names of `mod name;` among them.
+/// Replaces `#[cfg(test)]` items by spaces; returns the names of `mod name;` among them.
 fn without_tests(code: &str) -> (String, Vec<String>) {
     const MARK: &str = "#[cfg(test)]";
     let mut kept = String::with_capacity(code.len());
@@ -191,7 +192,7 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
     (kept, modules)
 }
 
-/// After the `;` or the last brace of the item that begins here.
+/// The index after the `;` or the last brace of the item at the start of the text.
 fn item_end(item: &str) -> usize {
     let mut depth = 0_u32;
     for (at, c) in item.char_indices() {

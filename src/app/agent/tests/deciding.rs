@@ -1,4 +1,4 @@
-//! A person is asked: whatever is said to it, the agent stays usable.
+//! Tests of approvals: the agent stays usable after every kind of decision.
 
 use super::*;
 use crate::agent::entry::PromptState;
@@ -54,7 +54,7 @@ async fn of_two_that_are_asked_each_is_decided_by_itself() {
     assert_eq!(prompt.state, PromptState::WaitingForApproval);
     until_asked(&agent, 2).await;
     soon(agent.decide("1_echo", says("approve"))).await.unwrap();
-    assert!(!agent.state().is_streaming, "the other is still asked");
+    assert!(!agent.state().is_streaming, "the other approval is pending");
     until_asked(&agent, 1).await;
     assert!(matches!(agent.prompt("too early").await, Err(AgentError::Busy(_))));
     soon(agent.decide("2_echo", says("reject"))).await.unwrap();

@@ -1,4 +1,4 @@
-//! Messages that are changed, before, between and during runs.
+//! Tests of messages that change before, between and during runs.
 
 use super::*;
 use crate::agent::content::Content;
@@ -57,7 +57,7 @@ async fn what_was_queued_comes_along_once_wherever_a_crash_cuts_the_move() {
         agent.follow_up("one").await.unwrap();
         agent.follow_up("two").await.unwrap();
         agent.clear_messages();
-        // As the next prompt does, up to the crash.
+        // The steps of the next prompt until the crash.
         let before = agent.inner.key.borrow().clone();
         agent.inner.begin(Some(&before)).await.unwrap();
         let waiting = load::inbox(&agent.inner.world, &before).await.unwrap();
@@ -83,7 +83,7 @@ async fn what_cannot_come_along_now_comes_with_the_next_try() {
     let agent = agent_of(&model).await;
     agent.follow_up("later").await.unwrap();
     agent.clear_messages();
-    // Dropped in the middle, as by a time-out of the caller.
+    // The state after the caller dropped its future between two steps.
     let before = agent.inner.key.borrow().clone();
     {
         let mut moving = agent.inner.moving.lock().await;

@@ -1,4 +1,4 @@
-//! Runs: how long they go on, how they begin, and what they are set to.
+//! Tests of runs: length, start and configuration.
 
 use futures_util::FutureExt as _;
 
@@ -149,7 +149,7 @@ fn name(key: &str) -> Idempotency {
     }
 }
 
-/// The engine over the folder, as soon as that is free.
+/// Opens the services over the folder once it is unlocked.
 async fn opened(folder: &std::path::Path, model: &Arc<Played>, agents: Agents) -> World {
     let opened = async {
         loop {
@@ -179,7 +179,7 @@ async fn who_gives_up_while_a_prompt_is_being_kept_leaves_the_agent_idle() {
     assert_eq!(messages(&agent.state()), ["user:go", "assistant:1"]);
 }
 
-/// Has the model check its first response, and ends the prompt after it.
+/// Extension that continues after the first response and ends the prompt after the second.
 #[derive(Debug)]
 struct ChecksOnce;
 

@@ -1,9 +1,9 @@
-//! What subscribers are told and what the state says meanwhile.
+//! Tests of the events for subscribers and of the state between them.
 
 use super::*;
 use crate::agent::settings::{Retry, Settings};
 
-/// Everything that is told.
+/// Records all events.
 fn events(agent: &Agent) -> (Arc<Mutex<Vec<AgentEvent>>>, Subscription) {
     let told: Arc<Mutex<Vec<AgentEvent>>> = Arc::default();
     let kept = Arc::clone(&told);
@@ -66,7 +66,7 @@ async fn the_state_has_the_answer_so_far_and_what_was_begun_when_it_is_stopped_s
     assert_eq!((state.is_streaming, state.stream_message), (false, None));
 }
 
-/// Ends when it may.
+/// Tool that returns when it gets a permit.
 struct Slow(Arc<Semaphore>);
 
 impl Tool for Slow {

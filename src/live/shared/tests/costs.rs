@@ -1,4 +1,4 @@
-//! What reading costs: requests per minute, of one conversation on one instance.
+//! Cost of reading: store requests per minute, for one conversation on one instance.
 
 use super::super::super::contract::{key, text};
 use super::counting::Counts;
@@ -17,7 +17,7 @@ fn shown(cost: &Counts) -> String {
     let whats = ["read head", "select live", "read watch", "write watch", "write live"];
     let parts = whats.map(|what| format!("{what} {}", cost.of(what)));
     let known: usize = whats.iter().map(|what| cost.of(what)).sum();
-    assert_eq!(known, cost.total(), "nothing else is asked: {cost:?}");
+    assert_eq!(known, cost.total(), "there are no other requests: {cost:?}");
     parts.join(", ")
 }
 
@@ -31,7 +31,7 @@ async fn a_minute_of_reading_is_paid_once_for_all_readers() {
     let rests = minute(&stage, async || after(MINUTE).await).await;
     after(5 * MINUTE).await;
     let quiet = minute(&stage, async || after(MINUTE).await).await;
-    // Something begins elsewhere, and nothing is streamed.
+    // Another instance starts a turn without streaming.
     stage.head(2, 2, Some("a.1")).await;
     after(5_000).await;
     let busy = minute(&stage, async || after(MINUTE).await).await;

@@ -1,4 +1,4 @@
-//! A store that counts what is asked of it.
+//! A store that counts its requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use crate::store::{StoreError, Write};
 
 pub(super) type CountingStore = Watched<Mutex<Counts>>;
 
-/// Requests by what they are: `read head`, `select live`, `write watch`.
+/// Number of requests by kind: `read head`, `select live`, `write watch`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Counts(BTreeMap<String, usize>);
 
@@ -32,7 +32,7 @@ impl CountingStore {
         self.watch.lock().unwrap().clone()
     }
 
-    /// What was asked since those were counted.
+    /// Requests since these counts.
     pub(super) fn since(&self, before: &Counts) -> Counts {
         let mut now = self.counts();
         for (what, count) in &mut now.0 {

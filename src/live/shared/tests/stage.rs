@@ -1,4 +1,4 @@
-//! One store, several instances, and readers that put together what they are told.
+//! Test environment: one store, several instances, and readers that rebuild the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::store::{
     ConversationStore as _, Document, Freshness, HEAD_ID, Kind, Partition, Selection, Stored, Write,
 };
 
-/// The runtime's time, paused or not.
+/// Time of the runtime, paused or not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuntimeClock(Instant);
 
@@ -35,12 +35,12 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// Time passes, and everything that falls due in it happens.
+/// Lets time pass; all timers of that time fire.
 pub(super) async fn after(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-/// The contract's answer, of an epoch.
+/// The response of the contract test in an epoch.
 pub(super) fn begun(epoch: u64) -> LiveEvent {
     let LiveEvent::AnswerStarted(answer) = start("m1") else { unreachable!() };
     LiveEvent::AnswerStarted(crate::live::LiveAnswer { epoch, ..answer })
@@ -68,7 +68,7 @@ impl Stage {
         Partition::Conversation(key("c"))
     }
 
-    /// The head as a commit of that worker leaves it; without one, at rest.
+    /// Stores the head as a commit of the worker leaves it; without a worker, idle.
     pub(super) async fn head(&self, epoch: u64, event_seq: u64, worker: Option<&str>) {
         let now = self.clock.now();
         let claim = worker.map(|worker| json!({"worker": worker, "epoch": epoch, "until": now}));
@@ -109,14 +109,14 @@ impl Stage {
         self.memory.select(&Self::at(), &all, Freshness::Latest).await.unwrap()
     }
 
-    /// Whom that instance finds watching.
+    /// Returns the watchers that this instance finds.
     pub(super) async fn watching(&self, me: &str) -> Vec<Place> {
         let me = WorkerId::new(me);
         watch::others(&*self.memory, &Self::at(), &me, self.clock.now()).await.unwrap()
     }
 }
 
-/// A reader that puts the answer together as a client does: replace, then append.
+/// A reader that rebuilds the response as a client does: replace, then append.
 pub(super) struct View {
     reader: Box<dyn LiveReader>,
     _attention: Box<dyn Attention>,
@@ -144,7 +144,7 @@ impl View {
         self.snapshots += 1;
     }
 
-    /// Takes in what waits, and shows it.
+    /// Applies and returns all queued events.
     pub(super) fn hear(&mut self) -> Vec<LiveEvent> {
         let heard = waiting(&mut *self.reader);
         for event in &heard {

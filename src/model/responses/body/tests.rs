@@ -1,4 +1,4 @@
-//! What stands in a request beside the history, and every byte of one that has all there is.
+//! Members of a request beside its input, and the exact bytes of a request with all features.
 
 use serde_json::{Value, json};
 
@@ -157,7 +157,7 @@ fn an_answers_schema_is_its_format() {
     assert_eq!(body["text"]["format"]["strict"], json!(false));
 }
 
-/// A history with all that can stand in one.
+/// A history with every kind of content.
 fn all_there_is() -> Vec<Message> {
     let thought = r#"{ "type": "reasoning", "id": "rs_1", "status": null, "content": [{"type":"reasoning_text","text":"\u0041\/"}],
         "summary": [{"text": "Hm\n", "type": "summary_text", "score": 1e2}], "encrypted_content": "E\u0000\"" }"#;
@@ -201,7 +201,7 @@ fn all_there_is() -> Vec<Message> {
         ] {
             message[name] = value;
         }
-        // Half a character can stand in what is kept as it was written, and nowhere else.
+        // Only raw JSON can contain an unpaired surrogate.
         serde_json::from_str(&message.to_string().replace("HALF", r"\ud83d")).unwrap()
     };
     history.as_array().unwrap().iter().map(with_the_rest).collect()

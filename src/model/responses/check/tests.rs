@@ -1,4 +1,4 @@
-//! What is objected to, and that no history whatever leads to it.
+//! Rejected inputs. No history produces one.
 
 use std::sync::Arc;
 
@@ -54,9 +54,9 @@ fn what_the_service_would_refuse_is_named_with_its_place() {
     let (long, large) = ("x".repeat(65), "x".repeat(OUTPUT_CHARS_MAX + 1));
     assert_eq!(objection(&[go(), thought("E"), call_1(), output("x"), said("msg_1")]), None);
     let cases = [
-        (vec![], "there is nothing to answer"),
-        (vec![go(), call_1()], "the end of its input comes before the output"),
-        (vec![go(), call_1(), go(), output("x")], "item 2 of its input stands between a call"),
+        (vec![], "the input is empty"),
+        (vec![go(), call_1()], "the end of its input lacks the output"),
+        (vec![go(), call_1(), go(), output("x")], "item 2 of its input separates a call"),
         (vec![go(), output("x")], "item 1 of its input is an output without its call"),
         (
             vec![go(), call_1(), output("x"), output("x")],
@@ -70,14 +70,14 @@ fn what_the_service_would_refuse_is_named_with_its_place() {
             vec![go(), call_1(), call("fc_2", "c1", "t")],
             "item 2 of its input has the call_id of an earlier call",
         ),
-        (vec![go(), thought("E"), go()], "item 2 of its input stands between a thought"),
-        (vec![go(), thought("E")], "the end of its input is a thought"),
+        (vec![go(), thought("E"), go()], "item 2 of its input separates a reasoning item"),
+        (vec![go(), thought("E")], "the end of its input is a reasoning item"),
         (vec![thought(""), said("msg_1")], "without its content"),
-        (vec![go(), call("msg_1", "c1", "t"), output("x")], "none of a call"),
-        (vec![go(), call("fc_1", "c1", "my.tool"), output("x")], "without a legal name"),
-        (vec![go(), call("fc_1", "", "t"), output("x")], "without a legal call_id"),
+        (vec![go(), call("msg_1", "c1", "t"), output("x")], "does not begin with fc"),
+        (vec![go(), call("fc_1", "c1", "my.tool"), output("x")], "without a valid name"),
+        (vec![go(), call("fc_1", "", "t"), output("x")], "without a valid call_id"),
         (vec![go(), said(&long)], "too long"),
-        (vec![go(), said("msg_1"), said("msg_1")], "the id of an earlier one"),
+        (vec![go(), said("msg_1"), said("msg_1")], "the id of an earlier item"),
         (vec![user(vec![])], "without content"),
         (vec![user(vec![Part::text("a"), Part::text("")])], "without content"),
         (vec![call_1(), output("")], "an output without content"),
@@ -125,7 +125,7 @@ fn block(kind: u8, number: u8) -> Value {
     }
 }
 
-/// What tools and people give.
+/// Content of tool results and user messages.
 fn given(number: u8) -> Value {
     match number % 6 {
         0 => json!([]),
@@ -188,7 +188,7 @@ fn body_of((kind, _, number, blocks): &Node, earlier: &str) -> Value {
     }
 }
 
-/// A tree of random shape: each entry hangs on a random earlier one, mostly on the last.
+/// A tree of random shape: the parent of each entry is a random earlier one, mostly the last.
 fn tree() -> impl Strategy<Value = Vec<Arc<Entry>>> {
     let blocks = prop::collection::vec((any::<u8>(), any::<u8>()), 0..5);
     let node = (any::<u8>(), any::<prop::sample::Index>(), any::<u8>(), blocks);
@@ -204,7 +204,7 @@ fn tree() -> impl Strategy<Value = Vec<Arc<Entry>>> {
             let mut whole = json!({"entryId": format!("{number:08x}"), "parentId": parent_id, "seq": number + 1, "timestamp": "2026-11-21T20:19:09.669Z"});
             let body = body_of(node, earlier);
             whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
-            // Half a character can stand in what is kept as it was written, and nowhere else.
+            // Only raw JSON can contain an unpaired surrogate.
             let text = whole.to_string().replace(r#"{"a":"HALF"}"#, r#"{"a":"\ud83d"}"#);
             entries.push(Arc::new(serde_json::from_str(&text).unwrap()));
         }

@@ -1,4 +1,4 @@
-//! What a failure is taken for, and how long to wait.
+//! Classes of errors, and their retry delays.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn an_http_failure_is_judged_by_status_and_code() {
         (500, "<html>", headers(&[]), RETRY),
         (503, "", headers(&[("x-should-retry", "false")]), Failure::Final),
         (400, "{}", headers(&[("x-should-retry", "true")]), RETRY),
-        // The text of a client error does not make it pass.
+        // The text of a client error does not make it transient.
         (400, r#"{"error":{"message":"limit 500 exceeded"}}"#, headers(&[]), Failure::Final),
     ];
     for (status, body, headers, expected) in cases {
@@ -109,7 +109,7 @@ fn what_does_not_fit_the_window_is_known_by_its_words() {
     ] {
         assert_eq!(says(400, message), Failure::Overflow, "{message}");
     }
-    assert_eq!(says(429, "Too many tokens, please wait"), RETRY, "a rate is a matter of time");
+    assert_eq!(says(429, "Too many tokens, please wait"), RETRY, "a rate limit is transient");
     assert_eq!(says(400, "exceeds the limit of 16 tools"), Failure::Final);
     for (status, expected) in [(400, Failure::Overflow), (413, Failure::Overflow), (429, RETRY)] {
         assert_eq!(classify(&Fault::of_http(status, ""), &headers(&[]), NOW), expected, "{status}");
@@ -156,7 +156,8 @@ fn a_failure_within_a_stream_is_judged_by_code_type_or_text() {
     }
 }
 
-/// The sources' pattern, and later releases' rules for it: where no status or code decides, the text does.
+/// The sources' pattern with the additions of later releases. The text decides if no status or code
+/// does.
 #[test]
 fn a_text_alone_is_judged_by_the_sources_pattern() {
     let passing = [
@@ -204,12 +205,12 @@ fn a_text_alone_is_judged_by_the_sources_pattern() {
         let fault = Fault::of_error_event(&json!({ "message": text })).unwrap();
         assert_eq!(classify(&fault, &HeaderMap::new(), NOW), Failure::Final, "{text}");
     }
-    // Azure speaks of quotas where waiting helps.
+    // Azure's texts mention quotas for transient limits too.
     let limited = "Requests have exceeded token rate limit of your current OpenAI S0 pricing tier. Please retry after 6 seconds. \
          To request a quota increase, see https://aka.ms/oai/quotaincrease.";
     let fault = Fault::of_error_event(&json!({ "code": "429", "message": limited })).unwrap();
     assert_eq!(classify(&fault, &HeaderMap::new(), NOW), retry(6_000));
-    assert!(!fault.text.contains("not paid"), "{}", fault.text);
+    assert!(!fault.text.contains("unpaid"), "{}", fault.text);
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn failure_without_text_is_not_retried() {
     let failed = Fault::unexplained("failed");
     assert_eq!(classify(&failed, &headers(&[("retry-after", "4")]), NOW), Failure::Final);
     assert_eq!(failed.name().as_deref(), Some("failed"));
-    // The status line of an HTTP answer is a text.
+    // An HTTP status counts as a text.
     assert_eq!(classify(&Fault::of_http(503, ""), &HeaderMap::new(), NOW), RETRY);
 }
 

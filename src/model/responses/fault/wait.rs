@@ -1,4 +1,4 @@
-//! How long a provider asks to wait, in its headers or its words.
+//! Retry delay from a provider's headers or error text.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,11 +8,13 @@ use regex::Regex;
 
 use crate::clock::{Timestamp, millis};
 
-/// `Please retry after 86400 seconds`, `try again in 44ms`, `try again in 6m0s`: ends where the number begins.
+/// Matches the text before the delay: `Please retry after 86400 seconds`, `try again in 44ms`, `try
+/// again in 6m0s`.
 static ASKED: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?i)\b(?:retry|again)\s*(?:in|after)\s*(?:about\s+)?").ok());
 
-/// The sources' pattern, with the network's other texts; a status stands alone, so that `limit 5000` is none.
+/// The sources' pattern with further network errors. A status must stand alone, so that `limit
+/// 5000` does not match.
 static PASSING: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let parts = [
         r"overloaded|rate.?limit|too many requests|high demand|\b(?:429|500|502|503|504)\b",
@@ -24,11 +26,12 @@ static PASSING: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!("(?i){}", parts.join("|"))).ok()
 });
 
-/// Moments above it are seconds since 1970, those below it seconds from now.
+/// Values of `x-ratelimit-reset` from here on are seconds since 1970; smaller ones are seconds from
+/// now.
 const EPOCH_MIN: f64 = 1_000_000_000.0;
 
-/// What `retry-after` asks for, in its three forms the longest; else the moment at which the limit is set back, else what
-/// the text asks for. `now` counts where the answer does not say what time it was there.
+/// Returns the longest of the three forms of `retry-after`; without one, the time until the limit
+/// is reset; without that, the delay in the text. `now` is used if the response has no `Date`.
 pub(super) fn asked(headers: &HeaderMap, message: &str, now: Timestamp) -> Option<Duration> {
     let number = |name: &str| {
         headers
@@ -49,7 +52,7 @@ pub(super) fn asked(headers: &HeaderMap, message: &str, now: Timestamp) -> Optio
     ms.max(seconds).max(moment).or_else(reset).or_else(|| in_text(message))
 }
 
-/// A moment as HTTP writes it: `Sun, 22 Nov 2026 06:28:00 GMT`.
+/// Parses an HTTP date: `Sun, 22 Nov 2026 06:28:00 GMT`.
 fn date(headers: &HeaderMap, name: &HeaderName) -> Option<Timestamp> {
     let text = headers.get(name)?.to_str().ok()?.trim();
     let moment = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
@@ -60,7 +63,7 @@ fn in_text(message: &str) -> Option<Duration> {
     let found = ASKED.as_ref()?.find(message)?;
     let mut rest = message.get(found.end()..)?;
     let mut total = None;
-    // `6m0s` and `1 minute 5 seconds` go on; a sentence does not.
+    // A delay may have several parts: `6m0s`, `1 minute 5 seconds`.
     while rest.starts_with(|letter: char| letter.is_ascii_digit()) {
         let digits = rest
             .find(|letter: char| !letter.is_ascii_digit() && letter != '.')

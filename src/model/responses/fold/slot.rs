@@ -1,4 +1,4 @@
-//! One output item on its way to becoming a block.
+//! Slot of one output item while the response is received.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::agent::text::repair_surrogates;
 use crate::model::responses::ids;
 use crate::model::responses::names::Names;
 
-/// Items of other kinds that may be sent again as they are, because nobody owes them an answer.
+/// Types of provider items that may be replayed unchanged, because none of them requires an output.
 pub(crate) const CARRIED: [&str; 6] = [
     "compaction",
     "web_search_call",
@@ -18,14 +18,14 @@ pub(crate) const CARRIED: [&str; 6] = [
     "mcp_list_tools",
     "mcp_call",
 ];
-/// A carried item above it is not kept: it would fill the entry.
+/// Bytes of a stored provider item. Larger items are dropped, because they would fill the entry.
 const CARRIED_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) output_index: Option<u64>,
     pub(super) part: Part,
-    /// Its end came: what it holds is whole.
+    /// True if the item's end was received, so that its content is complete.
     pub(super) is_done: bool,
     content_index: usize,
 }
@@ -35,7 +35,7 @@ pub(super) enum Part {
         text: String,
         signature: Option<String>,
     },
-    /// `item` is set at its end.
+    /// Reasoning; `item` is set at its end.
     Thinking {
         thinking: String,
         item: Option<Value>,
@@ -46,12 +46,12 @@ pub(super) enum Part {
         name: String,
         arguments: String,
     },
-    /// Kept for the provider, shown to nobody.
+    /// A provider item: stored for the provider, never displayed.
     Carried {
         kind: String,
         item: Option<Value>,
     },
-    /// Of no use to us, remembered so that its deltas do not go astray.
+    /// An item of no use here. It is kept so that its deltas do not reach another item.
     Passed {
         kind: String,
     },
@@ -59,7 +59,7 @@ pub(super) enum Part {
 
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Part(…)")
+        f.write_str("SlotContent(…)")
     }
 }
 
@@ -120,7 +120,7 @@ impl Slot {
         }
     }
 
-    /// The item's own words win over what the deltas made.
+    /// Completes the slot. The item's final content overrides the accumulated deltas.
     pub(super) fn settle(&mut self, item: &Value, names: &Names) -> Option<AnswerEvent> {
         self.is_done = true;
         let content_index = self.content_index;
@@ -163,8 +163,9 @@ impl Slot {
         }
     }
 
-    /// Azure at times gives `encrypted_content` only with the terminal event, where it is another ciphertext of the same
-    /// thoughts: one that came with the item itself stays.
+    /// Takes missing `encrypted_content` from the terminal event, where Azure sometimes puts it.
+    /// Content of the item itself wins: the terminal event has another ciphertext of the same
+    /// reasoning.
     pub(super) fn backfill(&mut self, output: &[Value]) {
         let Part::Thinking { item: Some(kept), .. } = &mut self.part else { return };
         if kept.get("encrypted_content").is_some_and(Value::is_string) {
@@ -209,7 +210,7 @@ impl Slot {
 }
 
 impl Part {
-    /// Whether the message will have a block for it.
+    /// True if the message gets a block for it.
     pub(super) fn is_block(&self) -> bool {
         !matches!(self, Self::Passed { .. })
     }
@@ -250,7 +251,8 @@ impl Part {
     }
 }
 
-/// The id of the message item, and its phase where it has one: what a replay needs.
+/// Returns the text signature: the id of the message item, with its phase if it has one. A replay
+/// needs both.
 fn signature(item: &Value) -> Option<String> {
     let id = item.get("id").and_then(Value::as_str).filter(|id| !id.is_empty())?;
     match item.get("phase").and_then(Value::as_str) {
@@ -259,7 +261,7 @@ fn signature(item: &Value) -> Option<String> {
     }
 }
 
-/// Its parts, refusals too; `None` without any.
+/// Joins the text parts, refusals included; `None` without any part.
 fn message_text(item: &Value) -> Option<String> {
     let parts = item.get("content")?.as_array().filter(|parts| !parts.is_empty())?;
     let text = |part: &Value| {
@@ -271,16 +273,17 @@ fn message_text(item: &Value) -> Option<String> {
     Some(parts.iter().filter_map(text).collect())
 }
 
-/// The texts of a reasoning item's list, paragraphs apart; `None` for an empty list.
+/// Joins the texts of a reasoning item's list as paragraphs; `None` for an empty list.
 fn joined(item: &Value, list: &str) -> Option<String> {
     let parts = item.get(list)?.as_array().filter(|parts| !parts.is_empty())?;
     let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
     Some(texts.join("\n\n"))
 }
 
-/// Arguments that are no JSON become a JSON string of what came, so that validation can show it.
+/// Builds the tool call. Arguments that are not JSON become a JSON string of the received text, so
+/// that validation can quote it.
 fn tool_call(call_id: &str, item_id: &str, name: String, arguments: &str) -> ToolCall {
-    // Within the arguments' text the halves are escaped once more than in the event's.
+    // Surrogates within the arguments are escaped once more than those of the event.
     let repaired = repair_surrogates(arguments);
     let text = if repaired.trim().is_empty() { "{}" } else { repaired.as_ref() };
     ToolCall {

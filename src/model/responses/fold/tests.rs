@@ -1,6 +1,6 @@
-//! What streams come to: the shapes of the service, its neighbours and its accidents.
+//! Folding streams: shapes of the service, of compatible services and of errors.
 
-#![expect(clippy::needless_pass_by_value, reason = "made-up JSON reads better without `&`")]
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better without `&`")]
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::agent::content::joined_text;
 use crate::model::Prices;
 
-/// As frames, and as the trees that they are: it comes to the same.
+/// Folds the events as frames and as JSON trees, and asserts that both give the same result.
 fn fold(events: &[Value]) -> (Vec<Value>, Folded) {
     let base = Prices { input: 1.0, output: 10.0, cache_read: 0.1, cache_write: 0.0 };
     let tariff = Tariff { base, long: None };
@@ -141,7 +141,7 @@ fn an_answer_cut_by_the_limit_keeps_its_calls_and_says_so() {
     assert_eq!(
         content(&folded)[0]["arguments"],
         json!("{\"va"),
-        "what is no JSON is kept as a string"
+        "arguments that are not JSON become a string"
     );
     assert!(folded.fault.is_none() && folded.message.error_message.is_none());
 }
@@ -181,7 +181,7 @@ fn failures_keep_what_came_before_and_the_first_reason() {
         (vec![], "stream closed before response.completed"),
         (
             vec![json!({ "type": "response.completed", "response": "?" })],
-            "the response.completed event has no response in it",
+            "the response.completed event contains no response",
         ),
     ];
     for (events, text) in cases {
@@ -215,7 +215,7 @@ fn an_unreadable_delta_is_passed_over_and_an_unreadable_end_is_a_failure() {
     assert!(fold.push_frame(Some("response.output_text.delta"), "{").is_empty());
     assert!(!fold.is_over());
     assert!(fold.push_frame(Some("response.completed"), "{").is_empty());
-    assert_eq!(fold.finish().fault.unwrap().text, "the response.completed event could not be read");
+    assert_eq!(fold.finish().fault.unwrap().text, "the response.completed event could not be parsed");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn an_end_without_any_item_before_it_brings_its_own() {
         fold(&[json!({ "type": "response.completed", "response": { "status": "completed",
         "output": [message("m", "hi"), call("1", "")] } })]);
     assert_eq!(joined_text(&folded.message.content), "hi");
-    assert_eq!(content(&folded)[1]["arguments"], json!({}), "no arguments are an empty object");
+    assert_eq!(content(&folded)[1]["arguments"], json!({}), "missing arguments become an empty object");
     assert_eq!(heard.len(), 4);
     assert_eq!(folded.message.stop_reason, StopReason::ToolUse);
 }
@@ -304,7 +304,8 @@ fn items_that_the_service_needs_back_are_kept_for_it() {
 }
 
 proptest::proptest! {
-    /// Any mixture of frames, broken ones too: an answer, never a panic, and indices that fit its blocks.
+    /// Any order of frames, malformed ones too, gives a response without a panic, and indices that
+    /// match its blocks.
     #[test]
     fn any_order_of_events_gives_an_answer(picks in proptest::collection::vec((0_usize..18, 0_u64..3), 0..40)) {
         let pool = |at: usize, index: u64| match at {
@@ -332,7 +333,7 @@ proptest::proptest! {
         let blocks = content(&folded);
         for event in heard.iter().filter(|event| event["type"] == "text_end") {
             let at = usize::try_from(event["contentIndex"].as_u64().unwrap()).unwrap();
-            // Only items that were carried and never ended leave a gap before later ones.
+            // Only provider items that never ended shift the indices of later blocks.
             if !events.iter().any(|event| event["item"]["type"] == "compaction") {
                 proptest::prop_assert_eq!(&blocks[at]["text"], &event["content"]);
             }
@@ -347,7 +348,7 @@ fn an_answer_of_endless_items_is_given_up() {
     let (heard, folded) = fold(&events);
     assert_eq!(heard.len(), ITEMS_MAX);
     assert!(folded.message.error_message.unwrap().contains("more than 1024 items"));
-    assert!(!folded.fault.unwrap().is_lost, "it would have as many the next time");
+    assert!(!folded.fault.unwrap().is_lost, "a retry would return as many items");
     let output: Vec<Value> = (0..2_000).map(|_| message("m", "x")).collect();
     let whole = json!({ "type": "response.completed", "response": { "status": "completed", "output": output } });
     let (_, folded) = fold(&[whole]);

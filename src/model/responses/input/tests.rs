@@ -1,6 +1,6 @@
-//! What a history becomes on the wire, and that nothing in it can make an illegal request.
+//! Histories on the wire. No history gives an invalid request.
 
-#![expect(clippy::needless_pass_by_value, reason = "made-up JSON reads better without `&`")]
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better without `&`")]
 
 use serde_json::json;
 
@@ -114,7 +114,7 @@ fn another_models_answer_is_plain() {
     foreign["model"] = json!("gpt-4o");
     let items = plan(json!([foreign, result("call.1|fc_1", "x")]));
     assert_eq!(kinds(&items), ["message", "message", "function_call", "function_call_output"]);
-    assert_eq!(items[0]["content"][0]["text"], "t", "what it thought is read as said");
+    assert_eq!(items[0]["content"][0]["text"], "t", "its reasoning is sent as output text");
     assert_eq!((&items[0]["id"], &items[1]["id"]), (&json!("msg_0"), &json!("msg_0_2")));
     assert_eq!(
         items[2],
@@ -129,10 +129,10 @@ fn a_thought_that_says_nothing_to_this_model_is_left_out() {
     let mut hidden = thought(json!("E"));
     hidden["redacted"] = json!(true);
     let mut foreign = answer(json!([empty, hidden, { "type": "text", "text": "a" }]));
-    assert_eq!(kinds(&plan(json!([foreign.clone()]))), ["message"], "its own without a signature");
+    assert_eq!(kinds(&plan(json!([foreign.clone()]))), ["message"], "its own reasoning without a signature");
     foreign["model"] = json!("gpt-4o");
     assert_eq!(kinds(&plan(json!([foreign]))), ["message"]);
-    // Its own with a signature goes back, though it has no text.
+    // Its own reasoning with a signature is replayed, though it has no text.
     let mut silent = thought(json!("E"));
     silent["thinking"] = json!("");
     let items = plan(json!([answer(json!([silent, { "type": "text", "text": "a" }]))]));
@@ -210,7 +210,7 @@ fn every_output_finds_its_call_though_ids_repeat_or_are_too_long() {
     assert!(calls.iter().all(|id| id.len() <= 64));
     let ids: Vec<&Value> =
         items.as_array().unwrap().iter().filter_map(|item| item.get("id")).collect();
-    assert_eq!(ids, ["fc_1", "fc_2"], "an item id stands in a request once");
+    assert_eq!(ids, ["fc_1", "fc_2"], "an item id occurs once in a request");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What each fault of the service becomes, and that it is paid for and counted.
+//! Tests of the mapping of service errors, and of request costs.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn rule(fault: Fault, operation: Operation) -> Arc<FaultInjectionRule> {
     Arc::new(rule.with_condition(condition).build())
 }
 
-/// The text of what lies below an unavailable store.
+/// The text of the source of an unavailable error.
 fn below(error: &StoreError) -> String {
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     error.source().unwrap().to_string()
@@ -63,7 +63,7 @@ async fn a_batch_that_the_sdk_sent_twice_loses_against_itself() {
     let store = store(&emulator, vec![Arc::new(once.build())]).await;
     let answer = store.write(&at(), vec![Write::Create(head())]).await;
     assert!(matches!(answer, Err(StoreError::Conflict)), "{answer:?}");
-    assert!(store.read(&at(), HEAD_ID, Freshness::Latest).await.unwrap().is_some(), "it won");
+    assert!(store.read(&at(), HEAD_ID, Freshness::Latest).await.unwrap().is_some(), "the batch won");
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +87,7 @@ async fn a_throttled_store_says_so() {
     let store = store(&emulator, vec![rule(Fault::TooManyRequests, Operation::BatchItem)]).await;
     let error = store.write(&at(), vec![Write::Create(head())]).await.unwrap_err();
     let text = below(&error);
-    assert!(text.starts_with("Cosmos answered 429"), "{text}");
+    assert!(text.starts_with("Cosmos returned 429"), "{text}");
     assert!(text.contains("(activity "), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! What is made, what is only looked at, and what a person is told.
+//! Tests of connecting: created containers, checks, and error texts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,7 @@ async fn with_an_identity_nothing_is_made() {
     let text = error.unwrap_err().to_string();
     assert_eq!(
         text,
-        "the Cosmos database `fresh` has no container `conversations`, and an identity may not make one: deploy `infra/`"
+        "the Cosmos database `fresh` has no container `conversations`, and an identity may not create one: deploy `infra/`"
     );
     let error = Containers::connect(builder(&emulator).await, &there, None).await.unwrap_err();
     assert!(matches!(error, ConnectError::NoCredential { .. }), "{error}");
@@ -90,7 +90,7 @@ async fn a_container_of_another_making_is_refused() {
     let error = Containers::connect(builder(&emulator).await, &account(&emulator), None).await;
     let text = error.unwrap_err().to_string();
     assert!(
-        text.contains("has the partition key /id, and /tenant, /user, /conversationId is needed"),
+        text.contains("has the partition key /id, but needs /tenant, /user, /conversationId"),
         "{text}"
     );
 }

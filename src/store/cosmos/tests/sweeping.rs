@@ -1,4 +1,4 @@
-//! Looks for what is owed, of accounts that have several partitions.
+//! Tests of due scans over several physical partitions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::store::{ConversationStore as _, Document, Partition, StoreError, Writ
 
 const PARTITIONS: u32 = 8;
 
-/// Twenty conversations of as many tenants, all of them overdue: they lie in different partitions.
+/// Creates twenty overdue conversations of twenty tenants, which lie in different partitions.
 async fn overdue(emulator: &CosmosEmulator) -> BTreeSet<Partition> {
     let store = store(emulator, Vec::new()).await;
     let mut owed = BTreeSet::new();
@@ -39,16 +39,16 @@ async fn looks_that_are_cut_short_do_not_leave_out_the_same_ones() {
     let store = store(&emulator, Vec::new()).await;
     let (mut found, mut is_ever_less) = (BTreeSet::new(), false);
     for _ in 0..100 {
-        // Killed after what it found first.
+        // The scan stops after its first page.
         let first = store.due(Timestamp(1), 800, None).await.unwrap();
         is_ever_less |= first.items.len() < owed.len();
         found.extend(first.items.into_iter().map(|owed| owed.partition));
     }
-    assert!(is_ever_less, "each look came to its end");
+    assert!(is_ever_less, "some first pages are incomplete");
     assert_eq!(found, owed);
 }
 
-/// So many queries are refused, for something that the SDK does not repeat.
+/// Rejects that many queries with an error that the SDK does not retry.
 fn refused_queries(hits: Option<u32>) -> Arc<FaultInjectionRule> {
     let refusal = CustomResponseBuilder::new(StatusCode::Unauthorized).build();
     let result = FaultInjectionResultBuilder::new().with_custom_response(refusal).build();
@@ -86,7 +86,7 @@ async fn partitions_that_answer_not_even_twice_are_told_when_all_others_were_ask
     let first = store.due(Timestamp(1), 800, None).await.unwrap();
     rule.enable();
     let second = store.due(Timestamp(1), 800, first.continuation.as_deref()).await.unwrap();
-    assert_eq!(second.items.len(), 0, "half of them do not answer");
+    assert_eq!(second.items.len(), 0, "half of the partitions fail");
     let told = store.due(Timestamp(1), 800, second.continuation.as_deref()).await.unwrap_err();
     assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
     rule.disable();

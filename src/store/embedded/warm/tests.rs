@@ -1,4 +1,4 @@
-//! Whatever is written and however it ends, what is kept is what the file holds.
+//! Tests that the cache always equals the file.
 
 use super::{Known, Warm};
 use crate::agent::raw::RawJson;
@@ -45,7 +45,7 @@ async fn in_file(store: &EmbeddedStore, selection: &Selection) -> Shown {
     read.await.unwrap()
 }
 
-/// One of the writes that there are, whether or not it can land.
+/// Returns a random write, which may conflict.
 fn write(dice: &mut fastrand::Rng, number: usize, etag: Option<ETag>) -> Write {
     let id = format!("in_{}", dice.u32(0..4));
     let etag = etag.filter(|_| dice.bool());
@@ -90,7 +90,7 @@ async fn what_is_kept_beside_the_file_is_what_the_file_holds() {
             found += usize::from(store.warm.get(&Partition::Conversation(key())).is_some());
         }
     }
-    assert!(found > STEPS, "much of it was kept: {found}");
+    assert!(found > STEPS, "most reads use the cache: {found}");
 }
 
 #[test]
@@ -103,15 +103,15 @@ fn what_is_written_while_it_is_read_is_not_kept() {
     assert!(warm.get(&at).is_some());
 
     let lifted = warm.lift(&at).unwrap();
-    assert!(warm.get(&at).is_none(), "its commit is on its way");
+    assert!(warm.get(&at).is_none(), "its commit is in progress");
     warm.read(&key(), read).unwrap();
-    assert!(warm.get(&at).is_none(), "what is read meanwhile may be old");
+    assert!(warm.get(&at).is_none(), "a read during the commit may be stale");
     let replaced = Write::Replace(document(HEAD_ID, Kind::Head, 2), None);
     warm.put(lifted, std::slice::from_ref(&replaced), &[ETag("2".to_owned())]);
     assert_eq!(warm.get(&at).unwrap().head.as_ref().unwrap().etag.0, "2");
 
     warm.forget(&warm.lift(&at).unwrap());
-    assert!(warm.get(&at).is_none(), "the file knows what became of it");
+    assert!(warm.get(&at).is_none(), "only the file has the state after a failed commit");
     warm.read(&key(), || {
         let lifted = warm.lift(&at).unwrap();
         warm.put(lifted, std::slice::from_ref(&replaced), &[ETag("3".to_owned())]);

@@ -1,4 +1,4 @@
-//! Messages of `agent-prompts`: whoever may write to the queue may write anything.
+//! Fuzz test of messages of `agent-prompts`, which are untrusted input.
 
 use super::{accepted_json, parse, told};
 use crate::fuzz::{SECRET, check};
@@ -10,7 +10,7 @@ fn prompt_message(input: &[u8]) {
         parse(&json)
     });
     if let Err(refusal) = read {
-        assert!(!told(&refusal).contains(SECRET), "the log would hold: {}", told(&refusal));
+        assert!(!told(&refusal).contains(SECRET), "the log would contain: {}", told(&refusal));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The bench's agent: tools that count what they did, and a model that follows a script.
+//! Agent of the test environment: tools that count their calls, and a model that follows a script.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,31 +20,31 @@ use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, 
 use crate::tools::workspace::builtin;
 use crate::tools::{Arguments, Ask, RunTool, ToolContext, ToolDefinition, ToolOutcome, ToolResult};
 
-/// What tools did, by effect id.
+/// Number of executions by effect id.
 pub(in crate::turn::tests) type Done = Arc<Mutex<BTreeMap<String, u32>>>;
 
-/// How long a person has to answer a gated call.
+/// Time in which a `gated` call has to be decided.
 pub(in crate::turn::tests) const GATE_EXPIRES: Duration = Duration::from_mins(30);
 
-/// The same for a `patient` call.
+/// Time in which a `patient` call has to be decided.
 pub(in crate::turn::tests) const PATIENCE: Duration = Duration::from_hours(30 * 24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
-    /// A person is asked first.
+    /// Requires an approval.
     Gated,
-    /// The same, and may take thirty days.
+    /// Requires an approval, which may take thirty days.
     Patient,
-    /// Its answer gets lost, half of the time.
+    /// Loses half of its responses.
     Lossy,
-    /// Makes more widgets than a commit holds.
+    /// Creates more widgets than a commit holds.
     Lavish,
-    /// Says more than a result holds.
+    /// Returns more text than a result holds.
     Bulky,
     /// Takes longer than half a turn.
     Slow,
-    /// Takes as many seconds as it is asked to.
+    /// Takes the number of seconds in its argument `n`.
     Nap,
 }
 
@@ -53,11 +53,11 @@ struct CountingTool {
     definition: ToolDefinition,
     way: Way,
     done: Done,
-    /// What loses answers of writes besides `wire`'s, and how many.
+    /// Fault plan and share of lost responses of writes; without it only `wire` loses responses.
     lost: Option<(Fate, f64)>,
 }
 
-/// More than a result may have.
+/// More lines than a result may have.
 const BULKY_LINES: usize = 2_100;
 
 impl CountingTool {
@@ -69,7 +69,7 @@ impl CountingTool {
             return false;
         }
         let share = if self.way == Way::Lossy { 0.5 } else { *share };
-        // Without the incarnation, which is another one in another run.
+        // Leaves out the incarnation, which differs between runs.
         let mut parts = effect.split('_');
         let (conversation, place) = (parts.nth(1).unwrap(), parts.skip(1).collect::<Vec<_>>());
         let at = format!("{conversation} {}", place.join("."));
@@ -101,7 +101,7 @@ impl RunTool for CountingTool {
 
     async fn call(&self, arguments: Arguments, context: ToolContext) -> ToolOutcome {
         let effect = context.effect_id.to_string();
-        // At once: a call that is polled at all is a call that was sent.
+        // Count before the first await: a call that is polled counts as sent.
         *self.done.lock().unwrap().entry(effect.clone()).or_default() += 1;
         let span = match self.way {
             Way::Slow => 200_000,
@@ -132,9 +132,10 @@ impl RunTool for CountingTool {
     }
 }
 
-/// `look`, `pay`, `gated`, `patient`, `put`, `wire` (its answer gets lost), `mail` (nobody is asked for its outcome), `make` (more than a commit holds), `dump` (more
-/// than a result holds), `brew` and
-/// `study` (take long), `nap` (takes as long as it is asked to), and the built-ins `read`, `write`, `edit` and `schedule`.
+/// The tools `look`, `pay`, `gated`, `patient`, `put`, `wire` (loses responses), `mail` (its
+/// unknown outcome creates no request), `make` (creates more than a commit holds), `dump` (returns
+/// more than a result holds), `brew` and `study` (take long), `nap` (takes the given time), and the
+/// built-ins `read`, `write`, `edit` and `schedule`.
 pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
     let tool = |name: &str, effect: Effect, way: Way| -> Arc<dyn RunTool> {
         let definition = ToolDefinition {
@@ -190,7 +191,7 @@ pub(super) fn catalog(done: &Done, lost: Option<&(Fate, f64)>) -> Catalog {
 }
 
 impl super::Bench {
-    /// From now on the agent's responses must fit.
+    /// Responses of the agent must match `schema` from now on.
     pub(in crate::turn::tests) fn set_response_schema(&mut self, schema: &Value) {
         let mut catalog = catalog(&self.done, None);
         for agent in catalog.agents.values_mut() {
@@ -200,7 +201,8 @@ impl super::Bench {
     }
 }
 
-/// What the model says next: by the results since the person spoke, and by what the person said.
+/// Content of the next model response, computed from the number of results since the last user
+/// message and from that message.
 pub(in crate::turn::tests) type Script = fn(results: usize, said: &str) -> Vec<Value>;
 
 pub(in crate::turn::tests) fn text(said: &str) -> Value {
@@ -228,18 +230,18 @@ pub(in crate::turn::tests) fn three_rounds(results: usize, _said: &str) -> Vec<V
 
 #[derive(Debug)]
 pub(in crate::turn::tests) struct ScriptedAnswers {
-    /// Calls of the model, also those whose answer nobody kept.
+    /// Number of calls, including those whose response was never committed.
     pub(in crate::turn::tests) answers: Mutex<u32>,
     pub(in crate::turn::tests) script: Mutex<Script>,
-    /// How long an answer takes.
+    /// Time that a response takes.
     pub(in crate::turn::tests) span: Mutex<Duration>,
-    /// The provider's code with which the next answer fails.
+    /// Error code of the provider for the next response.
     pub(in crate::turn::tests) refusal: Mutex<Option<&'static str>>,
-    /// What each answer cost.
+    /// Usage of each response.
     pub(in crate::turn::tests) usage: Mutex<Usage>,
-    /// How many of the next answers fail, and may go better next time.
+    /// Number of next responses that fail with a retryable error.
     pub(in crate::turn::tests) failures: Mutex<u32>,
-    /// The `traceparent` of every request.
+    /// The `traceparent` of each request.
     pub(in crate::turn::tests) callers: Mutex<Vec<Option<String>>>,
 }
 

@@ -1,4 +1,4 @@
-//! A store that writes something else than it is told, or whose answers are heard wrong.
+//! Store decorator that changes written documents or the results of writes.
 
 use std::fmt;
 use std::sync::Arc;

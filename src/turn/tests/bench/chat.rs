@@ -1,4 +1,5 @@
-//! People who steer, follow up, edit and take back while others work, and never give up before they are answered.
+//! Simulated clients that steer, follow up, edit and clear inputs during deliveries, and retry
+//! until they get a response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +18,18 @@ use crate::turn::{NoProbe, World};
 use super::clients::sender;
 use super::{Bench, idempotency};
 
-/// What was said, and what was done to it while it waited.
+/// An input sent by a client, and its changes while it was queued.
 #[derive(Clone, Debug)]
 pub(in crate::turn::tests) struct Said {
     key: ConversationKey,
     id: InputId,
-    /// As it was edited last.
+    /// Text after the last edit.
     text: String,
     is_held: bool,
     is_cleared: bool,
 }
 
-/// What somebody does next.
+/// The next action of a client.
 #[derive(Debug)]
 enum Act {
     Say { key: ConversationKey, number: usize, mode: Mode, when_idle: WhenIdle },
@@ -36,10 +37,10 @@ enum Act {
     Clear { of: usize, said: Said },
 }
 
-/// What came of it: what is known of the input, under its number.
+/// The state of the input after the action, with its number; `None` if nothing changed.
 pub(super) type Done = Option<(usize, Said)>;
 
-/// A client repeats what was not answered, with the same key.
+/// Repeats a request with the same key until the response is final.
 async fn surely<T>(attempt: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Refusal> {
     loop {
         match attempt().await {
@@ -95,7 +96,7 @@ async fn perform(world: &World, act: Act) -> Done {
 }
 
 impl Bench {
-    /// What somebody does during the next deliveries.
+    /// Performs one action of a client during the next deliveries.
     pub(super) fn next_chat(&mut self) -> impl Future<Output = Done> + use<> {
         let next = self.next_act();
         let client = next.as_ref().map(|_| self.worker(Arc::new(NoProbe)));
@@ -140,7 +141,8 @@ impl Bench {
         }
     }
 
-    /// What is wrong with what was said in a conversation; and how many prompts it began, and how many of it are still held.
+    /// Returns violations concerning the clients' inputs of a conversation, the number of prompts
+    /// they started, and the number of inputs still held.
     pub(in crate::turn::tests) async fn chat_faults(
         &self,
         world: &World,
@@ -161,7 +163,7 @@ impl Bench {
     }
 }
 
-/// Nothing is lost, nothing is said twice, and who was told that it was taken back or edited can rely on it.
+/// True if the input is neither lost nor duplicated, and a confirmed edit or removal is in effect.
 fn is_right(said: &Said, view: &InputView, times: usize) -> bool {
     match view.state {
         InputState::Landed => !said.is_cleared && times == 1 && view.prompt_id.is_some(),

@@ -1,4 +1,5 @@
-//! The bench's clients: who asks, steers, decides and changes settings, and never gives up.
+//! Clients of the test environment: they send prompts, steers, decisions and patches, and retry
+//! until accepted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::turn::admission::{Answer, Refusal};
 use crate::turn::{NoProbe, World};
 
 impl Bench {
-    /// The client: sends the prompt until it is accepted.
+    /// Sends the prompt until it is accepted.
     pub(in crate::turn::tests) async fn ask(&mut self, world: &World) {
         self.ask_in(world, "c", "go").await;
     }
@@ -35,14 +36,14 @@ impl Bench {
             let key = idempotency(&format!("{id} {}", beginning(said)));
             match begin_conversation(world, &owner(), request, &key, &sender()).await {
                 Ok(_) => return,
-                Err(error) => self.story.push(format!("the prompt was not accepted: {error}")),
+                Err(error) => self.story.push(format!("prompt not accepted: {error}")),
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         panic!("the prompt was never accepted: {:#?}", self.story);
     }
 
-    /// As from a queue: a prompt that finds the conversation busy waits its turn.
+    /// Sends a prompt as from a queue: if the conversation is busy, the prompt waits.
     pub(in crate::turn::tests) async fn queue_up(
         &self,
         world: &World,
@@ -56,7 +57,7 @@ impl Bench {
         accept_prompt(world, key, request, &idempotency(beginning(said)), &sender()).await
     }
 
-    /// Joins the prompt that runs.
+    /// Steers the running prompt.
     pub(in crate::turn::tests) async fn steer(
         &self,
         world: &World,
@@ -70,7 +71,8 @@ impl Bench {
         accept_prompt(world, &Self::key(), request, &idempotency(said), &sender()).await
     }
 
-    /// Decides what is asked, as somebody who looks at what really happened. Whether nothing has to be tried again.
+    /// Decides all open requests; unknown outcomes according to the actual executions. Returns
+    /// false if a decision has to be repeated.
     pub(in crate::turn::tests) async fn decide(&mut self) -> bool {
         let mut are_all_decided = true;
         for key in self.conversations.clone() {
@@ -79,7 +81,7 @@ impl Bench {
         are_all_decided
     }
 
-    /// Says the same to everything that is asked.
+    /// Makes the same decision on all open requests.
     pub(in crate::turn::tests) async fn decide_all(&mut self, decision: &str) {
         let world = self.worker(Arc::new(NoProbe));
         for key in self.conversations.clone() {
@@ -90,7 +92,7 @@ impl Bench {
         }
     }
 
-    /// Decides what is asked in one conversation.
+    /// Decides the open requests of one conversation.
     pub(in crate::turn::tests) async fn decide_one(&mut self, id: &str) {
         self.decide_in(&owner().key(id)).await;
     }
@@ -131,7 +133,7 @@ impl Bench {
         are_all_decided
     }
 
-    /// Whether nobody will ever decide that request.
+    /// True if the request is never decided.
     fn is_ignored(&mut self, id: &str) -> bool {
         if let Some(known) = self.ignored.get(id) {
             return *known;
@@ -145,7 +147,7 @@ impl Bench {
         is_ignored
     }
 
-    /// Somebody changes a conversation, some of the time.
+    /// Patches a conversation, with the configured chance.
     pub(super) async fn patch(&mut self) {
         const PATCHED: &str = "somebody changed the conversation";
         if !self.happens(PATCHED, "a client", self.patched_in_a_hundred) {
@@ -165,7 +167,7 @@ impl Bench {
     }
 }
 
-/// Enough to tell what is said apart.
+/// A prefix that distinguishes the prompts of a test.
 fn beginning(said: &str) -> &str {
     said.get(..40).unwrap_or(said)
 }

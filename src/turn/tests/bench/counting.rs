@@ -1,4 +1,4 @@
-//! A store that notes each request by name and order, and hands it on.
+//! Store decorator that records each request by name and order.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ pub(in crate::turn::tests) type Counting = Watched<Notes>;
 #[derive(Debug, Default)]
 pub(in crate::turn::tests) struct Notes {
     requests: Mutex<Vec<String>>,
-    /// Looks whether a prompt is to be stopped. They come by the second and not by the step, so they are counted apart.
+    /// Number of abort checks. They depend on time, not on steps, so they are counted apart.
     looks: AtomicU32,
 }
 
@@ -20,12 +20,12 @@ impl Watched<Notes> {
         Arc::new(Self { inner, watch: Notes::default() })
     }
 
-    /// Since it was asked last, a line each.
+    /// Returns the requests since the last call, one a line.
     pub(in crate::turn::tests) fn told(&self) -> String {
         std::mem::take(&mut *self.watch.requests.lock().unwrap()).join("\n")
     }
 
-    /// Since the beginning.
+    /// Number of abort checks since the beginning.
     pub(in crate::turn::tests) fn looks(&self) -> u32 {
         self.watch.looks.load(Ordering::SeqCst)
     }
@@ -70,7 +70,7 @@ impl Watch for Notes {
             Asked::Read(..) => "read item".to_owned(),
             Asked::Write(_, writes) => format!("write {}", batch(writes)),
             Asked::Select(selection) => format!("select {}", selection.kind.as_str()),
-            Asked::Claim => "claim (head and inbox)".to_owned(),
+            Asked::Claim => "lease (head and inbox)".to_owned(),
             Asked::Due => "due".to_owned(),
             Asked::Heads => "heads".to_owned(),
         };

@@ -1,4 +1,5 @@
-//! Deliveries: each by a worker of its own, which may crash at every boundary; and what else goes wrong meanwhile.
+//! Deliveries, each by its own worker, which may crash at each fail point; and the other faults
+//! injected meanwhile.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,16 +14,16 @@ use crate::queue::{self, Queue as _};
 use crate::turn::{Isolation, NoProbe, Nudge, delivery, recount};
 
 impl Bench {
-    /// Whether it goes wrong this time.
+    /// True if the fault `what` is to be injected now.
     pub(super) fn happens(&mut self, what: &'static str, at: &str, in_a_hundred: u8) -> bool {
         match &self.fate {
             Some(fate) => fate.says(what, at, f64::from(in_a_hundred) / 100.0),
-            // Where it never does, chance is left alone.
+            // Without a chance, no random number is drawn.
             None => in_a_hundred > 0 && self.dice.u8(0..100) < in_a_hundred,
         }
     }
 
-    /// How much of it, from 0 to `bound - 1`.
+    /// Size of the fault, from 0 to `bound - 1`.
     pub(super) fn size(&mut self, what: &'static str, at: &str, bound: u64) -> u64 {
         match &self.fate {
             Some(fate) => fate.size(what, at, bound),
@@ -30,7 +31,7 @@ impl Bench {
         }
     }
 
-    /// How much the next worker's wall clock is ahead of the slowest: every second one's is.
+    /// Offset of the next worker's wall clock from the slowest; zero for every second worker.
     pub(super) fn clock_ahead(&mut self) -> Duration {
         const SKEWED: &str = "a clock was ahead";
         let most = u64::try_from(self.skew_max.as_millis()).unwrap();
@@ -40,8 +41,8 @@ impl Bench {
         Duration::from_millis(self.size(SKEWED, "a worker", most + 1))
     }
 
-    /// Takes what is on the queue, one delivery each; a crash leaves its message to come back. Whether there was anything,
-    /// or nobody knows.
+    /// Handles the messages on the queue, one delivery each; a crash leaves its message on the
+    /// queue. Returns false if the queue was empty.
     pub(in crate::turn::tests) async fn deliver(&mut self) -> bool {
         let received = self.queue.receive(queue::TURNS, 3, Duration::from_secs(90)).await;
         let Ok(received) = received else { return true };
@@ -104,7 +105,7 @@ impl Bench {
         is_any
     }
 
-    /// The embedded store's process died: its claims and its doorbells with it.
+    /// Restarts the process of an embedded store, whose leases and wake-up messages are lost.
     pub(in crate::turn::tests) async fn start_again(&mut self) {
         self.queue.drop_queue(queue::TURNS);
         self.shared = self.store.clone();
@@ -113,16 +114,16 @@ impl Bench {
         }
         let world = self.worker(Arc::new(NoProbe));
         let rung = recount::start_up(&world).await;
-        self.story.push(format!("started again: {rung:?}"));
+        self.story.push(format!("restarted, enqueued: {rung:?}"));
     }
 
-    /// From now on workers write to the embedded store; a crash is one of the whole process.
+    /// Workers use the embedded store from now on; a crash is one of the whole process.
     pub(in crate::turn::tests) fn use_steady(&mut self, steady: Arc<Steady>) {
         self.shared = steady.clone();
         self.steady = Some(steady);
     }
 
-    /// Both queues are deleted, some of the time.
+    /// Deletes both queues, with the configured chance.
     pub(super) fn lose_queues(&mut self) {
         if self.happens("the queues were deleted", "queues", self.queues_lost_in_a_hundred) {
             self.story.push("the queues were deleted");

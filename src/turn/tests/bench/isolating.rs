@@ -1,4 +1,5 @@
-//! A process for a suspect step, simulated: it may die at every boundary, and only the step's own death kills it.
+//! Simulated isolated process for a suspect step: it may crash at each fail point, without its
+//! parent.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +13,7 @@ use crate::ids::fate::Fate;
 use crate::turn::isolation::{Isolated, Isolator};
 use crate::turn::{EntryMemory, Isolation, Nudge, Stops, World, delivery};
 
-/// How a worker's isolated process behaves.
+/// Simulates the isolated process of a worker.
 #[derive(Debug)]
 pub(super) struct SimulatedChild {
     seed: u64,
@@ -29,7 +30,8 @@ impl SimulatedChild {
             seed,
             fate: parent.fate.clone(),
             at: parent.at.clone(),
-            // Where a step kills its process, nothing else does: so blame can be checked.
+            // If a step kills its process, no other crash is injected, so that the blame can be
+            // checked.
             in_a_hundred: if parent.is_judged { 0 } else { parent.in_a_hundred },
             is_killed_by_calls: parent.is_killed_by_calls,
             scene: parent.scene.clone(),

@@ -1,4 +1,4 @@
-//! What happens at boundaries: a crash, a pause, a hook; and clocks that are wrong.
+//! Fail points that crash, pause or run a closure; and clocks with an offset.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use crate::clock::{Clock, Timestamp, millis};
 use crate::ids::fate::Fate;
 use crate::turn::Probe;
 
-/// Wall and monotonic time of the paused runtime: sleeping moves it.
+/// Wall and monotonic time of the paused runtime; only sleeping advances it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::turn::tests) struct RuntimeClock {
     pub(super) began: Instant,
-    /// How much the wall clock is ahead of the slowest.
+    /// Offset of the wall clock from the slowest.
     pub(super) ahead: Duration,
 }
 
@@ -32,29 +32,30 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// Stops its worker at a boundary, some of the time.
+/// Crashes its worker at fail points, with the configured chance.
 #[derive(Debug)]
 pub(super) struct CrashProbe {
     pub(super) dice: Mutex<fastrand::Rng>,
-    /// Decides in the place of the dice.
+    /// Replaces `rng`.
     pub(super) fate: Option<Fate>,
-    /// The conversation that its worker was called for.
+    /// The conversation of the worker's delivery.
     pub(super) at: String,
     pub(super) in_a_hundred: u8,
-    /// Whether each of its tool calls stops it.
+    /// True if each tool call crashes the worker.
     pub(super) is_killed_by_calls: bool,
-    /// Whether a conversation of this bench kills its processes, so that blame is judged.
+    /// True if a conversation of this environment kills its processes, so that the blame is
+    /// checked.
     pub(super) is_judged: bool,
-    /// How often it stands still instead.
+    /// Chance in percent that the worker stalls.
     pub(super) still_in_a_hundred: u8,
-    /// Shared by workers of one process: they die together.
+    /// Shared by the workers of one process, which crash together.
     pub(super) crashed: Arc<watch::Sender<Option<&'static str>>>,
     pub(super) scene: Scene,
 }
 
-/// Between the last look at the claim and the call.
+/// Longest stall between the last lease check and the call.
 const SENDING_MAX: Duration = Duration::from_secs(15);
-/// Longer than a claim holds.
+/// Longer than a lease lasts.
 const STILL_MAX: Duration = Duration::from_secs(150);
 
 impl CrashProbe {
@@ -63,7 +64,8 @@ impl CrashProbe {
         let Some(fate) = self.fate.as_ref().filter(|_| self.still_in_a_hundred > 0) else { return };
         let at = format!("{} {boundary}", self.at);
         if fate.says(STILL, &at, f64::from(self.still_in_a_hundred) / 100.0) {
-            // What a claim and a tool's time-out allow lies behind the last look at them: no promise goes further.
+            // The margins of lease and tool time-out bound the time after the last check; no
+            // guarantee covers a longer stall.
             let most = if boundary == "tool.before" { SENDING_MAX } else { STILL_MAX };
             let most = u64::try_from(most.as_millis()).unwrap();
             tokio::time::sleep(Duration::from_millis(fate.size(STILL, &at, most))).await;
@@ -92,7 +94,7 @@ impl Probe for CrashProbe {
     }
 }
 
-/// Holds its worker at the first time it comes by, until it is let go.
+/// Pauses its worker at the first hit, until it is resumed.
 #[derive(Debug)]
 pub(in crate::turn::tests) struct PauseProbe {
     at: &'static str,
@@ -117,7 +119,7 @@ impl Probe for PauseProbe {
     }
 }
 
-/// Does something each time a worker comes by.
+/// Runs a closure at each hit.
 pub(in crate::turn::tests) struct HookProbe<F>(
     pub(in crate::turn::tests) &'static str,
     pub(in crate::turn::tests) F,

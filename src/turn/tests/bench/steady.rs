@@ -1,5 +1,5 @@
-//! The embedded store under virtual time: while its disk works, time and everybody else stand still, so that a run is the
-//! same each time.
+//! The embedded store under virtual time: virtual time stops during disk I/O, so that a run with
+//! one seed is always the same.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::{
     Selection, StoreError, Stored, Write,
 };
 
-/// Ends before anything else goes on: what threads answer in some order would make each run another one.
+/// Blocks until `work` is done: results of threads in varying order would make each run different.
 fn at_once<T: Send>(work: impl Future<Output = T> + Send) -> T {
     let runtime = Handle::current();
     std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
@@ -33,9 +33,9 @@ impl Steady {
         Arc::new(Self { folder, store })
     }
 
-    /// As after the end of its process: what was on its way to the disk has arrived.
+    /// Reopens the store as after the end of its process; pending writes have reached the disk.
     pub(super) fn reopen(this: Arc<Self>) -> Arc<Self> {
-        let Self { folder, store } = Arc::into_inner(this).expect("nobody holds the old store");
+        let Self { folder, store } = Arc::into_inner(this).expect("the old store has no other owner");
         drop(store);
         Self::open(folder)
     }
@@ -52,7 +52,7 @@ impl ConversationStore for Steady {
         partition: &Partition,
         writes: Vec<Write>,
     ) -> Result<Vec<ETag>, StoreError> {
-        // Others come first, as they would while a write takes its time.
+        // Other tasks run first, as during a slow write.
         tokio::task::yield_now().await;
         at_once(self.store.write(partition, writes))
     }

@@ -1,4 +1,4 @@
-//! What happened, line by line, so that a person can follow it: when, who, where, what.
+//! Log of a simulated run, one event a line: time, worker, fail point and event.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use crate::ids::fate::Mishap;
 
 tokio::task_local! {
-    /// Who acts.
+    /// Position of the current worker.
     pub(super) static SCENE: Scene;
 }
 
-/// A worker, and the boundary that it came by last.
+/// A worker, and the last fail point that it hit.
 #[derive(Clone, Debug, Default)]
 pub(in crate::turn::tests) struct Scene(Arc<Mutex<(String, &'static str)>>);
 
@@ -31,7 +31,7 @@ impl fmt::Display for Scene {
         let (who, boundary) = &*self.0.lock().unwrap();
         match *boundary {
             "" => f.write_str(who),
-            boundary => write!(f, "{who} behind {boundary}"),
+            boundary => write!(f, "{who} after {boundary}"),
         }
     }
 }
@@ -53,11 +53,11 @@ impl Story {
         self.add(false, line);
     }
 
-    /// Something went wrong.
+    /// Adds an injected fault.
     pub(super) fn tell(&self, mishap: &Mishap) {
         match SCENE.try_with(ToString::to_string) {
             Ok(scene) => self.add(true, format_args!("{scene}: {mishap}")),
-            Err(_) => self.add(true, format_args!("a client, or nobody: {mishap}")),
+            Err(_) => self.add(true, format_args!("client or environment: {mishap}")),
         }
     }
 
@@ -67,7 +67,7 @@ impl Story {
         self.lines.lock().unwrap().push((is_mishap, line));
     }
 
-    /// Only what went wrong.
+    /// The lines of injected faults.
     pub(in crate::turn::tests) fn mishaps(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|(is_mishap, _)| *is_mishap).map(|(_, line)| line.clone()).collect()

@@ -1,4 +1,4 @@
-//! The trouble of a bad day, and a worker that dies where it is told to.
+//! Usual rates of injected faults, and a worker that is killed at a given fail point.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::store::memory::Faults;
 use crate::turn::World;
 use crate::turn::delivery::handle;
 
-/// Deliveries in which a boundary has to come.
+/// Number of deliveries in which the fail point must be hit.
 const DELIVERIES: u32 = 3;
 
 pub(in crate::turn::tests) fn bad_store() -> Faults {
@@ -45,12 +45,12 @@ pub(in crate::turn::tests) fn bad_blobs() -> artifacts::Faults {
         late: 0.1,
         unavailable: 0.1,
         slow: 0.2,
-        // Longer than a result is held back for them.
+        // Longer than a result waits for its artifacts.
         slow_max: Duration::from_secs(15),
     }
 }
 
-/// It takes nudges until it stands where it pauses, and is gone then.
+/// Delivers nudges until the worker hits its fail point, and then drops it.
 pub(in crate::turn::tests) async fn die(victim: World, pause: &PauseProbe) {
     let nudge = Bench::nudge();
     for _ in 0..DELIVERIES {
@@ -62,5 +62,5 @@ pub(in crate::turn::tests) async fn die(victim: World, pause: &PauseProbe) {
             }
         }
     }
-    panic!("{pause:?} was not reached");
+    panic!("{pause:?} was not hit");
 }

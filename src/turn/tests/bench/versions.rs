@@ -1,5 +1,6 @@
-//! Two versions side by side, as in the middle of a deployment: ours, which is the older one, and one that does not exist yet.
-//! It writes members that ours does not know and heads that ours must leave alone, and its agents may be others.
+//! Two versions side by side, as in a deployment: the current one in the role of the older, and a
+//! simulated newer one. The newer one writes unknown members and heads that the older must not
+//! touch; its agents may differ.
 
 use std::sync::Arc;
 
@@ -15,26 +16,26 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Document, HEAD_ID, Kind, Partition};
 use crate::turn::{Limits, World};
 
-/// What the newer version may act on.
+/// Reader version of the newer workers.
 pub(in crate::turn::tests) const NEWER_READER: u32 = READER + 1;
 
-/// How the two share the work.
+/// How the two versions share the work.
 #[derive(Clone, Debug)]
 pub(in crate::turn::tests) struct Mix {
-    /// Of a hundred workers and clients, ours.
+    /// Percentage of workers and clients of the older version.
     pub(in crate::turn::tests) older_in_a_hundred: u8,
     newer: Option<Agents>,
 }
 
 impl Mix {
-    /// Each takes about half of the work, with the same agents.
+    /// Each version takes about half of the work, with the same agents.
     pub(in crate::turn::tests) fn of_versions() -> Self {
         Self { older_in_a_hundred: 50, newer: None }
     }
 }
 
 impl Bench {
-    /// From now on the newer version's agents are others: told otherwise, with a tool less.
+    /// The newer version's agents get other instructions and one tool less from now on.
     pub(in crate::turn::tests) fn change_agents(&mut self, mix: &mut Mix) {
         let mut catalog = agent::catalog(&self.done, None);
         for agent in catalog.agents.values_mut() {
@@ -46,7 +47,7 @@ impl Bench {
         mix.newer = Some(catalog.into());
     }
 
-    /// The version of who starts now.
+    /// Picks the version of a new worker.
     pub(super) fn of_some_version(&mut self, world: World) -> World {
         let Some(mix) = self.mix.clone() else { return world };
         if self.happens("an older one came", "a worker", mix.older_in_a_hundred) {
@@ -60,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// How the story calls a worker.
+    /// Name of a worker in the log of the run.
     pub(super) fn called(&self, world: &World) -> String {
         let version = match (&self.mix, world.limits.reader) {
             (None, _) => "",
@@ -71,7 +72,7 @@ impl Bench {
     }
 }
 
-/// What the newer version writes: the same, and more.
+/// Writes a document as the newer version does: with an additional member.
 fn newer(document: Document) -> Document {
     let is_head = document.kind == Kind::Head;
     if !is_head && !matches!(document.kind, Kind::Entry | Kind::Events | Kind::Inbox) {
@@ -80,22 +81,22 @@ fn newer(document: Document) -> Document {
     let mut body = document.body.value();
     let commit = body["commitId"].clone();
     body["next"] = json!({"commit": commit});
-    // A state that the older version would do wrong with.
+    // A state that the older version would mishandle.
     if is_head && body["phase"]["owed"] == "calls" && body["turn"].as_u64() == Some(2) {
         body["minReader"] = json!(NEWER_READER);
     }
     Document { body: RawJson::of(&body), ..document }
 }
 
-/// What one version of a head tells.
+/// Facts about one version of a head.
 struct Known {
     has_next: bool,
-    /// Whether the newer version wrote it.
+    /// True if the newer version wrote it.
     is_newer: bool,
     needs_newer: bool,
 }
 
-/// What a conversation's heads lost to the older version; empty: nothing.
+/// Returns the updates of a conversation's heads that the older version lost.
 pub(in crate::turn::tests) fn lost_to_older(
     store: &MemoryStore,
     key: &ConversationKey,
@@ -111,10 +112,10 @@ pub(in crate::turn::tests) fn lost_to_older(
     let mut lost = Vec::new();
     for (before, after) in known.iter().zip(known.iter().skip(1)) {
         if before.has_next && !after.has_next {
-            lost.push(format!("{key}: the older version dropped what the newer one wrote"));
+            lost.push(format!("{key}: the older version dropped a member of the newer version"));
         }
         if before.needs_newer && !after.is_newer {
-            lost.push(format!("{key}: the older version wrote over a head that it must leave"));
+            lost.push(format!("{key}: the older version replaced a head that requires the newer version"));
         }
     }
     lost

@@ -1,4 +1,5 @@
-//! A model that enforces its window: it counts what it is sent, refuses what is too much, and sums up when it is told to.
+//! Model that enforces its context window: it counts the tokens of each request, rejects a request
+//! that is too large, and writes summaries.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -17,14 +18,14 @@ use crate::model::{Answer, Failure, Listener, Model, ModelRecord, ModelRequest, 
 #[derive(Debug)]
 pub(in crate::turn::tests) struct Windowed {
     window: u64,
-    /// What is known of it.
+    /// Context window in the model's record.
     pub(in crate::turn::tests) told_window: u64,
     counted: Mutex<HashMap<u64, u64>>,
-    /// Tokens of each request, and whether it was for a summary.
+    /// Tokens of each request, and true if the request was for a summary.
     pub(in crate::turn::tests) asked: Mutex<Vec<(u64, bool)>>,
-    /// Requests that were more than the window holds.
+    /// Number of requests that exceeded the window.
     pub(in crate::turn::tests) refused: Mutex<u32>,
-    /// How summaries go wrong, the next first.
+    /// Failures of the next summaries, in reverse order.
     pub(in crate::turn::tests) bad_summaries: Mutex<Vec<&'static str>>,
 }
 
@@ -40,7 +41,7 @@ impl Windowed {
         }
     }
 
-    /// Of a text that may have been counted before.
+    /// Number of tokens in a text; counts are cached.
     fn count(&self, text: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);

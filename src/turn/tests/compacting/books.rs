@@ -1,4 +1,5 @@
-//! Summaries and money: each call that is made for one is held, counted once, and holds nothing afterwards.
+//! Summaries in the usage ledger: each call is reserved and counted once, and its reservation is
+//! released.
 
 use super::super::bench::die;
 use super::super::money::{account, check_books, everything_is_bounded, pass, users_have};
@@ -21,13 +22,13 @@ async fn what_summaries_took_reaches_the_books_once_and_nothing_stays_held() {
     assert!(compactions(&bench.entries().await).len() >= 2);
     let head = bench.head().await.unwrap();
     let asked = model.asked.lock().unwrap().len();
-    assert_eq!(head.books.spent.calls, asked as u64, "each request is a call");
+    assert_eq!(head.books.spent.calls, asked as u64, "each request counts as one call");
     assert_eq!(head.books.spent.total_tokens, head.usage.total_tokens);
     pass(&mut bench, 13).await;
     check_books(&bench, &[Bench::key()], "summed up").await;
 }
 
-/// Lets a worker die there, and others take over; whatever it was about to do is done and paid for.
+/// Kills a worker at the fail point; other workers take over, and each call must be in the ledger.
 async fn crash(mut bench: Bench, model: &Windowed, boundary: &'static str) {
     let pause = Arc::new(PauseProbe::new(boundary));
     let victim = bench.worker(pause.clone());
@@ -40,9 +41,9 @@ async fn crash(mut bench: Bench, model: &Windowed, boundary: &'static str) {
     assert_eq!(compactions(&bench.entries().await).len(), 1, "{boundary}");
     let head = bench.head().await.unwrap();
     let asked = model.asked.lock().unwrap().len() as u64;
-    assert!(head.books.spent.calls >= asked, "{boundary}: a call is not in the books");
+    assert!(head.books.spent.calls >= asked, "{boundary}: a call is missing in the ledger");
     if boundary.starts_with("summing") {
-        assert_eq!(head.books.lost, held.expect(boundary).estimate, "nobody knows what it took");
+        assert_eq!(head.books.lost, held.expect(boundary).estimate, "a lost call counts with its estimate");
     }
 }
 
@@ -93,7 +94,7 @@ async fn a_summary_that_no_model_made_holds_nothing() {
         let head = bench.head().await.unwrap();
         assert_eq!(head.held, None);
         let asked = model.asked.lock().unwrap().len() as u64;
-        assert_eq!(head.books.spent.calls, asked, "the answers alone");
+        assert_eq!(head.books.spent.calls, asked, "only responses are counted");
         let account = account(&bench, "account-user-u").await;
         assert_eq!((account.held, account.total), (Tally::default(), head.books.spent));
     }
@@ -110,7 +111,7 @@ async fn the_call_after_a_summary_has_a_check_and_a_rate_of_its_own() {
         handle(&world, &Bench::nudge()).await.unwrap();
     }
     assert_eq!(model.summaries(), 1);
-    assert_eq!(model.asked.lock().unwrap().len(), before + 1, "the answer waits its turn");
+    assert_eq!(model.asked.lock().unwrap().len(), before + 1, "the response waits for its rate");
     let head = bench.head().await.unwrap();
     let left = bench.clock.now().until(head.due.unwrap());
     assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
@@ -128,7 +129,7 @@ async fn a_summary_between_tools_and_answer_uses_up_what_the_answer_would_have()
     }
     assert_eq!(model.summaries(), 1);
     let head = bench.head().await.unwrap();
-    assert!(head.is_paused(), "the answer is another call, and asks: {:?}", head.phase);
+    assert!(head.is_paused(), "the response is another call and requests an approval: {:?}", head.phase);
     let account = account(&bench, "account-user-u").await;
     assert_eq!((account.held, account.total), (Tally::default(), head.books.spent));
 }
@@ -136,7 +137,8 @@ async fn a_summary_between_tools_and_answer_uses_up_what_the_answer_would_have()
 #[tokio::test(start_paused = true)]
 async fn a_summary_that_belongs_to_no_prompt_is_counted_and_not_refused() {
     for is_by_hand in [true, false] {
-        // The second fills the window with its answer, so that it is summed up at its end.
+        // In the second case the response fills the window, so that compaction runs when the prompt
+        // ends.
         let said = if is_by_hand { many_words() } else { "begin with many words ".repeat(380) };
         let (mut bench, world, model) =
             bounded_stage(Windowed::of(WINDOW), users_have(1), &said).await;
@@ -151,7 +153,7 @@ async fn a_summary_that_belongs_to_no_prompt_is_counted_and_not_refused() {
         assert_eq!((head.held, head.claims), (None, 0));
         assert_eq!(head.books.spent.calls, model.asked.lock().unwrap().len() as u64);
         assert_eq!(told(&bench).await.last().unwrap(), "agent_settled");
-        // Who speaks next has somebody to ask.
+        // The next prompt requests an approval of the budget.
         bench.queue_up(&world, &Bench::key(), "and on").await.unwrap();
         pass(&mut bench, 1).await;
         assert!(bench.head().await.unwrap().is_paused());

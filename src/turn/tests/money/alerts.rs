@@ -1,4 +1,5 @@
-//! Budget alerts: each threshold is reported once, wherever a worker dies between the ledger and the conversation.
+//! Budget alerts: each threshold is reported once, wherever a worker dies between the ledger and
+//! the conversation.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -58,7 +59,8 @@ async fn briefs(bench: &Bench) -> Vec<String> {
     alerts(bench, &Bench::key()).await.iter().map(brief).collect()
 }
 
-/// Each account reported its highest threshold, and no threshold twice. Returns the number of alerts.
+/// Checks that each account reported its highest threshold, and no threshold twice. Returns the
+/// number of alerts.
 async fn check_alerts(bench: &Bench, limits: &[(&str, u64)], at: &str) -> usize {
     let mut reported: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for key in &bench.conversations {
@@ -128,7 +130,8 @@ async fn account_alert_survives_a_crash_at_every_boundary() {
         let client = bench.worker(Arc::new(NoProbe));
         bench.ask(&client).await;
         bench.run().await;
-        // The next entry into the ledger counts what the first prompt cost, and reaches a threshold.
+        // The next post to the ledger includes the cost of the first prompt, and reaches a
+        // threshold.
         let budgets = Budgets { user: tokens(200), tenant: tokens(125), ..Budgets::default() };
         bench.money = Arc::new(Money::new(&budgets, &RateLimits::default()));
         let client = bench.worker(Arc::new(NoProbe));
@@ -266,7 +269,8 @@ async fn alert_is_logged_and_counted_without_a_webhook() {
     let out = log.clone();
     let lines =
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || out.clone()).finish();
-    // Beside another one, callsites ask every subscriber, and not only that of the thread that reaches them first.
+    // With a second dispatcher, callsites ask every subscriber, not only the one of the thread that
+    // hits them first.
     let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let guard = tracing::subscriber::set_default(lines);
     let world = bench.worker(Arc::new(NoProbe));
@@ -281,5 +285,5 @@ async fn alert_is_logged_and_counted_without_a_webhook() {
     let counted = recorder.metrics().into_iter().filter(|(name, _)| name.contains("budget"));
     let name = "turnwheel.budget.alerts{turnwheel.budget.level=user,turnwheel.budget.percent=80,turnwheel.budget.period=month}";
     assert_eq!(counted.collect::<Vec<_>>(), [(name.to_owned(), 1.0)]);
-    assert_eq!(briefs(&bench).await.len(), 0, "nobody receives notifications");
+    assert_eq!(briefs(&bench).await.len(), 0, "no notifications are written without a webhook");
 }

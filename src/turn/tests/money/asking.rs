@@ -1,4 +1,4 @@
-//! A used-up budget asks: for more, and nothing happens until somebody agrees.
+//! Approval requests of an exhausted budget: nothing runs until an approver grants a higher limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,10 +35,10 @@ async fn a_used_up_prompt_asks_and_goes_on_with_the_new_limit() {
     let head = bench.head().await.unwrap();
     assert!(is_paused(&head), "{head:?}");
     assert_eq!(head.requests[0].reason, "The budget of this prompt is used up: $0.01 of $0.01.");
-    assert_eq!(head.claim, None, "nobody holds it");
+    assert_eq!(head.claim, None, "no worker has the lease");
     assert_eq!(*bench.model.answers.lock().unwrap(), 1);
     pass(&mut bench, 5).await;
-    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "looking again buys nothing");
+    assert_eq!(*bench.model.answers.lock().unwrap(), 1, "further deliveries call no model");
     let (_, head) = inbox_then_head(&world, &Bench::key()).await.unwrap();
     let view = approval(&world, &head, &head.requests[0].id).await;
     let view = serde_json::to_value(view.unwrap().unwrap().view()).unwrap();
@@ -51,7 +51,7 @@ async fn a_used_up_prompt_asks_and_goes_on_with_the_new_limit() {
     pass(&mut bench, 1).await;
     let head = bench.head().await.unwrap();
     assert_eq!(head.prompts[0].stop_reason, Some(PromptStop::End));
-    // The raise was for that prompt.
+    // The limit increase applied to that prompt only.
     bench.queue_up(&world, &Bench::key(), "again").await.unwrap();
     pass(&mut bench, 1).await;
     assert!(is_paused(&bench.head().await.unwrap()));

@@ -1,11 +1,12 @@
-//! Usage of conversations that are deleted while the model responds: recorded once, and no reservation stays.
+//! Usage of conversations that are deleted while the model responds: recorded once, and no
+//! reservation stays.
 
 use tokio::time::Instant;
 
 use super::*;
 use crate::turn::sweep;
 
-/// A response takes two minutes; one token of it costs as much as any.
+/// A response takes two minutes; all its tokens cost the same.
 fn slow_stage() -> Bench {
     let bench = stage(says_hello);
     *bench.model.span.lock().unwrap() = Duration::from_mins(2);
@@ -16,7 +17,7 @@ async fn calls_in_the_ledger(bench: &Bench) -> u64 {
     report(bench, By::Tenant).await.items.iter().map(|item| item.model_calls).sum()
 }
 
-/// So much time with its sweeps: also a purge is found by them.
+/// Passes time with sweeps, which also find purges.
 async fn rest(bench: &mut Bench) {
     for _ in 0..4 {
         tokio::time::sleep(sweep::GRACE * 2).await;

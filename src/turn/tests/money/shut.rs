@@ -1,11 +1,11 @@
-//! A store whose books do not answer.
+//! Store whose usage ledger is unavailable on demand.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::store::watched::{Asked, Watch};
 use crate::store::{Partition, StoreError};
 
-/// While it is.
+/// True while the ledger is unavailable.
 #[derive(Debug)]
 pub(super) struct Shut(pub(super) AtomicBool);
 

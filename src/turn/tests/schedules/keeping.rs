@@ -1,4 +1,4 @@
-//! Conversations and agents that a schedule needs, and what is told when they are not there.
+//! Schedules whose conversation or agent is missing or busy, and the problems that they report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,7 @@ async fn an_agent_that_is_missing_for_a_while_is_waited_for() {
     assert_eq!(handle(&without, &bell(&made)).await.unwrap(), Handled::Worked);
     let waits = schedule(&world).await;
     assert!(waits.last_problem.unwrap().detail.contains("there is no agent `clerk`"));
-    assert_eq!((waits.next_at, waits.last_fired), (made.next_at, None), "it is still owed");
+    assert_eq!((waits.next_at, waits.last_fired), (made.next_at, None), "the firing is still due");
     live(&mut bench, Duration::from_mins(7)).await;
     let fired = schedule(&world).await;
     assert_eq!(fired.due(), None);
@@ -94,10 +94,10 @@ async fn a_conversation_that_waits_takes_one_prompt_and_not_one_for_each_time() 
     assert_eq!(bench.head().await.unwrap().waiting, 1);
     let left_out = schedule(&world).await;
     assert!(left_out.last_problem.unwrap().detail.contains("has not begun yet"));
-    assert!(left_out.next_at.unwrap() > world.clock.now(), "it goes on");
+    assert!(left_out.next_at.unwrap() > world.clock.now(), "the schedule continues");
     bench.decide().await;
     live(&mut bench, Duration::from_mins(5)).await;
-    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 2, "the one that waited, and the next");
+    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 2, "the queued prompt and the next one");
 }
 
 #[tokio::test(start_paused = true)]

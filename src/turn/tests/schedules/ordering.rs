@@ -1,4 +1,4 @@
-//! Making schedules: keys, bounds and owners; and the tool with which an agent does it.
+//! Creating schedules: keys, bounds, owners, and the agent's schedule tool.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ async fn the_same_key_is_the_same_schedule_and_another_body_is_refused() {
     let other = Idempotency { body_hash: "other".to_owned(), ..idempotency("k") };
     let reused = create(&world, &owner(), request.clone(), &other, None).await;
     assert!(matches!(reused, Err(Refusal::KeyReused)), "{reused:?}");
-    // The key is remembered as long as the schedule.
+    // The key is valid as long as the schedule exists.
     let id = first.body.unwrap().string_member("id").unwrap();
     cancel(&world, &owner(), &id).await.unwrap();
     assert!(create(&world, &owner(), request, &other, None).await.is_ok());
@@ -93,7 +93,7 @@ async fn mistakes_are_told_all_at_once_and_keep_nothing() {
             named("s", "2020-01-01T00:00:00Z"),
             "`at` is past; it is now 2027-01-15T08:00:00+00:00[UTC]",
         ),
-        (order("", "0 0 30 2 *"), "`every` never comes"),
+        (order("", "0 0 30 2 *"), "`every` never fires"),
         (
             NewSchedule { until: Some("PT1M".to_owned()), ..order("", "P1D") },
             "nothing fires up to `until`",
@@ -122,11 +122,11 @@ async fn a_hundred_wait_at_most_and_ended_ones_make_room() {
         ordered(&world, named(&format!("s{number}"), at)).await;
     }
     let refused = detail(&world, named("more", "P1D"), "more").await;
-    assert!(refused.contains("100 schedules wait") && refused.contains("cancel one"), "{refused}");
-    assert!(detail(&world, named("s3", "P1D"), "else").await.contains("100 schedules wait"));
+    assert!(refused.contains("100 active schedules") && refused.contains("cancel one"), "{refused}");
+    assert!(detail(&world, named("s3", "P1D"), "else").await.contains("100 active schedules"));
     live(&mut bench, std::time::Duration::from_mins(2)).await;
     ordered(&world, named("more", "P1D")).await;
-    assert!(read(&world, &owner(), "s7").await.is_err(), "it had fired and was over");
+    assert!(read(&world, &owner(), "s7").await.is_err(), "the schedule had fired and ended");
     assert_eq!(of_user(&world, &owner()).await.unwrap().len(), SCHEDULES_MAX);
     cancel(&world, &owner(), "s3").await.unwrap();
     assert!(detail(&world, named("s4", "P1D"), "else").await.contains("`s4` exists"));
@@ -138,7 +138,7 @@ async fn a_schedule_is_there_for_its_owner_alone() {
     let world = bench.worker(Arc::new(NoProbe));
     ordered(&world, named("s", "P1D")).await;
     let tenant = owner().tenant;
-    // Their ids begin alike, and one is part of the other.
+    // The ids have a common prefix, and one contains the other.
     for user in ["u-s", "v"] {
         let other = Owner { tenant: tenant.clone(), user: UserId::new(user) };
         assert!(matches!(read(&world, &other, "s").await, Err(Refusal::NotFound("schedule"))));
@@ -182,7 +182,7 @@ fn orders(results: usize, said: &str) -> Vec<Value> {
     }
 }
 
-/// The texts of all results, in order.
+/// Texts of all results, in order.
 async fn results(bench: &Bench) -> Vec<String> {
     let entries = bench.entries().await;
     let messages = entries.iter().filter_map(|entry| entry.body.message());
@@ -208,7 +208,7 @@ async fn an_agent_schedules_lists_and_cancels_what_is_of_its_conversation() {
         value(1)["schedule"]["next"],
         "2027-01-15T09:00:00+01:00[Europe/Berlin]".replace("01-15", "01-16")
     );
-    assert_eq!(value(2)["schedules"].as_array().unwrap().len(), 2, "not the one of others");
+    assert_eq!(value(2)["schedules"].as_array().unwrap().len(), 2, "other conversations' schedules are not listed");
     assert!(value(2)["now"].as_str().unwrap().starts_with("2027-01-15T08:00"));
     assert!(told[3].contains("give `input`"), "{}", told[3]);
     assert!(told[4].contains("`at` is past; it is now 2027"), "{}", told[4]);
@@ -218,14 +218,14 @@ async fn an_agent_schedules_lists_and_cancels_what_is_of_its_conversation() {
     let of_c = all.iter().find(|it| it.conversation.is_some()).unwrap();
     assert_eq!(of_c.made_in.as_ref().unwrap().as_str(), "c");
     live(&mut bench, std::time::Duration::from_mins(11)).await;
-    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1, "it came back to itself");
+    assert_eq!(ticks(&bench, &Bench::key()).await.len(), 1, "it fires into its own conversation");
     let request = NewSchedule { id: Some("mine".to_owned()), ..order_in_c("P1D", "") };
     ordered(&world, request).await;
     bench.queue_up(&world, &Bench::key(), "stop").await.unwrap();
     live(&mut bench, std::time::Duration::from_secs(5)).await;
     assert!(read(&world, &owner(), "mine").await.is_err());
     assert!(results(&bench).await.last().unwrap().contains("\"cancelled\":\"mine\""));
-    assert!(bench.head().await.unwrap().requests.is_empty(), "nobody was asked");
+    assert!(bench.head().await.unwrap().requests.is_empty(), "no approval was requested");
 }
 
 fn orders_once(results: usize, _said: &str) -> Vec<Value> {
@@ -247,7 +247,7 @@ async fn a_call_that_runs_again_after_a_crash_makes_one_schedule() {
     let doomed = bench.worker(pause.clone());
     let nudge = Bench::nudge();
     tokio::select! {
-        _ = super::handle(&doomed, &nudge) => panic!("it was killed"),
+        _ = super::handle(&doomed, &nudge) => panic!("the worker was not killed"),
         () = pause.reached.notified() => {}
     }
     let made = of_user(&world, &owner()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Waits of weeks and years: while they last there is no message on a queue and nothing in memory, and any worker of any later
-//! process goes on with them.
+//! Waits of weeks and years: they hold no queue message and no memory, and any worker of a later
+//! process continues them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::turn::{NoProbe, sweep};
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// Days go by; each begins with another process, which sweeps and finds nothing to ring for.
+/// Passes days; each starts with a new process, whose recovery sweep enqueues nothing.
 async fn days_pass(bench: &mut Bench, days: u32) {
     for _ in 0..days {
         tokio::time::sleep(DAY).await;
         bench.start_again().await;
         bench.sweep().await;
         let length = bench.queue.length(queue::TURNS).await.unwrap_or(0);
-        assert_eq!(length, 0, "waiting takes no message");
+        assert_eq!(length, 0, "a wait holds no message");
     }
 }
 
-/// A bench whose workers are one process with an embedded store.
+/// Returns an environment whose workers are one process with an embedded store.
 fn embedded(script: super::super::bench::Script) -> (Bench, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::with(1, script);
@@ -38,7 +38,7 @@ async fn asked(bench: &mut Bench) {
     bench.ask(&world).await;
     drop(world);
     while bench.deliver().await {}
-    // The tenant's books are told what it cost.
+    // Usage is posted to the tenant's ledger.
     live(bench, Duration::from_mins(12)).await;
 }
 
@@ -51,7 +51,7 @@ async fn a_schedule_a_year_ahead_outlives_its_processes() {
     drop(world);
     days_pass(&mut bench, 364).await;
     live(&mut bench, Duration::from_mins(24 * 60 - 5)).await;
-    assert!(ticks(&bench, &Bench::key()).await.is_empty(), "not a moment early");
+    assert!(ticks(&bench, &Bench::key()).await.is_empty(), "the schedule never fires early");
     live(&mut bench, Duration::from_mins(10)).await;
     let ticks = ticks(&bench, &Bench::key()).await;
     assert_eq!(ticks.len(), 1);
@@ -82,7 +82,7 @@ async fn an_approval_of_thirty_days_expires_on_time_and_the_prompt_goes_on() {
     assert!(expires_at.until(decided.decided_at) <= Duration::from_mins(1));
     let head = bench.head().await.unwrap();
     assert_eq!((head.state(), head.due), (State::Idle, head.books.settle_at));
-    assert!(bench.done.lock().unwrap().is_empty(), "what nobody agreed to was not done");
+    assert!(bench.done.lock().unwrap().is_empty(), "a call without approval never ran");
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +93,7 @@ async fn a_decision_after_weeks_finds_everything_where_it_was() {
     bench.decide().await;
     while bench.deliver().await {}
     assert_eq!(bench.head().await.unwrap().state(), State::Idle);
-    assert!(bench.done.lock().unwrap().values().eq([&1]), "it ran, once");
+    assert!(bench.done.lock().unwrap().values().eq([&1]), "the call ran once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +104,7 @@ async fn a_lost_queue_costs_a_schedule_nothing() {
     ordered(&world, order_in_c("PT1M", "")).await;
     bench.queue.drop_queue(queue::TURNS);
     tokio::time::sleep(Duration::from_mins(1)).await;
-    // As `rebuild-queue` does it, and a start.
+    // What `rebuild-queue` and a start-up do.
     assert_eq!(sweep::sweep(&world, Duration::ZERO).await.unwrap(), 1);
     drop(world);
     while bench.deliver().await {}

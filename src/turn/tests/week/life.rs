@@ -1,4 +1,4 @@
-//! One bad week: what is said in it, what may go wrong, and what must be true in the end.
+//! One simulated week: its inputs, its faults, and the checks at its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::turn::tests::checks;
 use crate::turn::tests::seeds::Lived;
 
 const ALL: [&str; 4] = ["go", "wire", "ask", "files"];
-/// Wall clocks may differ by less than what lies between the end of a claim's use and its take-over.
+/// Wall clocks may differ by less than the time between the last use of a lease and its take-over.
 const SKEW: Duration = Duration::from_secs(14);
-/// More than an inbox item holds.
+/// More bytes than an inbox item holds.
 const LONG_BYTES: usize = 256 * 1024 + 1;
 
-/// What happens in a week.
+/// Contents of a week.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     conversations: usize,
@@ -38,22 +38,22 @@ pub(super) struct Plan {
     at_once: u32,
     versions: Versions,
     has_long_input: bool,
-    /// Whether an extension decides how turns end.
+    /// True if an extension decides how turns end.
     is_decided: bool,
 }
 
-/// Who works.
+/// Versions of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Versions {
     One,
     /// An older and a newer version with the same agents.
     Two,
-    /// And the newer one's agents are others.
+    /// An older and a newer version with different agents.
     TwoWithOtherAgents,
 }
 
 impl Plan {
-    /// Most weeks are short; one of a hundred has everything.
+    /// Most weeks are short; one of a hundred has all features.
     pub(super) fn of(seed: u64) -> Self {
         if seed.is_multiple_of(100) {
             return Self::whole();
@@ -94,13 +94,13 @@ impl Plan {
         Self { is_decided: true, ..self }
     }
 
-    /// A whole week of one process, which is of one version.
+    /// A full week of one process, which has one version.
     pub(super) fn of_one_process(seed: u64) -> Self {
         let at_once = if seed.is_multiple_of(2) { 3 } else { 1 };
         Self { at_once, versions: Versions::One, ..Self::whole() }
     }
 
-    /// What is said in the conversation of that number, in order.
+    /// Inputs of the conversation with the number, in order.
     fn said(&self, seed: u64, number: usize) -> Vec<&'static str> {
         let first = usize::try_from(seed / 2).unwrap_or(0) + number;
         (0..self.prompts).map(|offset| ALL[(first + offset) % ALL.len()]).collect()
@@ -127,10 +127,10 @@ fn script(results: usize, said: &str) -> Vec<Value> {
     }
 }
 
-/// Where it is lived.
+/// The store of a week.
 pub(super) enum Over {
     Memory,
-    /// A store in front of the one in memory.
+    /// A decorator of the memory store.
     InFront(fn(Arc<MemoryStore>) -> Arc<dyn ConversationStore>),
     Embedded(Arc<Steady>),
 }
@@ -182,7 +182,7 @@ fn prepare(bench: &mut Bench, fate: &Fate, plan: &Plan) {
 }
 
 /// # Errors
-/// It never came to rest.
+/// If the conversations never become idle.
 async fn live(bench: &mut Bench, (seed, fate): (u64, &Fate), plan: &Plan) -> Result<(), String> {
     let long = "x".repeat(LONG_BYTES);
     for (number, key) in bench.conversations.clone().iter().enumerate() {
@@ -196,9 +196,9 @@ async fn live(bench: &mut Bench, (seed, fate): (u64, &Fate), plan: &Plan) -> Res
                 if place == 0 {
                     bench.ask_in(&world, key.conversation_id.as_str(), said).await;
                 } else {
-                    // The client's patience: the same request with the same key until it is accepted.
+                    // The client repeats the request with the same key until it is accepted.
                     while let Err(error) = bench.queue_up(&world, key, said).await {
-                        bench.story.push(format_args!("a prompt was not accepted: {error}"));
+                        bench.story.push(format_args!("prompt not accepted: {error}"));
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }
                 }
@@ -211,10 +211,10 @@ async fn live(bench: &mut Bench, (seed, fate): (u64, &Fate), plan: &Plan) -> Res
     if bench.comes_to_rest().await { Ok(()) } else { Err("the prompts never ended".to_owned()) }
 }
 
-/// Prompts that failed.
+/// Returns the number of failed prompts.
 ///
 /// # Errors
-/// What is wrong.
+/// Returns the violations.
 async fn check(bench: &mut Bench, plan: &Plan) -> Result<usize, String> {
     bench.mix = None;
     let (mut failed, mut faults) = (0, Vec::new());
@@ -243,7 +243,8 @@ async fn check(bench: &mut Bench, plan: &Plan) -> Result<usize, String> {
     if faults.is_empty() { Ok(failed) } else { Err(faults.join("\n")) }
 }
 
-/// Files that the record names and nobody can read, and results that were cut without a word.
+/// Returns files that the record names but cannot be read, and results that were truncated
+/// silently.
 async fn lost_files(bench: &Bench, key: &ConversationKey, entries: &[Entry]) -> Vec<String> {
     let Some(head) = bench.head_of(key).await else { return Vec::new() };
     let shelf = Shelf { key: key.clone(), incarnation: head.incarnation };
@@ -268,17 +269,17 @@ async fn lost_files(bench: &Bench, key: &ConversationKey, entries: &[Entry]) -> 
         {
             let text = serde_json::to_string(&result.content).unwrap();
             let is_told = ["Full output: artifact", "The rest could not be kept"];
-            // Unless a person said in its place what became of it.
+            // A result that an approver supplied is not truncated.
             let is_cut = text.contains("line\\nline");
             if is_cut && !is_told.iter().any(|told| text.contains(told)) {
-                lost.push(format!("{key}: a result was cut without a word"));
+                lost.push(format!("{key}: a result was truncated silently"));
             }
         }
     }
     lost
 }
 
-/// Ids of artifacts, wherever they stand.
+/// Collects the ids of artifacts anywhere in the value.
 fn name_files(value: &Value, named: &mut Vec<ArtifactId>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| name_files(item, named)),

@@ -1,4 +1,4 @@
-//! Workers that are wrong on purpose: the weeks notice it, and tell it with hardly more than it takes.
+//! Workers with deliberate errors: the simulated weeks detect each, and report few faults.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::store::{ConversationStore, ETag, StoreError};
 use crate::turn::tests::bench::Altered;
 use crate::turn::tests::seeds::Found;
 
-/// Takes a batch of which nothing is known for one that was written.
+/// Treats an indeterminate write as won.
 fn trusting(store: Arc<MemoryStore>) -> Arc<dyn ConversationStore> {
     Altered::hearing(store, |answer, count| match answer {
         Err(StoreError::Unavailable(_)) => Ok(vec![ETag("believed".to_owned()); count]),
@@ -17,7 +17,7 @@ fn trusting(store: Arc<MemoryStore>) -> Arc<dyn ConversationStore> {
     })
 }
 
-/// Takes a conflict for the answer of a batch that was written before.
+/// Treats a conflict as a batch that was written before.
 fn overbearing(store: Arc<MemoryStore>) -> Arc<dyn ConversationStore> {
     Altered::hearing(store, |answer, count| match answer {
         Err(StoreError::Conflict) => Ok(vec![ETag("claimed".to_owned()); count]),
@@ -25,7 +25,7 @@ fn overbearing(store: Arc<MemoryStore>) -> Arc<dyn ConversationStore> {
     })
 }
 
-/// The story of the first week that goes wrong.
+/// Returns the minimised run of the first week with a violation.
 async fn told(mutant: fn(Arc<MemoryStore>) -> Arc<dyn ConversationStore>) -> Found {
     let run = async |seed, fate: Fate| {
         live_through(seed, &fate, &Plan::of(seed), Over::InFront(mutant)).await
@@ -36,7 +36,7 @@ async fn told(mutant: fn(Arc<MemoryStore>) -> Arc<dyn ConversationStore>) -> Fou
             return Box::pin(Found::of(seed, &fate.happened(), run)).await;
         }
     }
-    panic!("nobody noticed");
+    panic!("no week detected the error");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Every way in which a conversation can stand still, or go on, by name.
+//! Causes: every state in which a conversation can wait or run.
 
 use crate::agent::brake::{Behind, Brake, PutOff};
 use crate::agent::entry::PromptState;
@@ -12,10 +12,10 @@ use crate::ids::ConversationId;
 use crate::store::TAKE_OVER_AFTER;
 use crate::turn::views::why::{ClaimView, Facts, OVERDUE, WaitsFor};
 
-/// What a worker does next, or is doing.
+/// Task that a worker does next, or is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many inputs are taken in; the oldest came at that time.
+    /// Apply this many inputs, the oldest of which was accepted at `since`.
     TakeIn {
         inputs: usize,
         since: Timestamp,
@@ -23,17 +23,17 @@ pub(super) enum Step {
     Stop {
         since: Timestamp,
     },
-    /// What a person has decided, or a tool has told late.
+    /// Continue after a decision or a late tool result.
     GoOn {
         since: Timestamp,
     },
     Answer {
         attempt: u32,
     },
-    /// The names of the calls.
+    /// Run the tools with these names.
     Calls(Vec<String>),
     Summary,
-    /// What came last is put on record.
+    /// Apply the newest input or result.
     Rest,
 }
 
@@ -60,12 +60,12 @@ pub(super) enum Cause<'a> {
         at: Timestamp,
         is_summary: bool,
     },
-    /// Processes died while they ran the step: it is retried in isolation.
+    /// Worker processes died during the step, which is retried in isolation.
     Suspect {
         step: Step,
         at: Timestamp,
     },
-    /// And so many others.
+    /// An open request, and the number of other open requests.
     Asked {
         request: &'a Request,
         others: usize,
@@ -92,7 +92,7 @@ pub(super) fn of<'a>(facts: &'a Facts, claim: Option<&ClaimView>) -> Cause<'a> {
     };
     let step = under_way(facts);
     if step == Step::Rest {
-        // Nothing is being done: whoever has it looks, and what it waits for is something else.
+        // The worker only checks the conversation, which waits for another reason.
         let cause = unheld(facts);
         if !matches!(cause, Cause::Nudge(_)) {
             return cause;
@@ -101,14 +101,14 @@ pub(super) fn of<'a>(facts: &'a Facts, claim: Option<&ClaimView>) -> Cause<'a> {
     held(step)
 }
 
-/// The same where nobody has it.
+/// Cause of a conversation without a lease.
 fn unheld(facts: &Facts) -> Cause<'_> {
     let head = &facts.head;
     if let Some(stop) = facts.inbox.iter().find(|item| is_stop(item, head)) {
         return Cause::Nudge(Step::Stop { since: stop.accepted_at });
     }
     if let Some(brake) = &head.brake {
-        // A person can move meanwhile.
+        // An approver can decide meanwhile.
         return asked(facts).unwrap_or(Cause::Paused(brake));
     }
     match &head.phase {
@@ -125,7 +125,7 @@ fn is_stop(item: &InboxItem, head: &Head) -> bool {
     matches!(&item.body, InboxBody::Abort(abort) if running.is_some() && abort.prompt_id.as_ref() == running)
 }
 
-/// Nothing runs: what waits in the inbox, if anything does.
+/// Cause while nothing runs: the queued inbox items, if any.
 fn at_rest(facts: &Facts) -> Cause<'_> {
     let items = || facts.inbox.iter();
     let news: Vec<&InboxItem> =
@@ -187,7 +187,7 @@ fn of_calls<'a>(facts: &'a Facts, calls: impl Iterator<Item = &'a CallStatus>) -
     Cause::Nudge(decided(facts))
 }
 
-/// What a person is asked and nobody has decided, the oldest first.
+/// The oldest open request without a decision.
 fn asked(facts: &Facts) -> Option<Cause<'_>> {
     let is_decided = |request: &Request| {
         facts.inbox.iter().any(|item| {
@@ -196,7 +196,7 @@ fn asked(facts: &Facts) -> Option<Cause<'_>> {
     };
     let open: Vec<&Request> =
         facts.head.requests.iter().filter(|request| !is_decided(request)).collect();
-    // A decision that has come lets one go on, whatever the others wait for.
+    // An accepted decision lets its call continue, whatever the other calls wait for.
     if open.len() < facts.head.requests.len() {
         return None;
     }
@@ -212,14 +212,14 @@ fn decided(facts: &Facts) -> Step {
     Step::GoOn { since: said.map_or(facts.head.updated_at, |item| item.accepted_at) }
 }
 
-/// A step during which processes died.
+/// Cause of a step during which worker processes died.
 fn suspect(facts: &Facts) -> Option<Cause<'_>> {
     let head = &facts.head;
     let at = head.suspicion.retry_at.or(head.due).unwrap_or(head.updated_at);
     head.is_suspect().then(|| Cause::Suspect { step: next(facts), at })
 }
 
-/// What the phase owes.
+/// Next task of the phase.
 fn next(facts: &Facts) -> Step {
     match &facts.head.phase {
         Phase::Model { attempt, .. } => Step::Answer { attempt: *attempt },
@@ -232,7 +232,7 @@ fn next(facts: &Facts) -> Step {
     }
 }
 
-/// What whoever has it is doing.
+/// Task of the worker with the lease.
 fn under_way(facts: &Facts) -> Step {
     let Phase::Calls { calls, .. } = &facts.head.phase else { return next(facts) };
     let started = facts.tools.iter().zip(calls).filter(|(_, call)| call.is_started());
@@ -301,7 +301,8 @@ impl Cause<'_> {
         }
     }
 
-    /// When it goes on by itself, or somebody looks again; absent: something else has to happen first.
+    /// Time when it continues by itself or a worker checks it again. `None`: another event must
+    /// happen first.
     pub(super) fn due(&self, facts: &Facts) -> Option<Timestamp> {
         match self {
             Self::Nothing { .. }
@@ -312,7 +313,7 @@ impl Cause<'_> {
             Self::Nudge(Step::Answer { .. } | Step::Calls(_) | Step::Summary | Step::Rest) => {
                 facts.head.due.or(Some(facts.head.updated_at))
             }
-            // What has just come is owed since then, whatever the head says.
+            // A new input is due since it was accepted, whatever the head's `due` is.
             Self::Nudge(step) => Some(step.since(facts)),
             Self::Busy { until, .. } | Self::TakeOver { stopped: until, .. } => {
                 Some(until.plus(TAKE_OVER_AFTER))
@@ -324,7 +325,7 @@ impl Cause<'_> {
         }
     }
 
-    /// Whether somebody should have come long ago.
+    /// True if a worker should have processed it long ago.
     pub(super) fn is_overdue(&self, facts: &Facts) -> bool {
         let is_owed = matches!(self, Self::Nudge(_) | Self::TakeOver { .. } | Self::Suspect { .. });
         is_owed && self.due(facts).is_some_and(|due| due.plus(OVERDUE) < facts.now)

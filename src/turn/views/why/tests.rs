@@ -1,4 +1,4 @@
-//! One sentence for each way in which a conversation can stand.
+//! Tests of the sentence and the hints of each cause.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Seconds after 2027-01-15, eight o'clock.
+/// Epoch milliseconds of a time in seconds after 2027-01-15 08:00 UTC.
 fn at(seconds: u64) -> u64 {
     1_800_000_000_000 + seconds * 1_000
 }
 
-/// A head that was written at eight, with these members.
+/// A head that was written at 08:00, with these members.
 fn head(members: Value) -> Head {
     let mut head = json!({
         "schema": 1, "minReader": 1, "tenant": "t", "user": "u", "conversationId": "c",
@@ -25,7 +25,7 @@ fn head(members: Value) -> Head {
     serde_json::from_str(&head.to_string()).unwrap()
 }
 
-/// A minute later.
+/// Facts one minute later.
 fn facts(members: Value) -> Facts {
     let tools = vec!["look".to_owned(), "pay".to_owned()];
     Facts {
@@ -56,7 +56,7 @@ fn run() -> Value {
     json!({"id": "pr_1", "fromSeq": 1, "user": "u", "rounds": 1, "isTurnOpen": true})
 }
 
-/// A prompt that runs, with that phase and these members.
+/// A running prompt, with that phase and these members.
 fn running(phase: Value, members: Value) -> Facts {
     let mut whole = json!({"prompt": run(), "due": at(0)});
     whole["phase"] = phase;
@@ -88,7 +88,7 @@ fn asks(kind: &str) -> Value {
     })
 }
 
-/// Asked, while its two calls wait.
+/// An open request, for which its two calls wait.
 fn asked(kind: &str) -> Facts {
     let waits = json!({"is": "waiting", "on": {"kind": "request", "requestId": "rq_1"}});
     running(calls(waits.clone(), waits), json!({"requests": [asks(kind)]}))
@@ -189,52 +189,52 @@ fn every_way_to_stand_still_has_a_sentence_of_its_own() {
         let _ = writeln!(text, "{}: {}", waits_for.as_str().unwrap(), view.why);
     }
     insta::assert_snapshot!(text, @r"
-    nothing: No work is pending: it has had no prompt since it began at 2027-01-15T08:00:00.000Z.
+    nothing: No work is pending: the conversation has had no prompt; it last changed at 2027-01-15T08:00:00.000Z.
     nothing: No work is pending: the last prompt was completed at 2027-01-15T08:00:00.000Z.
-    next_prompt: Nothing runs; 1 input has been held for the next prompt since 2027-01-15T08:00:30.000Z.
-    nudge: 2 inputs have been accepted since 2027-01-15T08:00:30.000Z: no worker has come yet.
-    nudge: 1 input has been accepted since 2027-01-15T08:00:30.000Z: no worker has come yet. That is overdue.
-    newer_version: It has waited for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
-    newer_version: It has waited for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: what it owes is unknown to this one.
-    nudge: An answer of the model has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
-    model: A worker has been asking the model, try 2, since 2027-01-15T08:00:00.000Z.
-    model: A worker has been asking the model since 2027-01-15T08:00:00.000Z.
-    model: A worker has been asking the model since 2027-01-15T08:00:00.000Z.
-    take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the model's answer is owed, another one has to take over. That is overdue.
+    next_prompt: No prompt is running: 1 input has been held for the next prompt since 2027-01-15T08:00:30.000Z.
+    nudge: 2 inputs have been pending since 2027-01-15T08:00:30.000Z: no worker has taken the lease yet.
+    nudge: 1 input has been pending since 2027-01-15T08:00:30.000Z: no worker has taken the lease yet. That is overdue.
+    newer_version: The conversation has waited for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: this version cannot process its pending work.
+    newer_version: The conversation has waited for a newer version of Turnwheel since 2027-01-15T08:00:00.000Z: this version cannot process its pending work.
+    nudge: A model call has been pending since 2027-01-15T08:00:00.000Z: no worker has taken the lease yet.
+    model: A worker has been calling the model (attempt 2) since 2027-01-15T08:00:00.000Z.
+    model: A worker has been calling the model since 2027-01-15T08:00:00.000Z.
+    model: A worker has been calling the model since 2027-01-15T08:00:00.000Z.
+    take_over: The worker stopped and its lease expired at 2027-01-15T08:01:40.000Z: the model response is pending until another worker takes over. That is overdue.
     retry: The model call failed at 2027-01-15T08:00:00.000Z; attempt 2 is due at 2027-01-15T08:01:04.000Z.
     retry: The summary failed at 2027-01-15T08:00:00.000Z; attempt 3 is due at 2027-01-15T08:01:04.000Z.
-    nudge: A summary of the conversation has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
-    summary: A worker has been summing the conversation up since 2027-01-15T08:00:00.000Z.
-    back_off: The worker process died 3 times while it ran this step: the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
-    back_off: The worker process died twice while it ran this step beside others and once while it ran this step alone (the prompt fails after 3 of these): the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
-    back_off: The worker process died twice while it ran this step alone (the prompt fails after 3 of these): the model's answer is owed; it is retried in isolation at 2027-01-15T08:01:30.000Z.
-    tools: A worker has been running `look` since 2027-01-15T08:00:00.000Z, in isolation. The worker process died twice while it ran this step.
-    back_off: The worker process died 3 times while it ran this step: the result of `look`, `pay` is owed; it is retried in isolation at 2027-01-15T08:01:08.000Z.
-    nudge: The result of `look`, `pay` has been owed since 2027-01-15T08:00:00.000Z: no worker has come yet.
+    nudge: A summary of the conversation has been pending since 2027-01-15T08:00:00.000Z: no worker has taken the lease yet.
+    summary: A worker has been summarising the conversation since 2027-01-15T08:00:00.000Z.
+    back_off: The worker process died 3 times while it ran this step: the model response is pending; it is retried in isolation at 2027-01-15T08:01:08.000Z.
+    back_off: The worker process died twice while it ran this step beside others and once while it ran this step alone (the prompt fails after 3 of these): the model response is pending; it is retried in isolation at 2027-01-15T08:01:08.000Z.
+    back_off: The worker process died twice while it ran this step alone (the prompt fails after 3 of these): the model response is pending; it is retried in isolation at 2027-01-15T08:01:30.000Z.
+    tools: A worker has been running `look` since 2027-01-15T08:00:00.000Z, in isolation, because the worker process died twice while it ran this step.
+    back_off: The worker process died 3 times while it ran this step: the result of `look`, `pay` is pending; it is retried in isolation at 2027-01-15T08:01:08.000Z.
+    nudge: The result of `look`, `pay` has been pending since 2027-01-15T08:00:00.000Z: no worker has taken the lease yet.
     tools: A worker has been running `look` since 2027-01-15T08:00:00.000Z.
-    take_over: The worker that had it stopped in the middle and held it until 2027-01-15T08:01:40.000Z: the result of `look` is owed, another one has to take over. That is overdue.
-    worker: A worker has been taking in what came since 2027-01-15T08:00:00.000Z.
-    approval: It waits for a person, who was asked at 2027-01-15T08:00:10.000Z whether `pay` may run.
-    outcome: It waits for a person, who was asked at 2027-01-15T08:00:10.000Z what became of `pay`, whose answer was lost.
-    answer: It waits for a person, who was asked something by an extension at 2027-01-15T08:00:10.000Z.
-    nudge: What it waited for has been there since 2027-01-15T08:00:20.000Z: no worker has come yet.
-    budget: The budget of this prompt is used up: 1200 of 1000 tokens, and it waits for a person, who was asked at 2027-01-15T08:00:10.000Z whether it may cost more.
-    nudge: A stop has been asked for since 2027-01-15T08:00:20.000Z: no worker has come yet.
-    rate: Its owner's model calls have come faster than TURNWHEEL_RATE_LIMITS lets them since 2027-01-15T08:00:00.000Z; the next is made at 2027-01-15T08:01:30.000Z.
-    budget_in_use: Since 2027-01-15T08:00:00.000Z model calls under way may use up what is left of a budget; it looks again at 2027-01-15T08:01:30.000Z.
-    books: The tenant's books have not answered since 2027-01-15T08:00:00.000Z, and without them no model call is made; it looks again at 2027-01-15T08:01:30.000Z.
-    paused: The agent `clerk` is paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:20.000Z, and what is owed is kept.
-    paused: The tool `pay` is paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:20.000Z, and what is owed is kept.
-    paused: Everything is paused by TURNWHEEL_PAUSED: it has waited since 2027-01-15T08:00:20.000Z, and what is owed is kept.
-    conversation: A call has waited for the conversation other since 2027-01-15T08:00:00.000Z.
-    callback: A call has waited for an answer from outside since 2027-01-15T08:00:00.000Z.
+    take_over: The worker stopped and its lease expired at 2027-01-15T08:01:40.000Z: the result of `look` is pending until another worker takes over. That is overdue.
+    worker: A worker has been applying the newest input since 2027-01-15T08:00:00.000Z.
+    approval: An approver must decide whether `pay` may run; requested at 2027-01-15T08:00:10.000Z.
+    outcome: An approver must settle the outcome of `pay`, whose response was lost; requested at 2027-01-15T08:00:10.000Z.
+    answer: An approver must reply to a question of an extension; requested at 2027-01-15T08:00:10.000Z.
+    nudge: A decision or late result has been pending since 2027-01-15T08:00:20.000Z: no worker has taken the lease yet.
+    budget: The budget of this prompt is used up: 1200 of 1000 tokens; an approver must decide whether to extend it; requested at 2027-01-15T08:00:10.000Z.
+    nudge: An abort has been pending since 2027-01-15T08:00:20.000Z: no worker has taken the lease yet.
+    rate: The owner's model calls have been at the limit of TURNWHEEL_RATE_LIMITS since 2027-01-15T08:00:00.000Z; the next call is due at 2027-01-15T08:01:30.000Z.
+    budget_in_use: Running model calls have reserved the rest of a budget since 2027-01-15T08:00:00.000Z; the next check is due at 2027-01-15T08:01:30.000Z.
+    books: The tenant's usage ledger has been unavailable since 2027-01-15T08:00:00.000Z, so no model call is made; the next check is due at 2027-01-15T08:01:30.000Z.
+    paused: The agent `clerk` is paused by TURNWHEEL_PAUSED: the conversation's work has been kept pending since 2027-01-15T08:00:20.000Z.
+    paused: The tool `pay` is paused by TURNWHEEL_PAUSED: the conversation's work has been kept pending since 2027-01-15T08:00:20.000Z.
+    paused: Everything is paused by TURNWHEEL_PAUSED: the conversation's work has been kept pending since 2027-01-15T08:00:20.000Z.
+    conversation: A tool call has waited for the conversation `other` since 2027-01-15T08:00:00.000Z.
+    callback: A tool call has waited for a callback since 2027-01-15T08:00:00.000Z.
     ");
     let names: BTreeSet<String> =
         views.iter().map(|view| json!(view.waits_for).to_string()).collect();
-    assert_eq!(names.len(), 21, "each of the enum is met: {names:?}");
+    assert_eq!(names.len(), 21, "every variant must occur: {names:?}");
     let sentences: BTreeSet<&str> = views.iter().map(|view| view.why.as_str()).collect();
-    // A worker that is named in memory does the same as one that is named in the head, and what only a newer version knows
-    // waits for it, whether it stands in the head or in the inbox.
+    // A lease in memory reads like one in the head, and a newer version is needed for a head and
+    // for an inbox item alike.
     assert_eq!(sentences.len(), views.len() - 2);
 }
 
@@ -243,14 +243,14 @@ fn what_unblocks_it_is_said_with_the_request_to_make() {
     let ways = |facts: &Facts| told(facts).unblock.join("\n");
     insta::assert_snapshot!(ways(&asked("tool")), @r"
     POST /api/conversations/c/approvals/rq_1 with approve or reject, by owner or link
-    it expires at 2027-01-16T08:00:00.000Z
+    the request expires at 2027-01-16T08:00:00.000Z
     ");
     insta::assert_snapshot!(ways(&paused("tool:pay")), @r"
-    take `tool:pay` out of TURNWHEEL_PAUSED: it goes on within a minute and a half
+    remove `tool:pay` from TURNWHEEL_PAUSED: it continues within 90 seconds
     POST /api/conversations/c/abort ends the prompt
     ");
     insta::assert_snapshot!(ways(&running(model(), claim(100))), @r"
-    the worker comes to its end, or stops renewing its claim and another takes over after 2027-01-15T08:01:40.000Z
+    the worker finishes, or its lease expires and another worker takes over after 2027-01-15T08:01:40.000Z
     POST /api/conversations/c/abort ends the prompt
     ");
     for facts in all() {
@@ -282,7 +282,7 @@ fn why_suggests_no_prompt_to_an_unavailable_agent() {
     assert_eq!(
         view.unblock,
         [
-            "put right that there is no agent `clerk`; there are: none; until then every prompt fails"
+            "repair the agent: there is no agent `clerk`; there are: none; until then every prompt fails"
         ]
     );
 }
@@ -295,7 +295,7 @@ fn why_knows_that_a_worker_is_gone_when_no_service_runs() {
     assert_eq!(view.waits_for, WaitsFor::TakeOver);
     assert_eq!(
         view.why,
-        "Its worker's process is gone, and no service runs on this data folder: the result of `look` is pending since 2027-01-15T08:00:00.000Z."
+        "The worker process has ended, and no service runs on this data folder: the result of `look` has been pending since 2027-01-15T08:00:00.000Z."
     );
     assert_eq!(
         view.unblock[0],

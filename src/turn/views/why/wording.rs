@@ -1,5 +1,5 @@
-//! The sentences: what is waited for, since when, and what would let it go on. Times stand in them as they are stored, so that
-//! two who ask read the same.
+//! Templates of the sentence and the hints for each cause. Times are printed as stored, so that all
+//! callers read the same text.
 
 use std::fmt::Display;
 
@@ -18,7 +18,9 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
     let since = cause.since(facts);
     let text = match cause {
         Cause::Nothing { last: None } => {
-            format!("No work is pending: it has had no prompt since it began at {since}.")
+            format!(
+                "No work is pending: the conversation has had no prompt; it last changed at {since}."
+            )
         }
         Cause::Nothing { last: Some(state) } => {
             format!(
@@ -29,23 +31,25 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
         }
         Cause::Held { inputs, .. } => {
             format!(
-                "Nothing runs; {} held for the next prompt since {since}.",
+                "No prompt is running: {} held for the next prompt since {since}.",
                 counted(*inputs, "input has been", "inputs have been")
             )
         }
-        Cause::Nudge(step) => format!("{} since {since}: no worker has come yet.", owed(step)),
+        Cause::Nudge(step) => {
+            format!("{} pending since {since}: no worker has taken the lease yet.", owed(step))
+        }
         Cause::Busy { step, .. } if facts.head.is_suspect() => format!(
-            "A worker {} since {since}, in isolation. {}.",
+            "A worker {} since {since}, in isolation, because the worker process {}.",
             doing(step),
             deaths(&facts.head)
         ),
         Cause::Busy { step, .. } => format!("A worker {} since {since}.", doing(step)),
         Cause::TakeOver { step, .. } if facts.is_unserved => format!(
-            "Its worker's process is gone, and no service runs on this data folder: {} is pending since {since}.",
+            "The worker process has ended, and no service runs on this data folder: {} has been pending since {since}.",
             pending(step)
         ),
         Cause::TakeOver { step, stopped } => format!(
-            "The worker that had it stopped in the middle and held it until {stopped}: {}, another one has to take over.",
+            "The worker stopped and its lease expired at {stopped}: {} until another worker takes over.",
             undone(step)
         ),
         Cause::Retry { attempt, at, is_summary } => {
@@ -53,7 +57,7 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
             format!("{what} failed at {since}{}; attempt {attempt} is due at {at}.", because(facts))
         }
         Cause::Suspect { step, at } => format!(
-            "{}: {}; it is retried in isolation at {at}.",
+            "The worker process {}: {}; it is retried in isolation at {at}.",
             deaths(&facts.head),
             undone(step)
         ),
@@ -61,88 +65,90 @@ pub(super) fn sentence(cause: &Cause<'_>, facts: &Facts) -> String {
         Cause::PutOff(put_off) => deferred(put_off, &since),
         Cause::Paused(brake) => {
             format!(
-                "{} by {SETTING}: it has waited since {since}, and what is owed is kept.",
+                "{} by {SETTING}: the conversation's work has been kept pending since {since}.",
                 braked(&brake.on)
             )
         }
         Cause::NewerVersion => {
             format!(
-                "It has waited for a newer version of Turnwheel since {since}: what it owes is unknown to this one."
+                "The conversation has waited for a newer version of Turnwheel since {since}: this version cannot process its pending work."
             )
         }
         Cause::Conversation(id) => {
-            format!("A call has waited for the conversation {id} since {since}.")
+            format!("A tool call has waited for the conversation `{id}` since {since}.")
         }
-        Cause::Callback => format!("A call has waited for an answer from outside since {since}."),
+        Cause::Callback => format!("A tool call has waited for a callback since {since}."),
     };
     if cause.is_overdue(facts) { format!("{text} That is overdue.") } else { text }
 }
 
-/// A model call that is deferred.
+/// Sentence for a deferred model call.
 fn deferred(put_off: &PutOff, since: &impl Display) -> String {
     let until = put_off.until;
     match put_off.behind {
         Behind::Rate => format!(
-            "Its owner's model calls have come faster than TURNWHEEL_RATE_LIMITS lets them since {since}; the next is made at {until}."
+            "The owner's model calls have been at the limit of TURNWHEEL_RATE_LIMITS since {since}; the next call is due at {until}."
         ),
         Behind::BudgetInUse => format!(
-            "Since {since} model calls under way may use up what is left of a budget; it looks again at {until}."
+            "Running model calls have reserved the rest of a budget since {since}; the next check is due at {until}."
         ),
         Behind::Books => format!(
-            "The tenant's books have not answered since {since}, and without them no model call is made; it looks again at {until}."
+            "The tenant's usage ledger has been unavailable since {since}, so no model call is made; the next check is due at {until}."
         ),
     }
 }
 
-/// What would let it go on, the likeliest first.
+/// Events or actions that let the conversation continue, the most likely first.
 pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
     let id = &facts.head.conversation_id;
     let abort = format!("POST /api/conversations/{id}/abort ends the prompt");
     let mut ways = match cause {
         Cause::Nothing { .. } | Cause::Held { .. } => {
             return vec![match &facts.agent_problem {
-                Some(problem) => format!("put right that {problem}; until then every prompt fails"),
-                None => format!("POST /api/conversations/{id}/prompts begins the next prompt"),
+                Some(problem) => {
+                    format!("repair the agent: {problem}; until then every prompt fails")
+                }
+                None => format!("POST /api/conversations/{id}/prompts starts the next prompt"),
             }];
         }
         Cause::Nudge(_) | Cause::TakeOver { .. } => {
             let mut ways =
-                vec!["the sweep rings for it each minute: nothing has to be done".to_owned()];
+                vec!["the recovery sweep enqueues it within a minute: nothing to do".to_owned()];
             if cause.is_overdue(facts) {
                 ways = vec![
-                    "`turnwheel rebuild-queue` rings for it now".to_owned(),
-                    "`turnwheel doctor` says whether queue and store answer: look whether the service and its `sweep` run".to_owned(),
+                    "`turnwheel rebuild-queue` enqueues it now".to_owned(),
+                    "`turnwheel doctor` checks queue and store; check also that the service and its `sweep` run".to_owned(),
                 ];
             }
             ways
         }
         Cause::Busy { until, .. } => vec![
             format!(
-                "the worker comes to its end, or stops renewing its claim and another takes over after {until}"
+                "the worker finishes, or its lease expires and another worker takes over after {until}"
             ),
             abort.clone(),
         ],
         Cause::Retry { at, .. } | Cause::Suspect { at, .. } => {
-            vec![format!("it goes on by itself at {at}"), abort.clone()]
+            vec![format!("it continues by itself at {at}"), abort.clone()]
         }
         Cause::Asked { request, .. } => decide(request, facts),
         Cause::PutOff(put_off) => {
-            vec![format!("it goes on by itself at {}", put_off.until), abort.clone()]
+            vec![format!("it continues by itself at {}", put_off.until), abort.clone()]
         }
         Cause::Paused(brake) => vec![
-            format!("take `{}` out of {SETTING}: it goes on within a minute and a half", brake.on),
+            format!("remove `{}` from {SETTING}: it continues within 90 seconds", brake.on),
             abort.clone(),
         ],
         Cause::NewerVersion => {
-            return vec!["bring the newer version back: it goes on where it stands".to_owned()];
+            return vec!["deploy the newer version again: it continues where it stopped".to_owned()];
         }
         Cause::Conversation(other) => {
             vec![
-                format!("GET /api/conversations/{other}/why says what that one waits for"),
+                format!("GET /api/conversations/{other}/why explains that conversation"),
                 abort.clone(),
             ]
         }
-        Cause::Callback => vec!["the answer comes".to_owned(), abort.clone()],
+        Cause::Callback => vec!["the callback arrives".to_owned(), abort.clone()],
     };
     if facts.is_unserved && !cause.waits_for().is_person() {
         ways.insert(
@@ -150,14 +156,14 @@ pub(super) fn unblock(cause: &Cause<'_>, facts: &Facts) -> Vec<String> {
             "start `turnwheel dev` with this data folder: it continues by itself".to_owned(),
         );
     }
-    // Without a prompt there is nothing to stop.
+    // Without a prompt there is nothing to abort.
     if facts.head.prompt.is_none() {
         ways.retain(|way| *way != abort);
     }
     ways
 }
 
-/// The evidence against a suspect step.
+/// Predicate after "The worker process", for a suspect step.
 fn deaths(head: &Head) -> String {
     let times = |count: u32| match count {
         1 => "once".to_owned(),
@@ -170,10 +176,10 @@ fn deaths(head: &Head) -> String {
         times(isolated)
     );
     match (head.claims, isolated) {
-        (claims, 0) => format!("The worker process died {} while it ran this step", times(claims)),
-        (0, _) => format!("The worker process died {alone}"),
+        (claims, 0) => format!("died {} while it ran this step", times(claims)),
+        (0, _) => format!("died {alone}"),
         (claims, _) => format!(
-            "The worker process died {} while it ran this step beside others and {alone}",
+            "died {} while it ran this step beside others and {alone}",
             times(claims)
         ),
     }
@@ -189,10 +195,10 @@ fn decide(request: &Request, facts: &Facts) -> Vec<String> {
         request.approvers.join(" or ")
     )];
     if let Some(at) = facts.head.books.look_at.filter(|_| request.kind == RequestKind::Budget) {
-        ways.push(format!("there is room in the budget again: it looks at {at}"));
+        ways.push(format!("the budget has room again: the next check is due at {at}"));
     }
     if let Some(at) = request.expires_at {
-        ways.push(format!("it expires at {at}"));
+        ways.push(format!("the request expires at {at}"));
     }
     ways
 }
@@ -202,34 +208,32 @@ fn asked(request: &Request, others: usize) -> String {
     let at = request.requested_at;
     let text = match request.kind {
         RequestKind::Tool => {
-            format!("It waits for a person, who was asked at {at} whether `{tool}` may run")
+            format!("An approver must decide whether `{tool}` may run; requested at {at}")
         }
         RequestKind::Outcome => {
             format!(
-                "It waits for a person, who was asked at {at} what became of `{tool}`, whose answer was lost"
+                "An approver must settle the outcome of `{tool}`, whose response was lost; requested at {at}"
             )
         }
         RequestKind::Question => {
-            format!("It waits for a person, who was asked something by an extension at {at}")
+            format!("An approver must reply to a question of an extension; requested at {at}")
         }
         RequestKind::Budget => {
             let used_up = request.budget.as_ref().map(Shortage::reason);
             let used_up = used_up.unwrap_or_else(|| "A budget is used up.".to_owned());
             let used_up = used_up.trim_end_matches('.').to_owned();
-            format!(
-                "{used_up}, and it waits for a person, who was asked at {at} whether it may cost more"
-            )
+            format!("{used_up}; an approver must decide whether to extend it; requested at {at}")
         }
     };
     if others == 0 {
         return format!("{text}.");
     }
-    format!("{text}, and about {}.", counted(others, "other call", "other calls"))
+    format!("{text}, and {} open.", counted(others, "other request is", "other requests are"))
 }
 
 fn end(state: PromptState) -> &'static str {
     match state {
-        // The head calls no ended prompt so.
+        // An ended prompt in the head has none of these states.
         PromptState::Running | PromptState::WaitingForApproval => "ended",
         PromptState::Completed => "was completed",
         PromptState::Failed => "failed",
@@ -237,7 +241,7 @@ fn end(state: PromptState) -> &'static str {
     }
 }
 
-/// The error, after "failed at …".
+/// Error after "failed at …"; empty if there is none.
 fn because(facts: &Facts) -> String {
     facts.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default()
 }
@@ -251,47 +255,43 @@ fn listed(tools: &[String]) -> String {
     if names.is_empty() { "a call".to_owned() } else { names.join(", ") }
 }
 
-/// The beginning of "… since T".
+/// Subject of "… pending since T".
 fn owed(step: &Step) -> String {
     match step {
-        Step::TakeIn { inputs, .. } => {
-            format!("{} accepted", counted(*inputs, "input has been", "inputs have been"))
-        }
-        Step::Stop { .. } => "A stop has been asked for".to_owned(),
-        Step::GoOn { .. } => "What it waited for has been there".to_owned(),
-        Step::Answer { attempt: 1 } => "An answer of the model has been owed".to_owned(),
-        Step::Answer { attempt } => {
-            format!("Try {attempt} of an answer of the model has been owed")
-        }
-        Step::Calls(tools) => format!("The result of {} has been owed", listed(tools)),
-        Step::Summary => "A summary of the conversation has been owed".to_owned(),
-        Step::Rest => "A look has been owed".to_owned(),
+        Step::TakeIn { inputs, .. } => counted(*inputs, "input has been", "inputs have been"),
+        Step::Stop { .. } => "An abort has been".to_owned(),
+        Step::GoOn { .. } => "A decision or late result has been".to_owned(),
+        Step::Answer { attempt: 1 } => "A model call has been".to_owned(),
+        Step::Answer { attempt } => format!("Attempt {attempt} of a model call has been"),
+        Step::Calls(tools) => format!("The result of {} has been", listed(tools)),
+        Step::Summary => "A summary of the conversation has been".to_owned(),
+        Step::Rest => "A check of the conversation has been".to_owned(),
     }
 }
 
-/// After "A worker".
+/// Predicate after "A worker".
 fn doing(step: &Step) -> String {
     match step {
-        Step::Answer { attempt: 1 } => "has been asking the model".to_owned(),
-        Step::Answer { attempt } => format!("has been asking the model, try {attempt},"),
+        Step::Answer { attempt: 1 } => "has been calling the model".to_owned(),
+        Step::Answer { attempt } => format!("has been calling the model (attempt {attempt})"),
         Step::Calls(tools) => format!("has been running {}", listed(tools)),
-        Step::Summary => "has been summing the conversation up".to_owned(),
+        Step::Summary => "has been summarising the conversation".to_owned(),
         Step::TakeIn { .. } | Step::Stop { .. } | Step::GoOn { .. } | Step::Rest => {
-            "has been taking in what came".to_owned()
+            "has been applying the newest input".to_owned()
         }
     }
 }
 
 fn undone(step: &Step) -> String {
-    format!("{} is owed", pending(step))
+    format!("{} is pending", pending(step))
 }
 
-/// What a worker had to do.
+/// Result that a worker has not delivered.
 fn pending(step: &Step) -> String {
     match step {
-        Step::Answer { .. } => "the model's answer".to_owned(),
+        Step::Answer { .. } => "the model response".to_owned(),
         Step::Calls(tools) => format!("the result of {}", listed(tools)),
-        Step::Summary => "a summary".to_owned(),
+        Step::Summary => "the summary".to_owned(),
         Step::TakeIn { .. } | Step::Stop { .. } | Step::GoOn { .. } | Step::Rest => {
             "the newest input".to_owned()
         }

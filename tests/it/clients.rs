@@ -1,0 +1,217 @@
+//! The example clients of `docs/clients.md`, run against the program over connections that break.
+
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::support::process::Dev;
+
+const CLIENT_MJS: &str = include_str!("../../examples/clients/client.mjs");
+
+/// An example client: its interpreter, the version to install, and its file.
+#[derive(Clone, Copy)]
+struct Client {
+    program: &'static str,
+    version: &'static str,
+    file: &'static str,
+}
+
+const NODE: Client =
+    Client { program: "node", version: "Node 18.3", file: "examples/clients/client.mjs" };
+const PYTHON: Client =
+    Client { program: "python3", version: "Python 3.8", file: "examples/clients/client.py" };
+
+/// The JSON that a client printed, and its progress messages.
+struct Outcome {
+    result: Value,
+    progress: String,
+}
+
+impl Client {
+    /// Runs the client to its end.
+    fn run(self, url: &str, arguments: &[&str]) -> Outcome {
+        let Self { program, version, file } = self;
+        let output = Command::new(program)
+            .arg(file)
+            .args(["--url", url, "--agent", "payments-clerk", "--json"])
+            .args(arguments)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .output()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "`{program}` does not start ({error}). Install {version} or later: this test runs {file}."
+                )
+            });
+        let progress = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{file} fails with {}: {progress}", output.status);
+        let result = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{file} must print JSON ({error}): {}", String::from_utf8_lossy(&output.stdout))
+        });
+        Outcome { result, progress }
+    }
+}
+
+/// The value with every number as a float: JavaScript prints `0.0` as `0`.
+fn with_floats(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.iter().map(with_floats).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| (name.clone(), with_floats(value))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => value.clone(),
+    }
+}
+
+fn start_dev(data: &tempfile::TempDir) -> Dev {
+    Dev::start(data.path(), &[])
+}
+
+/// A proxy that cuts the first event streams, each after a number of response bytes.
+struct CuttingProxy {
+    url: String,
+    cuts: Arc<Mutex<VecDeque<usize>>>,
+}
+
+impl CuttingProxy {
+    /// `upstream` is a host and port.
+    fn start(upstream: String, cuts: &[usize]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let cuts = Arc::new(Mutex::new(cuts.iter().copied().collect::<VecDeque<usize>>()));
+        let open_cuts = Arc::clone(&cuts);
+        thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let Ok(server) = TcpStream::connect(&upstream) else { continue };
+                proxy_connection(&client, &server, &open_cuts);
+            }
+        });
+        Self { url, cuts }
+    }
+}
+
+/// Starts the two threads of a connection.
+fn proxy_connection(client: &TcpStream, server: &TcpStream, cuts: &Arc<Mutex<VecDeque<usize>>>) {
+    let bytes_left = Arc::new(Mutex::new(None));
+    let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    let (next_cuts, limit) = (Arc::clone(cuts), Arc::clone(&bytes_left));
+    thread::spawn(move || forward_requests((from, to), &next_cuts, &limit));
+    let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    thread::spawn(move || forward_responses((from, to), &bytes_left));
+}
+
+/// Copies requests. The request of an event stream takes the next cut.
+fn forward_requests(
+    (mut from, mut to): (TcpStream, TcpStream),
+    cuts: &Mutex<VecDeque<usize>>,
+    bytes_left: &Mutex<Option<usize>>,
+) {
+    let mut buffer = [0; 4096];
+    while let Ok(count) = from.read(&mut buffer) {
+        let request = &buffer[..count];
+        if String::from_utf8_lossy(request).contains("/events?") {
+            *bytes_left.lock().unwrap() = cuts.lock().unwrap().pop_front();
+        }
+        if count == 0 || to.write_all(request).is_err() {
+            break;
+        }
+    }
+    close(&from, &to);
+}
+
+/// Copies responses until the connection ends or `bytes_left` is used up.
+fn forward_responses(
+    (mut from, mut to): (TcpStream, TcpStream),
+    bytes_left: &Mutex<Option<usize>>,
+) {
+    let mut buffer = [0; 4096];
+    while let Ok(count) = from.read(&mut buffer) {
+        let (sent, is_cut) = {
+            let mut left = bytes_left.lock().unwrap();
+            let sent = left.map_or(count, |left| left.min(count));
+            *left = left.map(|left| left - sent);
+            (sent, *left == Some(0))
+        };
+        if count == 0 || to.write_all(&buffer[..sent]).is_err() || is_cut {
+            break;
+        }
+    }
+    close(&from, &to);
+}
+
+fn close(from: &TcpStream, to: &TcpStream) {
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// The client's view of the conversation must be the stored one, though its streams were cut.
+async fn check_cut_streams(client: Client) {
+    let data = tempfile::tempdir().unwrap();
+    let dev = start_dev(&data);
+    let upstream = dev.url("").replace("http://", "");
+    let proxy = CuttingProxy::start(upstream, &[100, 1_200, 4_000]);
+    let Outcome { result, progress } =
+        client.run(&proxy.url, &["--input", "Pay 250 to Ada", "--decide", "approve"]);
+    assert!(proxy.cuts.lock().unwrap().is_empty(), "streams were not cut: {progress}");
+    assert!(progress.contains("reconnecting after event"), "{progress}");
+    assert!(progress.contains("Sending 250 to Ada requires approval."), "{progress}");
+    let text = result["text"].as_str().unwrap();
+    assert!(text.starts_with("Paid 250 to Ada. The receipt is rcpt_"), "{result}");
+    assert_eq!(result["prompt"]["state"], "completed", "{result}");
+    let conversation = result["conversationId"].as_str().unwrap();
+    let url = dev.url(&format!("/api/conversations/{conversation}/messages"));
+    let stored: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    let (rebuilt, stored) = (with_floats(&result["messages"]), with_floats(&stored["items"]));
+    assert_eq!(rebuilt, stored, "{progress}");
+}
+
+#[tokio::test]
+async fn node_client_continues_cut_event_streams() {
+    check_cut_streams(NODE).await;
+}
+
+#[tokio::test]
+async fn python_client_continues_cut_event_streams() {
+    check_cut_streams(PYTHON).await;
+}
+
+#[test]
+fn clients_with_the_same_key_share_one_prompt() {
+    let data = tempfile::tempdir().unwrap();
+    let dev = start_dev(&data);
+    let arguments = ["--input", "Pay 250 to Ada", "--decide", "approve", "--key", "order-4711"];
+    let [first, second] = [NODE, PYTHON].map(|client| client.run(&dev.url(""), &arguments).result);
+    assert_eq!(with_floats(&first), with_floats(&second));
+}
+
+#[test]
+fn clients_report_rejected_calls() {
+    let data = tempfile::tempdir().unwrap();
+    let dev = start_dev(&data);
+    for client in [NODE, PYTHON] {
+        let arguments = ["--input", "Pay 300 to Bob", "--decide", "reject"];
+        let result = client.run(&dev.url(""), &arguments).result;
+        let call = json!({
+            "type": "error", "error": "Rejected by user", "rejected": {"by": "default"},
+        });
+        assert_eq!(result["prompt"]["output"][1]["result"], call, "{result}");
+    }
+}
+
+#[test]
+fn events_page_shows_the_reducer_of_the_client() {
+    let (_, reducer) = CLIENT_MJS.split_once("// The reducer of docs/events.md.\n").unwrap();
+    let (reducer, _) = reducer.split_once("// End of the reducer.\n").unwrap();
+    let page = include_str!("../../docs/events.md");
+    assert!(
+        page.contains(&format!("```js\n{reducer}```\n")),
+        "copy the reducer of examples/clients/client.mjs into docs/events.md"
+    );
+}
